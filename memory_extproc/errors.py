@@ -1,0 +1,33 @@
+"""Kinds of error, sorted by what the caller can do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class MemoryExtprocError(Exception):
+    """What every error of ours is. Its text names the fault and never a person's words."""
+
+
+class TryLaterError(MemoryExtprocError):
+    """It may work later: the same call can be made again."""
+
+
+class NotReadyError(TryLaterError):
+    """The other side is up but not ready yet (loading, electing): a breaker does not count it as down."""
+
+
+class GiveUpError(MemoryExtprocError):
+    """It will fail again in the same way: a fault of the data, the schema or the configuration."""
+
+
+class BadBodyError(GiveUpError):
+    """A request or answer that is not what its dialect says it must be."""
+
+
+class ConfigurationError(MemoryExtprocError):
+    """The configuration cannot be used. Carries every fault found, each with its path."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)

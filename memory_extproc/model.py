@@ -1,0 +1,296 @@
+"""The words of the product as frozen values. No I/O, no clock, no library types but numpy's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Both are float32, every row of unit Euclidean length.
+Vector = npt.NDArray[np.float32]  # shape (dimension,)
+Matrix = npt.NDArray[np.float32]  # shape (n, dimension)
+
+
+class Outcome(StrEnum):
+    """How a request left us. Also the metric label and the header, so a value is never renamed."""
+
+    USED = "used"
+    NOTHING_RELEVANT = "nothing_relevant"
+    EMPTY = "empty"  # the caller has no memories
+    SKIPPED_FACT = "skipped_fact"
+    SKIPPED_TOOL = "skipped_tool"
+    SKIPPED_GREETING = "skipped_greeting"
+    OPTED_OUT = "opted_out"  # x-disable-router-memory, x-memory-retrieve: skip, memory_config.enabled
+    DISABLED = "disabled"  # the operator said no: configuration or a rule
+    NO_CALLER = "no_caller"  # no identity from a trusted source
+    NOT_CHAT = "not_chat"
+    BAD_BODY = "bad_body"
+    TOO_LARGE = "too_large"
+    OUT_OF_TIME = "out_of_time"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    NO_CONSENT = "no_consent"
+    NO_ROOM = "no_room"  # the block would not fit the model's window
+    SHADOWED = "shadowed"  # mode: shadow; everything ran, nothing was injected
+    CONTROL = "control"  # the control group of mode: gradual
+
+
+class MemoryType(StrEnum):
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+    EPISODIC = "episodic"
+    REFLECTIVE = "reflective"
+
+
+class Role(StrEnum):
+    """Who said it. NONE is for memories that nobody said in these words, such as extracted facts."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    NONE = "none"
+
+
+class MemoryState(StrEnum):
+    ACTIVE = "active"
+    SUPERSEDED = "superseded"
+    QUARANTINED = "quarantined"
+    DELETED = "deleted"
+
+
+class Source(StrEnum):
+    """How a memory came to be."""
+
+    VERBATIM = "verbatim"  # a message as it was said
+    QUESTION = "question"  # a message that only asks: context of its answer, never recalled itself
+    RULES = "rules"  # extracted by the rules
+    LLM = "llm"  # extracted by a model
+    API = "api"  # told to us over the memory API
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose memory it is. A missing tenant is a tenant of its own, never a wider view."""
+
+    tenant: str
+    user: str = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        """64 hex digits, one per owner; lengths are part of the hash so that no two owners share one."""
+        return digest("owner", self.tenant, self.user)
+
+
+def digest(*parts: str) -> str:
+    """SHA-256 over *parts*, length-prefixed so that ("ab", "c") and ("a", "bc") differ; 64 hex digits."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        hashed.update(len(encoded).to_bytes(8, "big"))
+        hashed.update(encoded)
+    return hashed.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the owner of the memories, the project that narrows them, the session if it was named."""
+
+    owner: Owner
+    project: str = ""
+    session: str = ""  # as the client named it; empty: found from the conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation as text; its text is a person's words and never printed."""
+
+    role: Role
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a turn came from; each may be empty."""
+
+    dialect: str = ""
+    model: str = ""
+    route: str = ""
+    app: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """A completed exchange as the wire saw it: what the client sent (never our block) and the answer."""
+
+    caller: Caller
+    history: tuple[Message, ...]  # user and assistant messages before *asked*, oldest first
+    asked: str = field(repr=False)  # the caller's last words
+    answered: str = field(repr=False)  # the assistant's text; empty when it only called tools
+    at: datetime
+    injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories in our block
+    origin: Origin = Origin()
+    previous_response_id: str = ""
+    response_id: str = ""
+    ends_session: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What was asked and answered, with its place: the journal's entry. *id* is the same for a retry."""
+
+    id: str  # 64 hex digits of owner, session and the conversation up to and with *asked*
+    owner: Owner
+    project: str
+    session: str
+    seq: int  # of the asked message within its session, from 0; the answer is seq + 1
+    asked: str = field(repr=False)
+    answered: str = field(repr=False)
+    at: datetime
+    injected: tuple[str, ...] = field(default=(), repr=False)
+    origin: Origin = Origin()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """One remembered fact or message. Times are UTC with whole seconds; *content* is private."""
+
+    id: str  # 64 hex digits of owner, turn and ordinal; never moves between owners
+    owner: Owner
+    type: MemoryType
+    content: str = field(repr=False)
+    source: Source
+    created_at: datetime
+    updated_at: datetime
+    project: str = ""
+    session: str = ""
+    seq: int = 0
+    role: Role = Role.NONE
+    origin: str = ""
+    state: MemoryState = MemoryState.ACTIVE
+    importance: float = 0.5  # 0 to 1
+    access_count: int = 0
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    expires_at: datetime | None = None
+    superseded_by: str = ""
+    embed_model: str = ""  # fingerprint of the model that made the vector
+    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    def recallable(self, now: datetime) -> bool:
+        """Whether recall may ever return it at *now*: active, not expired, and not a bare question."""
+        return (
+            self.state is MemoryState.ACTIVE
+            and self.source is not Source.QUESTION
+            and (self.expires_at is None or now < self.expires_at)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A memory with the vector of its content."""
+
+    memory: Memory
+    vector: Vector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A memory a search came upon; *cosine* in [-1, 1] to what was searched for."""
+
+    memory: Memory
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What narrows a search within one owner's memories. The empty project means all of them."""
+
+    project: str = ""
+    types: frozenset[MemoryType] = frozenset(MemoryType)
+
+    def holds(self, memory: Memory) -> bool:
+        return memory.type in self.types and (not self.project or memory.project == self.project)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """Best first. *total*: how many memories the owner has in any state or scope; None if not known."""
+
+    found: tuple[Found, ...]
+    total: int | None
+    path: str  # "hybrid" from the owner's partition in process, "store" from the store's own search
+
+
+class Switch(StrEnum):
+    """What a client or rule asks of one path for one request."""
+
+    DEFAULT = "default"
+    SKIP = "skip"
+    FORCE = "force"
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What the router in front found out; None where it said nothing."""
+
+    fact: bool | None = None
+    tool: bool | None = None
+    greeting: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What recall is asked for: one request's words, signals and limits, already narrowed and trusted."""
+
+    caller: Caller
+    asked: str = field(repr=False)
+    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's messages before, oldest first
+    signals: Signals = Signals()
+    force: bool = False  # overrides the gate
+    limit: int = 5
+    threshold: float = 0.6  # on relevance, 0 to 1
+    scope: Scope = Scope()
+    room: int | None = None  # tokens the block may have at most; None: the configured budget alone
+    in_view: frozenset[str] = field(default=frozenset(), repr=False)  # message texts the model already sees
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A memory with its calibrated relevance in [0, 1]."""
+
+    memory: Memory
+    relevance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What recall came to. *block* is empty unless the outcome is USED."""
+
+    outcome: Outcome
+    block: str = field(default="", repr=False)
+    memories: tuple[Ranked, ...] = ()
+    path: str = ""  # rerank, hybrid, lexical or store; empty when nothing was searched
+    tokens: int = 0
+    took: timedelta = timedelta()
+
+
+class Stored(StrEnum):
+    """What became of a completed exchange: the label of turns_total."""
+
+    JOURNALLED = "journalled"
+    JOURNAL_LATE = "journal_late"  # not on disk within the wait; finished behind
+    DUPLICATE = "duplicate"  # a turn we already have: a retry
+    JOURNAL_FULL = "journal_full"
+    JOURNAL_FAILED = "journal_failed"
+    NOT_ASKED = "not_asked"  # storing was switched off for it
+    NOT_OK = "not_ok"  # status other than 200, or an error body
+    CUT_OFF = "cut_off"  # the answer did not come to its end
+    UNREADABLE = "unreadable"
+    CAPTURE_LIMIT = "capture_limit"
+    PROCESS_LIMIT = "process_limit"

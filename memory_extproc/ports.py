@@ -1,0 +1,211 @@
+"""What one part asks of another: small protocols in the words of the part that calls.
+
+Every adapter of a port passes that port's contract suite under tests/contract, the fakes too.
+All methods may raise TryLaterError or GiveUpError (errors.py) and nothing else of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    Matrix,
+    Memory,
+    Owner,
+    Recalled,
+    Scope,
+    Searched,
+    Stored,
+    Turn,
+    Vector,
+    Wish,
+)
+
+Now = Callable[[], datetime]  # the time in UTC
+Chance = Callable[[], float]  # uniform in [0, 1), for jitter
+
+
+# --- inference -------------------------------------------------------------------------------------
+class Embeds(Protocol):
+    """Turns text into vectors. Any text is accepted; what does not fit the model's window is cut."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names model and precision; two embedders with one fingerprint give interchangeable vectors."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """One unit-length row per text, in order; (0, dimension) for no texts. For background work."""
+
+    async def embed_query(self, text: str) -> Vector:
+        """As embed, for one query on the read path: batched with its neighbours, cached by text."""
+
+
+class Completes(Protocol):
+    """A language model at an OpenAI-compatible endpoint."""
+
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
+        """The answer's text without reasoning blocks. *schema*: a JSON Schema the answer should follow,
+        enforced where the endpoint can; the caller parses strictly all the same."""
+
+
+# --- store -----------------------------------------------------------------------------------------
+class MemoryStore(Protocol):
+    """Where memories rest (Milvus). Every call is bounded by the adapter's own timeout."""
+
+    async def open(self) -> None:
+        """Creates or checks the collection. GiveUpError names both sides of a mismatch; may be retried."""
+
+    async def close(self) -> None: ...
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        """Upserts by id, all of them *owner*'s. Returned means durable in the store's own sense."""
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        """Those of *ids* that exist and are *owner*'s, in any state, in no particular order."""
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        """At most *limit* active memories of *owner* within *scope*, best first. May lag behind put."""
+
+    def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        """Every row of *owner* in any state, in pages of about *size*, each row once. *fresh*: with all
+        that any replica has written so far (dearer); else it may lag by some seconds."""
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        """Makes them unfindable; ids that do not exist or are another's are left alone."""
+
+    async def delete_owner(self, owner: Owner) -> None: ...
+
+    async def count(self, owner: Owner) -> int:
+        """How many rows *owner* has, in any state, with all that was acknowledged before."""
+
+
+class FindsMemories(Protocol):
+    """What the read path asks of the owner's partition."""
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        """At most *limit* recallable memories, best first by cosine, with all of our own writes seen.
+        Never another owner's, never a superseded, deleted, quarantined or expired one."""
+
+
+class KeepsMemories(Protocol):
+    """What the write path asks of the owner's partition."""
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        """Visible to the very next nearest, at once; returns when the store has it. On TryLaterError
+        the rows stay visible in this process and the caller tries again."""
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched: ...
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
+
+    async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
+        """Marks *old* superseded by *by* with valid_to *at*; both rows are kept, *old* is not recalled."""
+
+    async def confirm(self, owner: Owner, id: str, at: datetime) -> None:  # noqa: A002
+        """The same was said again: refreshes updated_at and counts the confirmation in metadata."""
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None: ...
+
+
+# --- coordination ----------------------------------------------------------------------------------
+class Coordination(Protocol):
+    """What several replicas must agree on: SQLite for one, Redis for more."""
+
+    async def version(self, owner: Owner) -> int:
+        """How often any replica has written for *owner*; 0 at first. Cheap: the read path asks it."""
+
+    async def bump(self, owner: Owner) -> int:
+        """Counts a write; returns the new version."""
+
+    async def epoch(self, owner: Owner) -> int:
+        """How often *owner* was forgotten; a write that began in an older epoch is dropped."""
+
+    async def advance_epoch(self, owner: Owner) -> int: ...
+
+    async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
+        """A small record (session heads, response ids, decisions) if it is there and has not expired."""
+
+    async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None: ...
+
+    async def replace_record(
+        self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
+    ) -> bool:
+        """Compare and swap: puts *new* only if the record is *old* (None: not there); says whether it did."""
+
+    async def delete_records(self, owner: Owner) -> None: ...
+
+    async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
+        """Takes or renews the lease *name* for *holder*; False while another holds it."""
+
+    async def release(self, name: str, holder: str) -> None: ...
+
+
+class Journal(Protocol):
+    """Where accepted turns wait until they are learned. Durable when append returns."""
+
+    async def append(self, turn: Turn) -> Stored:
+        """JOURNALLED, DUPLICATE (same id and same answer, nothing changed) or JOURNAL_FULL. The same id
+        with another answer replaces the entry and is to be learned again."""
+
+    async def pending(self, limit: int) -> Sequence[JournalEntry]:
+        """Entries not learned yet, oldest first."""
+
+    async def mark_stored(self, ids: Sequence[str]) -> None:
+        """Their messages are in the store; extraction is still to come."""
+
+    async def mark_learned(self, ids: Sequence[str]) -> None:
+        """Nothing is left to do; erased after the journal's retention."""
+
+    async def mark_failed(self, id: str, reason: str, *, dead: bool) -> None:  # noqa: A002
+        """Counts an attempt; *dead* moves it to the dead letters. *reason* holds no person's words."""
+
+    async def erase_learned(self, before: datetime) -> int: ...
+
+    async def erase_owner(self, owner: Owner) -> int: ...
+
+    async def depth(self) -> JournalDepth: ...
+
+
+class JournalEntry(Protocol):
+    @property
+    def turn(self) -> Turn: ...
+    @property
+    def stored(self) -> bool:
+        """The messages are already in the store; only extraction is left."""
+
+    @property
+    def attempts(self) -> int: ...
+
+
+class JournalDepth(Protocol):
+    @property
+    def turns(self) -> int: ...
+    @property
+    def dead(self) -> int: ...
+    @property
+    def oldest(self) -> datetime | None: ...
+
+
+# --- the two paths, as the wire sees them ----------------------------------------------------------
+class Recalls(Protocol):
+    async def recall(self, wish: Wish) -> Recalled:
+        """Never raises for a fault of store, model or time: those are outcomes."""
+
+
+class Learns(Protocol):
+    async def accept(self, exchanged: Exchanged) -> Stored:
+        """Durable in the journal when it returns JOURNALLED; learned in the background. Never raises."""
+
+    async def settled(self, caller: Caller) -> None:
+        """Returns once what this caller's accepted turns said can be found; the read path waits for it
+        within its own deadline."""
+
+    async def end_session(self, caller: Caller) -> None: ...

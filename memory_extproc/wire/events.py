@@ -1,0 +1,95 @@
+"""What Envoy tells us and what we answer, as plain values: the exchange knows no protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+
+class Headers:
+    """HTTP headers in order; names in lower case, a name may occur more than once. Values are private."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._pairs = tuple((name.lower(), value) for name, value in pairs)
+
+    def get(self, name: str, default: str = "") -> str:
+        """The first value of *name* (lower case), or *default*."""
+        return next((value for key, value in self._pairs if key == name), default)
+
+    def all(self, name: str) -> tuple[str, ...]:
+        return tuple(value for key, value in self._pairs if key == name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(key == name for key, _ in self._pairs)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __repr__(self) -> str:
+        return f"<headers: {', '.join(sorted({key for key, _ in self._pairs}))}>"
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    headers: Headers
+    last: bool  # no body follows
+    metadata: Mapping[str, Any] = field(default=NOTHING, repr=False)  # Envoy's dynamic metadata by namespace
+    attributes: Mapping[str, Any] = field(default=NOTHING, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    headers: Headers
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBody:
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTrailers:
+    last: bool = True
+
+
+Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Our answer to one event. The codec picks the message that answers the event's kind.
+
+    A replaced body's content-length is the codec's to set: Envoy answers 500 by itself when a BUFFERED body
+    and its content-length differ, so the two never travel apart.
+    """
+
+    set_headers: tuple[tuple[str, str], ...] = ()
+    remove_headers: tuple[str, ...] = ()
+    body: bytes | None = field(default=None, repr=False)
+    ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
+
+
+PASS = Reply()
