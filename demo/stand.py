@@ -1,0 +1,75 @@
+"""Envoy on 8888 and the sidecar with config.yaml, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from demo.llm import DemoLLM
+from demo.stack import Ports, Stack
+from memory_extproc.settings import Settings, load
+
+
+async def keep(console: Console, upstream: str, model: str, config: Path, port: int) -> int:
+    settings = load(config, os.environ)
+    llm = DemoLLM()
+    if not upstream:
+        upstream, model = f"http://127.0.0.1:{await llm.start()}", "demo-llm"
+    logs = Path(settings.data_dir).absolute() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    ports = Ports(port, port_of(settings.listen.ext_proc), port_of(settings.listen.http))
+    stack = Stack(config, ports, upstream, logs)
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    try:
+        with console.status("starting the sidecar and Envoy") as status:
+            await stack.start(status.update)
+        explain(console, settings, port, model or "MODEL", upstream, logs)
+        await until_stopped(stack, stopping)
+    finally:
+        console.print("draining and stopping")
+        await stack.stop()
+        await llm.stop()
+    return 0 if stopping.is_set() else 1
+
+
+async def until_stopped(stack: Stack, stopping: asyncio.Event) -> None:
+    """Until Ctrl-C, or until one of the processes ends by itself."""
+    running = [one.process.wait() for one in (stack.envoy, stack.sidecar) if one is not None]
+    waiting = [asyncio.ensure_future(one) for one in (stopping.wait(), *running)]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
+        with suppress(asyncio.CancelledError):
+            await one
+
+
+def explain(console: Console, settings: Settings, port: int, model: str, upstream: str, logs: Path) -> None:
+    console.print(f"[bold green]ready[/]: http://127.0.0.1:{port}/v1 with memory, in front of {upstream}")
+    console.print(f"metrics: http://{settings.listen.http}/metrics · logs: {logs} · Ctrl-C stops\n")
+    console.print(
+        f"curl -si http://127.0.0.1:{port}/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f"  -H '{settings.identity.user_header}: ann' \\\n"
+        f'  -d \'{{"model": "{model}", "messages": [{{"role": "user", '
+        f'"content": "My budget for the Hawaii trip is $10,000"}}]}}\'',
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def port_of(address: str) -> int:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise SystemExit(f"the stand needs TCP addresses in the configuration, not {address!r}")
+    return int(port)
+
+
+def main(console: Console, upstream: str, model: str, config: Path, port: int) -> int:
+    return asyncio.run(keep(console, upstream, model, config, port))
