@@ -40,6 +40,7 @@ class Outcome(StrEnum):
     NO_ROOM = "no_room"  # the block would not fit the model's window
     SHADOWED = "shadowed"  # mode: shadow; everything ran, nothing was injected
     CONTROL = "control"  # the control group of mode: gradual
+    ABANDONED = "abandoned"  # the client left, or Envoy answered itself, before the request's body was whole
 
 
 class MemoryType(StrEnum):

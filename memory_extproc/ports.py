@@ -7,6 +7,7 @@ All methods may raise TryLaterError or GiveUpError (errors.py) and nothing else 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -60,6 +61,10 @@ class Completes(Protocol):
 class MemoryStore(Protocol):
     """Where memories rest (Milvus). Every call is bounded by the adapter's own timeout."""
 
+    @property
+    def lags(self) -> bool:
+        """Whether a read that is not fresh may miss, for some seconds, what was acknowledged. Known once open."""
+
     async def open(self) -> None:
         """Creates or checks the collection. GiveUpError names both sides of a mismatch; may be retried."""
 
@@ -71,8 +76,11 @@ class MemoryStore(Protocol):
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         """Those of *ids* that exist and are *owner*'s, in any state, in no particular order."""
 
+    async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        """As get, with their vectors."""
+
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
-        """At most *limit* active memories of *owner* within *scope*, best first. May lag behind put."""
+        """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
 
     def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         """Every row of *owner* in any state, in pages of about *size*, each row once. *fresh*: with all
@@ -209,3 +217,18 @@ class Learns(Protocol):
         within its own deadline."""
 
     async def end_session(self, caller: Caller) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What is known of the conversation behind a previous_response_id."""
+
+    session: str
+    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's texts before, oldest first
+
+
+class KnowsChains(Protocol):
+    """Our own record of response ids, for clients that send only what is new."""
+
+    async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
+        """None when it is unknown, expired, or another owner's."""
