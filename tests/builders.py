@@ -1,0 +1,60 @@
+"""Values for tests, by what matters about them; everything else has a plain default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from memory_extproc.model import Caller, Memory, MemoryType, Owner, Role, Source, Turn, Wish, digest
+
+MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+ANN = Owner("acme", "ann")
+BOB = Owner("acme", "bob")
+OTHER_ANN = Owner("globex", "ann")  # the same name in another tenant is another person
+
+
+def a_memory(content: str, owner: Owner = ANN, **changes: Any) -> Memory:
+    """An active semantic memory of Ann, made on Monday, with an id of its owner and words."""
+    memory = Memory(
+        id=digest("test", owner.key, content),
+        owner=owner,
+        type=MemoryType.SEMANTIC,
+        content=content,
+        source=Source.RULES,
+        created_at=MONDAY,
+        updated_at=MONDAY,
+    )
+    return replace(memory, **changes)
+
+
+def a_message(content: str, owner: Owner = ANN, role: Role = Role.USER, **changes: Any) -> Memory:
+    """A message as it was said."""
+    return a_memory(
+        content, owner, **{"type": MemoryType.EPISODIC, "source": Source.VERBATIM, "role": role, **changes}
+    )
+
+
+def a_turn(asked: str, answered: str = "Noted.", owner: Owner = ANN, **changes: Any) -> Turn:
+    """The first turn of a session of Ann's on Monday."""
+    turn = Turn(
+        id=digest("turn", owner.key, asked),
+        owner=owner,
+        project="",
+        session="session-1",
+        seq=0,
+        asked=asked,
+        answered=answered,
+        at=MONDAY,
+    )
+    return replace(turn, **changes)
+
+
+def a_wish(asked: str, owner: Owner = ANN, **changes: Any) -> Wish:
+    """Recall for Ann's words with the usual limits."""
+    return replace(Wish(caller=Caller(owner), asked=asked), **changes)
+
+
+def later(**delta: float) -> datetime:
+    """Monday plus *delta* (days=…, hours=…)."""
+    return MONDAY + timedelta(**delta)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_extproc.model import Found, MemoryState, Source
+from memory_extproc.recall.rank import rank, relevance
+from tests.builders import MONDAY, a_memory, a_message, later
+
+NOW = later(days=3)
+BUDGET = a_memory("User's budget for Hawaii is $10,000")
+SEAT = a_memory("User prefers window seats")
+
+
+def test_relevance_is_even_odds_at_a_cosine_of_0_40_and_grows_with_the_cosine() -> None:
+    assert relevance(0.40) == pytest.approx(0.5)
+    assert relevance(0.48) == pytest.approx(1 / (1 + math.exp(-1)))
+    assert 0 < relevance(-1) < relevance(0) < relevance(1) < 1
+
+
+def test_only_memories_at_or_above_the_threshold_are_chosen_best_first() -> None:
+    found = [Found(SEAT, 0.45), Found(BUDGET, 0.7), Found(a_memory("User likes hiking"), 0.05)]
+    chosen = rank(found, now=NOW, threshold=0.6, limit=5)
+    assert [one.memory for one in chosen] == [BUDGET, SEAT]
+    assert [one.relevance for one in chosen] == [relevance(0.7), relevance(0.45)]
+
+
+def test_the_threshold_can_stand_on_the_cosine_itself() -> None:
+    found = [Found(SEAT, 0.45), Found(BUDGET, 0.7)]
+    assert [one.memory for one in rank(found, now=NOW, threshold=0.6, limit=5, on_cosine=True)] == [BUDGET]
+
+
+def test_what_is_forgotten_replaced_expired_or_only_asks_is_never_chosen() -> None:
+    words = "User's budget for Hawaii is $8,000"
+    never = [
+        a_memory(words, state=MemoryState.SUPERSEDED),
+        a_memory(words, state=MemoryState.DELETED),
+        a_memory(words, state=MemoryState.QUARANTINED),
+        a_memory(words, expires_at=MONDAY),
+        a_message("What is my budget?", source=Source.QUESTION),
+    ]
+    assert rank([Found(memory, 0.9) for memory in never], now=NOW, threshold=0.0, limit=9) == ()
+
+
+def test_the_same_words_are_given_once_and_the_newest_of_them() -> None:
+    older = a_message("My budget is $10,000.", updated_at=MONDAY)
+    newer = a_message("my budget is  $10,000", updated_at=later(days=1))
+    chosen = rank([Found(older, 0.8), Found(newer, 0.8)], now=NOW, threshold=0.0, limit=5)
+    assert [one.memory for one in chosen] == [newer]
+
+
+def test_what_the_model_already_sees_is_not_given_again() -> None:
+    said = a_message("My budget is $10,000.")
+    chosen = rank(
+        [Found(said, 0.9), Found(SEAT, 0.8)], now=NOW, threshold=0, limit=5, in_view=["my budget is $10,000"]
+    )
+    assert [one.memory for one in chosen] == [SEAT]
+
+
+def test_the_order_of_what_was_found_does_not_matter_even_for_equal_scores() -> None:
+    found = [
+        Found(a_memory("one"), 0.7),
+        Found(a_memory("two", updated_at=later(days=1)), 0.7),
+        Found(a_memory("three"), 0.7),
+        Found(a_memory("four"), 0.8),
+    ]
+    orders = {
+        tuple(one.memory.id for one in rank(order, now=NOW, threshold=0, limit=3)) for order in permutations(found)
+    }
+    assert len(orders) == 1
+    assert orders.pop()[:2] == (found[3].memory.id, found[1].memory.id)
+
+
+@given(st.lists(st.floats(-1, 1), max_size=20), st.floats(0, 1), st.integers(0, 8))
+def test_never_more_than_the_limit_and_never_below_the_threshold(
+    cosines: list[float], threshold: float, limit: int
+) -> None:
+    found = [Found(a_memory(f"memory {n}"), cosine) for n, cosine in enumerate(cosines)]
+    chosen = rank(found, now=NOW, threshold=threshold, limit=limit)
+    assert len(chosen) <= limit
+    assert all(one.relevance >= threshold for one in chosen)
+    assert len(chosen) == min(limit, sum(relevance(cosine) >= threshold for cosine in cosines))
