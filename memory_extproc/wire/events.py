@@ -43,8 +43,10 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class RequestHeaders:
     headers: Headers
     last: bool  # no body follows
-    metadata: Mapping[str, Any] = field(default=NOTHING, repr=False)  # Envoy's dynamic metadata by namespace
-    attributes: Mapping[str, Any] = field(default=NOTHING, repr=False)
+    metadata: Mapping[str, Any] = field(
+        default_factory=lambda: NOTHING, repr=False
+    )  # Envoy's dynamic metadata by namespace
+    attributes: Mapping[str, Any] = field(default_factory=lambda: NOTHING, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
