@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
-from importlib.resources import files
 
-from memory_extproc.language.words import fold
+from memory_extproc.language.words import PHRASES, fold
 
 LONGEST = 20  # characters; a longer message is never taken for a mere greeting
-
-_PHRASES = tomllib.loads((files(__package__) / "greetings.toml").read_text(encoding="utf-8"))
 
 
 def _any_of(phrases: list[str]) -> str:
@@ -30,10 +26,10 @@ def _plain(text: str) -> str:
 
 
 # Atomic: "good morning" could also be read as two phrases, and a text of many would try all the ways.
-_FILLER = rf"(?>(?:{_any_of(_PHRASES['fillers'])})(?= |$))"
-_PHRASE = rf"(?>(?:{_any_of(_PHRASES['phrases'])})(?= |$))"
+_FILLER = rf"(?>(?:{_any_of(PHRASES['fillers'])})(?= |$))"
+_PHRASE = rf"(?>(?:{_any_of(PHRASES['polite'])})(?= |$))"
 _ONLY = re.compile(rf"(?:{_FILLER} )*{_PHRASE}(?: (?:{_PHRASE}|{_FILLER}))*+")
-_EMOJI = frozenset(_PHRASES["emoji"])
+_EMOJI = frozenset(PHRASES["emoji"])
 # variation selectors, the joiner and skin tones change how an emoji looks, not what it is
 _SHAPERS = frozenset("\ufe0e\ufe0f\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
 

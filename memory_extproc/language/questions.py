@@ -20,8 +20,8 @@ _ASKS = re.compile(
     rf"""^(?:
         {_ASKING_WORD}(?:'s|'re|'d|'ll|\s+(?:is|are|am|was|were|do|does|did|can|could|should|would|will|has|have|had
             |much|many|long|often|far|old|about|else|kind|type|time|year|day|one|to)\b)
-      | (?:can|could|would|will|shall|may|might|do|does|did|is|are|am|was|were|have|has|had|should|isn't|aren't|don't
-            |doesn't|didn't|wasn't|can't|couldn't|won't|wouldn't|shouldn't|haven't|hasn't)\s+{_SUBJECT}\b
+      | (?:can|could|would|will|shall|may|might|do|does|did|is|are|am|was|were|have|has|had|should|isn't|aren't
+            |don't|doesn't|didn't|wasn't|can't|couldn't|won't|wouldn't|shouldn't|haven't|hasn't)\s+{_SUBJECT}\b
       | (?:was|wer|wie|wo|wann|warum|wieso|welche[rsmn]?|wem|wen|woher|wohin)\s+\w+
       | (?:qu'est-ce|est-ce|quel(?:le)?s?|combien|comment|pourquoi|quand)\b
       | (?:qu\u00e9|cu\u00e1l(?:es)?|cu\u00e1nt[oa]s?|d\u00f3nde|cu\u00e1ndo|c\u00f3mo|qui\u00e9n)\b
@@ -32,11 +32,12 @@ _ASKS = re.compile(
 _EXCLAIMS = re.compile(r"^(?:what\s+an?|how\s+(?:lovely|nice|great|sad|awful|wonderful))\b(?!.*[?])")
 _REQUESTS = re.compile(
     r"""^(?:(?:please|pls|kindly|just|now|then|ok(?:ay)?|hey|hi|hello|so|and|bitte|por\ favor)[\s,]+)*
-    (?:tell|show|give|help|write|explain|summari[sz]e|translate|find|list|make|create|draft|generate|suggest|recommend|describe
-      |compare|calculate|compute|convert|define|fix|improve|rewrite|rephrase|continue|repeat|check|review|analy[sz]e|outline
-      |search|look\ (?:up|for)|walk\ me|teach|design|plan|propose|name|solve|implement|refactor|debug|proofread|edit|shorten
-      |expand|elaborate|guess|compose|print|provide|answer|go\ on|let's|erkl\u00e4r\w*|schreib\w*|zeig\w*|sag\w*|hilf|nenn\w*|gib
-      |\u00fcbersetz\w*|explique\w*|\u00e9cri\w*|montre\w*|donne\w*|aide\w*|dime|dame|expl\u00edca\w*|escribe\w*|mu\u00e9stra\w*|ay\u00fada\w*)\b
+    (?:tell|show|give|help|write|explain|summari[sz]e|translate|find|list|make|create|draft|generate|suggest|recommend
+      |describe|compare|calculate|compute|convert|define|fix|improve|rewrite|rephrase|continue|repeat|check|review
+      |analy[sz]e|outline|search|look\ (?:up|for)|walk\ me|teach|design|plan|propose|name|solve|implement|refactor|debug
+      |proofread|edit|shorten|expand|elaborate|guess|compose|print|provide|answer|go\ on|let's|erkl\u00e4r\w*
+      |schreib\w*|zeig\w*|sag\w*|hilf|nenn\w*|gib|\u00fcbersetz\w*|explique\w*|\u00e9cri\w*|montre\w*|donne\w*
+      |aide\w*|dime|dame|expl\u00edca\w*|escribe\w*|mu\u00e9stra\w*|ay\u00fada\w*)\b
     """,
     re.VERBOSE,
 )

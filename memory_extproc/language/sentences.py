@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-# After these a full stop does not end a sentence (unless a new line does).
-_ABBREVIATIONS = frozenset(
-    "e.g i.e etc vs mr mrs ms dr prof sr jr st mt ft no nr vol fig approx dept est inc ltd co corp cf al "
-    "jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri sat sun a.m p.m u.s u.k u.s.a d.c ph.d "
-    "z.b d.h u.a bzw ca usw evtl ggf inkl str tel hr fr bspw p.ex av bd m mme mlle sra dra ud uds sig dott".split()
-)
+from memory_extproc.language.words import PHRASES
+
+_ABBREVIATIONS = frozenset(PHRASES["abbreviations"].split())
+_MONTHS = tuple(PHRASES["months"].split())
+_DIGITS_OF_A_DAY = 2
 _ENDING = re.compile(r"[.!?\u2026]+[\"'\u201d\u2019)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+[\u300d\u300f\u201d]?|\n+")
 _LAST_WORD = re.compile(r"[\w.]+$")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,2}[.)])\s+")
@@ -40,13 +39,18 @@ def _continues(text: str, start: int, ending: re.Match[str]) -> bool:
     if word in {"a.m", "p.m", "etc", "usw"}:
         return following[0].islower()
     initial = len(word) == 1 and word.isalpha() and last[0].isupper() and last[0] != "I"
-    ordinal = word.isdigit() and len(word) <= 2 and following[0].islower()  # noqa: PLR2004  "am 3. Mai", "the 2. try"
-    return word in _ABBREVIATIONS or initial or ordinal or _is_bullet(text, start, ending)
+    return word in _ABBREVIATIONS or initial or _counts(word, following) or _is_bullet(text, start, ending)
+
+
+def _counts(word: str, following: str) -> bool:
+    """Whether *word* is a day or place in a row, as in "am 3. Mai", "the 2. try"."""
+    short = word.isdigit() and len(word) <= _DIGITS_OF_A_DAY
+    return short and (following[0].islower() or following.casefold().startswith(_MONTHS))
 
 
 def _is_bullet(text: str, start: int, ending: re.Match[str]) -> bool:
     head = text[start : ending.start()].strip()
-    return head.isdigit() and len(head) <= 2  # noqa: PLR2004  "1. Buy milk"
+    return head.isdigit() and len(head) <= _DIGITS_OF_A_DAY  # "1. Buy milk"
 
 
 def _append(found: list[str], piece: str) -> None:

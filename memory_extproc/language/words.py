@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 # Scripts written without spaces between words; a run of one of them is one token.
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -18,9 +19,9 @@ _CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9"
 
 _TOKEN = re.compile(
     rf"""
-    [{_CURRENCY}]\s?\d+(?:[.,]\d+)*(?:\s?(?:k|m|bn|thousand|million|billion)\b)?  # $10,000, $10k, € 1.5 million
-  | \d+(?:[.,:/-]\d+)+(?:[%{_CURRENCY}]|\w+)?                                     # 10,000.50, 2024-05-03, 10:30am, 5/8
-  | \d+[%{_CURRENCY}\u00b0]                                                       # 20%, 500€
+    [{_CURRENCY}]\s?\d+(?:[.,]\d+)*(?:\s?(?:k|m|bn|thousand|million|billion)\b)?  # $10,000, $10k, $ 1.5 million
+  | \d+(?:[.,:/-]\d+)+(?:[%{_CURRENCY}]|\w+)?  # 10,000.50, 2024-05-03, 10:30am, 5/8
+  | \d+[%{_CURRENCY}\u00b0]  # 20%, 500 with a currency behind it
   | {_UNSPACED}+
   | [^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0903\u093a-\u094f])*(?:['\u2019.+#_-](?=[^\W_])(?:[^\W_])+)*(?:\+\+|\#)?
     """,
@@ -42,8 +43,12 @@ class Lexicon:
     person: str  # a regular expression for the speaker's own person
 
 
-def _load() -> Mapping[str, Lexicon]:
-    parsed = tomllib.loads((files(__package__) / "lexicon.toml").read_text(encoding="utf-8"))
+def _read(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((files(__package__) / name).read_text(encoding="utf-8"))
+
+
+def _lexicons() -> Mapping[str, Lexicon]:
+    parsed = _read("lexicon.toml")
     return {
         language: Lexicon(
             language, frozenset(entry["stop"].split()), frozenset(entry["not"].split()), entry["person"]
@@ -52,7 +57,8 @@ def _load() -> Mapping[str, Lexicon]:
     }
 
 
-LEXICONS = _load()
+LEXICONS = _lexicons()
+PHRASES = _read("phrases.toml")
 ENGLISH = LEXICONS["en"]
 
 
