@@ -1,0 +1,95 @@
+"""A prepared model on disk: model.onnx, tokenizer.json and the manifest that says what they must be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError
+
+MODEL = "model.onnx"
+TOKENIZER = "tokenizer.json"
+MANIFEST = "manifest.json"
+# Counts the ways in which a model file was ever written; a directory of another number is made anew.
+RECIPE = 1
+_REMEDY = "run `memory-extproc models prepare`"
+
+
+class Precision(StrEnum):
+    INT8 = "int8"
+    FP32 = "fp32"
+
+
+class ModelDirectoryError(GiveUpError):
+    """A model directory that is missing, half-written or damaged; the text names it and what to do."""
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    size: Annotated[int, msgspec.Meta(ge=0)]  # bytes
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What `models prepare` wrote and from what. *fingerprint* depends on the source's weights, tokenizer and
+    limits, the precision and the recipe, never on the machine or on library versions."""
+
+    recipe: int
+    name: str
+    precision: Precision
+    fingerprint: str
+    dimension: Annotated[int, msgspec.Meta(gt=0)]
+    max_seq_length: Annotated[int, msgspec.Meta(gt=2)]  # tokens, the special ones included
+    source: str
+    files: Mapping[str, FileRecord]
+
+
+def directory_of(models_dir: Path, name: str, precision: Precision) -> Path:
+    return models_dir / f"{name}-{precision.value}"
+
+
+def record_of(path: Path) -> FileRecord:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileRecord(size=file.tell(), sha256=sha256)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest alone, without a look at the files. ModelDirectoryError when there is none to trust."""
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise ModelDirectoryError(f"there is no model directory {directory}: {_REMEDY}")
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise ModelDirectoryError(f"model directory {directory} has no {MANIFEST}: {_REMEDY}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelDirectoryError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+    if manifest.recipe != RECIPE:
+        found = f"was written by recipe {manifest.recipe}, this version reads {RECIPE}"
+        raise ModelDirectoryError(f"model directory {directory} {found}: {_REMEDY}")
+    if missing := {MODEL, TOKENIZER} - manifest.files.keys():
+        raise ModelDirectoryError(f"{path} does not list {', '.join(sorted(missing))}: {_REMEDY}")
+    return manifest
+
+
+def verify(directory: Path) -> Manifest:
+    """The manifest, once every file was found to have its size and checksum (20 ms for an int8 MiniLM)."""
+    manifest = read_manifest(directory)
+    for name, wanted in manifest.files.items():
+        path = directory / name
+        try:
+            size = path.stat().st_size
+            if size != wanted.size:
+                fault = f"{path} has {size} bytes, its manifest says {wanted.size}"
+                raise ModelDirectoryError(f"{fault}: {_REMEDY}")
+            found = record_of(path)
+        except OSError as error:
+            raise ModelDirectoryError(f"{path} cannot be read ({error.strerror}): {_REMEDY}") from error
+        if found != wanted:
+            raise ModelDirectoryError(f"{path} is damaged, its checksum is not its manifest's: {_REMEDY}")
+    return manifest
