@@ -1,0 +1,267 @@
+"""One SQLite file used off the event loop, with group commit.
+
+All that is asked for while one transaction is being committed goes into the next one together, so a
+thousand waiting callers cost one commit and not a thousand. Operations run in the order they were asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+# https://www.sqlite.org/rescode.html, primary codes. What is not listed would fail again in the same way.
+_PASSING = {
+    sqlite3.SQLITE_BUSY: "locked by another process",
+    sqlite3.SQLITE_LOCKED: "locked by another process",
+    sqlite3.SQLITE_PROTOCOL: "locked by another process",
+    sqlite3.SQLITE_FULL: "full: no room on the disk",
+    sqlite3.SQLITE_IOERR: "failing to read or write",
+    sqlite3.SQLITE_CANTOPEN: "not to be opened",
+    sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_PERM: "not permitted to us",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+    sqlite3.SQLITE_INTERRUPT: "interrupted",
+}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What the file must hold. *script* creates it; *version* is kept in the file and must match."""
+
+    application: int  # PRAGMA application_id: tells our files from any other, 32 bits
+    version: int  # PRAGMA user_version, from 1
+    script: str
+
+
+@dataclass(slots=True)
+class _Operation(Generic[T]):
+    work: Work[T]
+    scrub: bool
+    waiter: asyncio.Future[T]
+
+
+@dataclass(slots=True)
+class _Done:
+    """What became of one operation."""
+
+    value: Any = None
+    error: MemoryExtprocError | None = field(default=None)
+
+
+def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
+    """Our kind of error for SQLite's; *name* is the file's, without its directory."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in _PASSING:
+        return TryLaterError(f"{name} is {_PASSING[code]}")
+    if code in _DAMAGED:
+        return GiveUpError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
+    return GiveUpError(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")
+
+
+class SqliteFile:
+    """Opened when first used, and again after a fault, so a file that was mended is taken up by itself.
+
+    *fsync*: a commit survives power loss, not only the death of the process (PRAGMA synchronous FULL, else
+    NORMAL). *patience*: how long a lock of another process is waited for. Use within `async with`; leaving it
+    finishes what was asked for.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: Schema,
+        *,
+        fsync: bool = False,
+        patience: timedelta = timedelta(seconds=2),
+        most_at_once: int = 256,
+    ) -> None:
+        self._path = path
+        self._schema = schema
+        self._fsync = fsync
+        self._patience = patience
+        self._most_at_once = most_at_once
+        self._queued: deque[_Operation[Any]] = deque()
+        self._committing: asyncio.Future[list[_Done]] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+        self._thread: ThreadPoolExecutor | None = None
+        self._writer: sqlite3.Connection | None = None  # used on the thread only
+        self._reader: sqlite3.Connection | None = None  # used on the event loop only
+
+    async def __aenter__(self) -> Self:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._path.stem)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closed = True
+        await self._idle.wait()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._thread is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_writer)
+            self._thread.shutdown()
+
+    async def run(self, work: Work[T], *, scrub: bool = False) -> T:
+        """What *work* returns, once it is committed. *work* runs in a transaction that it shares with its
+        neighbours and is undone alone if it fails. It may run twice, so it changes nothing but the file.
+        *scrub*: afterwards no trace of what was deleted is left in the write-ahead log."""
+        if self._closed or self._thread is None:
+            raise TryLaterError(f"{self._path.name} is closed")
+        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queued.append(_Operation(work, scrub, waiter))
+        self._commit_next()
+        return await waiter
+
+    def read(self, statement: str, values: Sequence[object]) -> tuple[Any, ...] | None:
+        """The first row, read here and now on the event loop: for single rows by key only, some ten
+        microseconds. Sees every commit of any process. None also while the file was never written."""
+        try:
+            if self._reader is None:
+                if not self._path.exists():
+                    return None
+                self._reader = self._connect(timedelta())
+            row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
+        except sqlite3.Error as error:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+            raise translated(error, self._path.name) from error
+        return row
+
+    # --- on the event loop ---------------------------------------------------------------------------
+    def _commit_next(self) -> None:
+        if self._committing is not None:
+            return
+        if not self._queued:
+            self._idle.set()
+            return
+        self._idle.clear()
+        batch = [self._queued.popleft() for _ in range(min(len(self._queued), self._most_at_once))]
+        self._committing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
+        self._committing.add_done_callback(partial(self._resolve, batch))
+
+    def _resolve(self, batch: Sequence[_Operation[Any]], committed: asyncio.Future[list[_Done]]) -> None:
+        self._committing = None
+        self._commit_next()
+        fault = committed.exception()  # a bug in some *work*: everybody who took part hears of it
+        results = [_Done()] * len(batch) if fault else committed.result()
+        for operation, done in zip(batch, results, strict=True):
+            if operation.waiter.done():  # whoever asked was cancelled; the work is done all the same
+                continue
+            error = fault or done.error
+            if error is not None:
+                operation.waiter.set_exception(error)
+            else:
+                operation.waiter.set_result(done.value)
+
+    # --- on the thread -------------------------------------------------------------------------------
+    def _commit(self, batch: Sequence[_Operation[Any]]) -> list[_Done]:
+        try:
+            connection = self._writer = self._writer or self._opened()
+            results = self._transaction(connection, batch)
+            if any(operation.scrub for operation in batch):
+                # The log keeps old pages until it is written back; busy readers only put that off.
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+            if code not in _LOCKED and code != sqlite3.SQLITE_FULL:
+                self._close_writer()
+            if len(batch) > 1 and code not in _LOCKED:
+                # One by one, so that what cannot be done does not take its neighbours with it.
+                return [self._commit([operation])[0] for operation in batch]
+            return [_Done(error=translated(error, self._path.name)) for _ in batch]
+        except MemoryExtprocError as error:
+            return [_Done(error=error) for _ in batch]
+        return results
+
+    def _transaction(self, connection: sqlite3.Connection, batch: Sequence[_Operation[Any]]) -> list[_Done]:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            results = [self._one(connection, operation) for operation in batch]
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.rollback()
+        return results
+
+    def _one(self, connection: sqlite3.Connection, operation: _Operation[Any]) -> _Done:
+        connection.execute("SAVEPOINT one")
+        try:
+            done = _Done(operation.work(connection))
+        except sqlite3.Error as error:
+            # Some faults (a full disk among them) end the whole transaction:
+            # https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
+            if not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK TO one")
+            done = _Done(error=translated(error, self._path.name))
+        connection.execute("RELEASE one")
+        return done
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made before SQLite opens it: the log and its index take over the file's mode.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise TryLaterError(f"{self._path.name} is not to be opened: {error.strerror}") from error
+        connection = self._connect(self._patience)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect(self, patience: timedelta) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=patience.total_seconds(), isolation_level=None, check_same_thread=True
+        )
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if (application, version) == (0, 0) and not connection.execute("PRAGMA schema_version").fetchone()[0]:
+                for statement in self._schema.script.split(";\n\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {self._schema.application}")
+                connection.execute(f"PRAGMA user_version = {self._schema.version}")
+            elif application != self._schema.application:
+                raise GiveUpError(f"{self._path.name} is a database of something else; move it aside")
+            elif version != self._schema.version:
+                raise GiveUpError(
+                    f"{self._path.name} has schema version {version}, this program has {self._schema.version}"
+                )
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.rollback()
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,173 @@
+"""What every Coordination promises, over the one in memory, the SQLite file and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.model import Owner
+from memory_extproc.ports import Coordination
+from tests.fixtures.redis import RedisServer, redis_server
+
+__all__ = ["redis_server"]
+
+LONG = timedelta(hours=1)
+SHORT = timedelta(milliseconds=30)
+ANN = Owner("acme", "ann")
+OTHERS = [Owner("acme", "bob"), Owner("", "ann"), Owner("umbrella", "ann")]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    limit = time.monotonic() + 5
+    while not await condition():
+        assert time.monotonic() < limit, f"waited 5 s in vain until {what}"
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
+    match request.param:
+        case "transient":
+            yield TransientCoordination(utc_now)
+        case "sqlite":
+            async with SqliteCoordination(tmp_path / "coordination.sqlite", now=utc_now) as sqlite:
+                yield sqlite
+        case _:
+            server: RedisServer = request.getfixturevalue("redis_server")
+            # Plenty of time: the machine that runs the tests may be busy with others.
+            async with RedisCoordination(server.url, prefix=uuid4().hex, timeout=timedelta(seconds=10)) as redis:
+                yield redis
+
+
+async def test_versions_count_each_owners_writes_apart(coordination: Coordination) -> None:
+    assert await coordination.version(ANN) == 0
+    assert await coordination.bump(ANN) == 1
+    assert await coordination.bump(ANN) == 2
+    assert await coordination.version(ANN) == 2
+    assert [await coordination.version(other) for other in OTHERS] == [0, 0, 0]
+
+
+async def test_epochs_count_each_owners_forgets_apart_from_versions(coordination: Coordination) -> None:
+    assert await coordination.epoch(ANN) == 0
+    assert await coordination.advance_epoch(ANN) == 1
+    await coordination.bump(ANN)
+    assert await coordination.epoch(ANN) == 1
+    assert await coordination.version(ANN) == 1
+    assert [await coordination.epoch(other) for other in OTHERS] == [0, 0, 0]
+
+
+async def test_a_write_counts_once_however_many_write_at_once(coordination: Coordination) -> None:
+    counted = await asyncio.gather(*(coordination.bump(ANN) for _ in range(50)))
+    assert sorted(counted) == list(range(1, 51))
+
+
+async def test_a_record_is_found_by_its_owner_kind_and_key_only(coordination: Coordination) -> None:
+    await coordination.put_record("head", ANN, "k", b"\x00ann's\xff", LONG)
+    assert await coordination.get_record("head", ANN, "k") == b"\x00ann's\xff"
+    assert await coordination.get_record("head", ANN, "other") is None
+    assert await coordination.get_record("slot", ANN, "k") is None
+    for other in OTHERS:
+        assert await coordination.get_record("head", other, "k") is None
+
+
+async def test_no_two_pairs_of_kind_and_key_are_one_record(coordination: Coordination) -> None:
+    await coordination.put_record("a:b", ANN, "c", b"1", LONG)
+    await coordination.put_record("a", ANN, "b:c", b"2", LONG)
+    assert await coordination.get_record("a:b", ANN, "c") == b"1"
+    assert await coordination.get_record("a", ANN, "b:c") == b"2"
+
+
+async def test_a_record_put_again_is_replaced(coordination: Coordination) -> None:
+    await coordination.put_record("head", ANN, "k", b"old", LONG)
+    await coordination.put_record("head", ANN, "k", b"", LONG)
+    assert await coordination.get_record("head", ANN, "k") == b""
+
+
+async def test_records_expire(coordination: Coordination) -> None:
+    await coordination.put_record("head", ANN, "short", b"x", SHORT)
+    await coordination.put_record("head", ANN, "long", b"y", LONG)
+
+    async def gone() -> bool:
+        return await coordination.get_record("head", ANN, "short") is None
+
+    await until(gone, "the record expired")
+    assert await coordination.get_record("head", ANN, "long") == b"y"
+    assert await coordination.replace_record("head", ANN, "short", None, b"z", LONG), "an expired record is absent"
+
+
+async def test_a_swap_needs_the_record_to_be_as_expected(coordination: Coordination) -> None:
+    assert not await coordination.replace_record("head", ANN, "k", b"old", b"new", LONG)
+    assert await coordination.replace_record("head", ANN, "k", None, b"first", LONG)
+    assert not await coordination.replace_record("head", ANN, "k", None, b"second", LONG)
+    assert not await coordination.replace_record("head", ANN, "k", b"", b"second", LONG)
+    assert await coordination.replace_record("head", ANN, "k", b"first", b"second", LONG)
+    assert await coordination.get_record("head", ANN, "k") == b"second"
+    for other in OTHERS:
+        assert await coordination.replace_record("head", other, "k", None, b"theirs", LONG)
+    assert await coordination.get_record("head", ANN, "k") == b"second"
+
+
+async def test_of_many_swaps_at_once_one_wins(coordination: Coordination) -> None:
+    won = await asyncio.gather(
+        *(coordination.replace_record("slot", ANN, "k", None, b"%d" % n, LONG) for n in range(30))
+    )
+    assert sum(won) == 1
+    assert await coordination.get_record("slot", ANN, "k") == b"%d" % won.index(True)
+
+
+async def test_an_owners_records_are_deleted_and_nobody_elses(coordination: Coordination) -> None:
+    for owner in [ANN, *OTHERS]:
+        for n in range(3):
+            await coordination.put_record("head", owner, str(n), b"private", LONG)
+    await coordination.advance_epoch(ANN)
+    await coordination.delete_records(ANN)
+    for n in range(3):
+        assert await coordination.get_record("head", ANN, str(n)) is None
+        for other in OTHERS:
+            assert await coordination.get_record("head", other, str(n)) == b"private"
+    assert await coordination.epoch(ANN) == 1, "that somebody was forgotten is not forgotten"
+
+
+async def test_more_records_than_fit_one_command_are_deleted(coordination: Coordination) -> None:
+    await asyncio.gather(*(coordination.put_record("head", ANN, str(n), b"x", LONG) for n in range(1200)))
+    await coordination.delete_records(ANN)
+    assert await coordination.get_record("head", ANN, "0") is None
+    assert await coordination.get_record("head", ANN, "1199") is None
+
+
+async def test_a_lease_has_one_holder_who_may_renew_it(coordination: Coordination) -> None:
+    assert await coordination.acquire("shard-1", "a", LONG)
+    assert await coordination.acquire("shard-1", "a", LONG)
+    assert not await coordination.acquire("shard-1", "b", LONG)
+    assert await coordination.acquire("shard-2", "b", LONG)
+
+
+async def test_a_lease_is_given_back_by_its_holder_only(coordination: Coordination) -> None:
+    assert await coordination.acquire("shard", "a", LONG)
+    await coordination.release("shard", "b")
+    assert not await coordination.acquire("shard", "b", LONG)
+    await coordination.release("shard", "a")
+    assert await coordination.acquire("shard", "b", LONG)
+
+
+async def test_a_lease_that_is_not_renewed_passes_on(coordination: Coordination) -> None:
+    assert await coordination.acquire("shard", "a", SHORT)
+
+    async def taken() -> bool:
+        return await coordination.acquire("shard", "b", LONG)
+
+    await until(taken, "the lease ran out")
+    assert not await coordination.acquire("shard", "a", LONG)
