@@ -1,0 +1,330 @@
+"""The memories of recently active owners in process: exact search, and our own writes seen at once.
+
+For each owner there is an overlay (writes and deletions of ours that the store may not show yet) and, once it
+was filled from the store, every row in a `Held`. A filled partition answers by itself as long as the owner's
+version counts no write of another replica; until then, and for owners too large to hold, the store's own
+search answers with the overlay laid over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Self
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.model import Embedded, Found, Memory, MemoryState, Owner, Scope, Searched, Vector
+from memory_extproc.observe import log
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, MemoryStore, Now
+from memory_extproc.store.held import nearest_of, order
+from memory_extproc.store.owned import Owned
+
+_LOG = log.logger(__name__)
+# How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
+_MOST_COVERED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimits:
+    bytes: int = 256 * 1024 * 1024  # of all partitions together; what is not stored yet may exceed it
+    page: int = 256  # rows asked of the store at once
+    fills: int = 4  # running at the same time; up to 16 times as many wait
+    patience: timedelta = timedelta(milliseconds=20)  # a cold owner's request waits this long for its fill
+    settle: timedelta = timedelta(seconds=10)  # after it, a store's read shows what was acknowledged before
+    retry: timedelta = timedelta(seconds=1)  # after a failed fill
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fill:
+    task: asyncio.Task[None]
+    published: asyncio.Event  # something can be served, or nothing will come of it
+
+
+class Partitions:
+    """FindsMemories and KeepsMemories over a MemoryStore. Enter it before use; leaving it ends the fills."""
+
+    def __init__(
+        self, store: MemoryStore, coordination: Coordination, limits: PartitionLimits, metrics: Metrics, *, now: Now
+    ) -> None:
+        self._store = store
+        self._coordination = coordination
+        self._limits = limits
+        self._metrics = metrics
+        self._now = now
+        self._owned: OrderedDict[Owner, Owned] = OrderedDict()  # least recently used first
+        self._bytes = 0
+        self._fills: dict[Owner, _Fill] = {}
+        self._slots = asyncio.Semaphore(limits.fills)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [fill.task for fill in self._fills.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- finding -------------------------------------------------------------------------------------
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        with self._using(owner) as owned:
+            version = await self._version(owner, owned)
+            if not owned.answers_at(version):
+                await self._let_fill(owner, owned)
+            held = owned.held
+            if held is None or not owned.answers_at(version):
+                return await self._through_store(owner, owned, to, limit, scope)
+            found = held.nearest(to, limit, scope, self._now())
+            return Searched(found=tuple(found), total=len(held), path="hybrid")
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        with self._using(owner) as owned:
+            return [row.memory for row in await self._fetch(owner, owned, ids)]
+
+    async def _version(self, owner: Owner, owned: Owned) -> int:
+        try:
+            return await self._coordination.version(owner)
+        except TryLaterError:
+            # Without word from the other replicas what we hold is the best anybody can say, and recall is
+            # no place to fail for it. Writes ask for their version too, and are told.
+            return owned.seen
+
+    async def _let_fill(self, owner: Owner, owned: Owned) -> None:
+        """Sees to it that a fill runs; waits for it shortly where it is likely to be done in time."""
+        outdated = owned.held is not None
+        fill = self._start_fill(owner, owned)
+        # A fresh read of a lagging store takes a tick of its clock, which is longer than we would wait.
+        if fill is None or (outdated and self._store.lags):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.patience.total_seconds()):
+                await fill.published.wait()
+
+    async def _through_store(self, owner: Owner, owned: Owned, to: Vector, limit: int, scope: Scope) -> Searched:
+        more = min(len(owned.overlay), _MOST_COVERED)
+        found: tuple[Found, ...] = ()
+        if not owned.hides_store(self._now(), self._settle):
+            try:
+                found = (await self._store.nearest(owner, to, limit + more, scope)).found
+            except TryLaterError:
+                if not owned.live_writes():
+                    raise
+        # From here on without a pause: what was written or deleted while the store searched counts too.
+        now = self._now()
+        if owned.hides_store(now, self._settle):
+            found = ()
+        kept = [
+            one
+            for one in found
+            if one.memory.id not in owned.overlay and scope.holds(one.memory) and one.memory.recallable(now)
+        ]
+        ours = nearest_of(owned.live_writes(), to, limit, scope, now)
+        return Searched(found=tuple(order([*kept, *ours])[:limit]), total=None, path="store")
+
+    async def _fetch(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> list[Embedded]:
+        version = await self._version(owner, owned)
+        known, unknown = owned.look_up(ids, whole=owned.answers_at(version))
+        if unknown:
+            known.extend(await self._store.fetch(owner, unknown))
+        return known
+
+    # --- keeping -------------------------------------------------------------------------------------
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        if any(row.memory.owner != owner for row in rows):
+            raise GiveUpError("a memory of another owner")
+        with self._using(owner) as owned:
+            async with owned.writes:
+                await self._write(owner, owned, rows)
+
+    async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
+        def superseded(memory: Memory) -> Memory:
+            return replace(
+                memory,
+                state=MemoryState.SUPERSEDED,
+                superseded_by=by,
+                valid_to=at,
+                updated_at=max(at, memory.updated_at),
+            )
+
+        await self._change(owner, old, superseded)
+
+    async def confirm(self, owner: Owner, id: str, at: datetime) -> None:  # noqa: A002 - the word of the port
+        def confirmed(memory: Memory) -> Memory:
+            before = memory.metadata.get("confirmations", 0)
+            count = before + 1 if isinstance(before, int) else 1
+            return replace(
+                memory,
+                updated_at=max(at, memory.updated_at),
+                metadata={**memory.metadata, "confirmations": count},
+            )
+
+        await self._change(owner, id, confirmed)
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        with self._using(owner) as owned:
+            async with owned.writes:
+                mark = owned.delete(ids)
+                self._account(owned)
+                with owned.writing():
+                    await self._store.delete(owner, ids)
+                    owned.acknowledge(mark, self._now())
+                    owned.count_own(await self._coordination.bump(owner))
+
+    async def delete_owner(self, owner: Owner) -> None:
+        """Everything *owner* has: at once in this process, and in the store when it returns."""
+        with self._using(owner) as owned:
+            async with owned.writes:
+                owned.forget(await self._version(owner, owned))
+                self._account(owned)
+                with owned.writing():
+                    await self._store.delete_owner(owner)
+                    owned.forgotten(self._now())
+                    owned.count_own(await self._coordination.bump(owner))
+
+    async def _change(self, owner: Owner, id: str, change: Callable[[Memory], Memory]) -> None:  # noqa: A002
+        """Reads, changes and writes one row, no other write of ours between; where there is none, nothing."""
+        with self._using(owner) as owned:
+            async with owned.writes:
+                rows = await self._fetch(owner, owned, [id])
+                if rows:
+                    changed = [Embedded(change(row.memory), row.vector) for row in rows]
+                    await self._write(owner, owned, changed)
+
+    async def _write(self, owner: Owner, owned: Owned, rows: Sequence[Embedded]) -> None:
+        """Under `owned.writes`. Visible here before the store is asked."""
+        mark = owned.put(rows)
+        self._account(owned)
+        with owned.writing():
+            try:
+                await self._store.put(owner, rows)
+            except GiveUpError:
+                owned.take_back(mark)
+                raise
+            owned.acknowledge(mark, self._now())
+            # After the rows: a replica that sees the new version finds them in the store.
+            owned.count_own(await self._coordination.bump(owner))
+
+    # --- filling -------------------------------------------------------------------------------------
+    def _start_fill(self, owner: Owner, owned: Owned) -> _Fill | None:
+        running = self._fills.get(owner)
+        if running is not None:
+            return running
+        waits = owned.not_before is not None and self._now() < owned.not_before
+        if owned.too_large or waits or len(self._fills) >= self._limits.fills * 16:
+            return None
+        published = asyncio.Event()
+        task = asyncio.create_task(self._fill(owner, published), name="partition fill")
+        fill = self._fills[owner] = _Fill(task, published)
+        task.add_done_callback(lambda _: self._filled(owner, owned, fill))
+        return fill
+
+    async def _fill(self, owner: Owner, published: asyncio.Event) -> None:
+        with self._using(owner) as owned:
+            async with self._slots:
+                # A cold owner gets what a lagging read shows at once, as the store's own search would
+                # give; a fresh read follows and takes its place.
+                if self._store.lags and owned.held is None:
+                    await self._read_all(owner, owned, fresh=False)
+                    published.set()
+                await self._read_all(owner, owned, fresh=self._store.lags)
+
+    async def _read_all(self, owner: Owner, owned: Owned, *, fresh: bool) -> None:
+        if owned.too_large:
+            return
+        attempt = owned.begin_fill(await self._coordination.version(owner))
+        try:
+            async for page in self._store.pages(owner, self._limits.page, fresh=fresh):
+                attempt.take(page)
+                if attempt.held.size > self._limits.bytes:
+                    owned.too_large = True
+                    break
+                await asyncio.sleep(0)  # others' requests run between two pages
+        except BaseException:
+            owned.abandon_fill()
+            raise
+        if owned.too_large:
+            owned.abandon_fill()
+            owned.drop_held()
+        else:
+            owned.end_fill(attempt, complete=fresh or not self._store.lags)
+        self._account(owned)
+
+    def _filled(self, owner: Owner, owned: Owned, fill: _Fill) -> None:
+        """The end of a fill's task, however it came."""
+        del self._fills[owner]
+        fill.published.set()
+        error = None if fill.task.cancelled() else fill.task.exception()
+        outcome = "filled"
+        if fill.task.cancelled():
+            outcome = "cancelled"
+        elif error is not None:
+            outcome = "failed"
+            owned.not_before = self._now() + self._limits.retry
+            _LOG.warning("partition.fill_failed", error=type(error).__name__)
+        elif owned.too_large:
+            outcome = "too_large"
+        self._metrics.partition_fills.labels(outcome).inc()
+
+    # --- bounds --------------------------------------------------------------------------------------
+    @property
+    def _settle(self) -> timedelta:
+        return self._limits.settle if self._store.lags else timedelta(0)
+
+    @contextmanager
+    def _using(self, owner: Owner) -> Iterator[Owned]:
+        """What we know of *owner*, which stays ours until the end of the block."""
+        owned = self._owned.get(owner)
+        if owned is None:
+            owned = self._owned[owner] = Owned()
+        self._owned.move_to_end(owner)
+        owned.users += 1
+        try:
+            yield owned
+        finally:
+            owned.users -= 1
+            if owned.overlay:
+                owned.prune(self._now(), self._settle)
+            if owned.held is not None and owned.size > self._limits.bytes:
+                owned.too_large = True
+                owned.drop_held()
+            self._account(owned)
+            self._release(owner, owned)
+            if self._bytes > self._limits.bytes:
+                self._trim()
+
+    def _account(self, owned: Owned) -> None:
+        size = owned.size
+        if size != owned.counted:
+            self._bytes += size - owned.counted
+            owned.counted = size
+            self._metrics.partition_bytes.set(self._bytes)
+            self._metrics.partitions.set(len(self._owned))
+
+    def _release(self, owner: Owner, owned: Owned) -> None:
+        if not owned.users and owned.may_go(self._now()) and owner in self._owned:
+            del self._owned[owner]
+            self._bytes -= owned.counted
+            self._metrics.partition_bytes.set(self._bytes)
+            self._metrics.partitions.set(len(self._owned))
+
+    def _trim(self) -> None:
+        """Lets the least recently used go until all fits; what the store may not show yet stays."""
+        now, over = self._now(), self._bytes - self._limits.bytes
+        victims: list[tuple[Owner, Owned]] = []
+        for owner, owned in self._owned.items():
+            if over <= 0:
+                break
+            if not owned.users and not owned.hides_store(now, self._settle):
+                victims.append((owner, owned))
+                over -= owned.size
+        for owner, owned in victims:
+            owned.prune(now, self._settle)
+            owned.drop_held()
+            owned.too_large = False
+            self._account(owned)
+            self._release(owner, owned)
