@@ -41,12 +41,16 @@ _OFFERS = re.compile(
       | (?:let\s+me\s+know|feel\s+free|don't\s+hesitate|just\s+(?:ask|let))\b.*
       | i(?:'m|\s+am)\s+(?:\w+\s+){0,2}(?:here|happy|glad|ready)\b.*
       | i(?:'d|\s+would)\s+be\s+(?:happy|glad)\b.*
-      | (?:could|can|would)\s+you\s+(?:please\s+)?(?:tell|provide|share|clarify|give|let|specify)\b.*
-      | (?:tell|provide|share|give)\s+(?:me|us)\b.* | would\s+you\s+like\b.* | do\s+you\s+(?:want|need|have)\b.*
+      | would\s+you\s+like\b.* | do\s+you\s+(?:want|need)\b.*
       | (?:have|enjoy)\s+(?:a|your)\b.{0,40} | (?:wie|womit)\s+kann\s+ich\b.*
       | comment\s+puis-je\b.* | (?:c\u00f3mo|en\s+qu\u00e9)\s+puedo\b.*
     )$""",
     re.VERBOSE,
+)
+# After a refusal, an invitation to say more is part of it; alone it is a question with an answer to come.
+_INVITES = re.compile(
+    r"^(?:(?:but|and|so|however|please|if\s+[^,]{1,80},)[\s,]+)*(?:(?:could|can|would)\s+you\s+(?:please\s+)?"
+    r"(?:tell|provide|share|clarify|give|let|specify)\b|(?:tell|provide|share|give)\s+(?:me|us|more|the)\b|if\s+you\b)"
 )
 _ACKNOWLEDGES = re.compile(
     r"""^(?:(?:and|ok(?:ay)?|sure|great|got\s+it|alright|perfect|thanks|noted|yes|absolutely|of\s+course|certainly

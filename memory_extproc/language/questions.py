@@ -34,8 +34,9 @@ _REQUESTS = re.compile(
     r"""^(?:(?:please|pls|kindly|just|now|then|ok(?:ay)?|hey|hi|hello|so|and|bitte|por\ favor)[\s,]+)*
     (?:tell|show|give|help|write|explain|summari[sz]e|translate|find|list|make|create|draft|generate|suggest|recommend
       |describe|compare|calculate|compute|convert|define|fix|improve|rewrite|rephrase|continue|repeat|check|review
-      |analy[sz]e|outline|search|look\ (?:up|for)|walk\ me|teach|design|plan|propose|name|solve|implement|refactor|debug
-      |proofread|edit|shorten|expand|elaborate|guess|compose|print|provide|answer|go\ on|let's|erkl\u00e4r\w*
+      |analy[sz]e|outline|search|look\ (?:up|for)|walk\ me|teach|design|plan|propose|name|solve|implement
+      |refactor|debug|proofread|edit|shorten|expand|elaborate|guess|compose|print|provide|answer|go\ on|let's
+      |erkl\u00e4r\w*
       |schreib\w*|zeig\w*|sag\w*|hilf|nenn\w*|gib|\u00fcbersetz\w*|explique\w*|\u00e9cri\w*|montre\w*|donne\w*
       |aide\w*|dime|dame|expl\u00edca\w*|escribe\w*|mu\u00e9stra\w*|ay\u00fada\w*)\b
     """,

@@ -1,0 +1,44 @@
+"""What an extractor gives: facts out of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from memory_extproc.model import MemoryType, Source, Turn
+
+LONGEST_FACT = 400  # characters; a longer one is a text, not a fact
+SHORTEST_FACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing to remember about the caller, in the third person: "User's budget is $10,000".
+
+    *subject* and *attribute* say what it is about, *value* what it says of it: two facts with the first two
+    alike speak of the same, and the newer holds. All four are a person's words and never printed.
+    """
+
+    content: str = field(repr=False)
+    type: MemoryType  # semantic or procedural
+    subject: str = field(repr=False)
+    attribute: str = field(repr=False)
+    value: str = field(repr=False)
+    turn_id: str
+    source: Source  # rules or llm
+    version: str  # of the rules or the prompt that made it, kept with the memory
+    importance: float = 0.5  # 0 to 1
+    confidence: float = 1.0  # 0 to 1
+
+
+class Extracts(Protocol):
+    """Turns turns of one owner into facts."""
+
+    @property
+    def name(self) -> str:
+        """The metric label: "rules" or "llm"."""
+
+    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+        """Facts the caller stated, in the order of *turns* (oldest first). Raises TryLaterError or
+        GiveUpError and then has learned nothing."""
