@@ -65,9 +65,11 @@ class ChatRequest:
     model: str
     history: tuple[Message, ...] = field(repr=False)  # user and assistant texts before *asked*, oldest first
     asked: str = field(repr=False)  # text of the last user-authored message; "" if there is none in reach
+    user_at: tuple[int, ...] = ()  # positions of the user messages in *history*, then of the one that asked
     ends_in_tool_result: bool = False  # the last message answers a tool call: we are inside a tool loop
     tools: bool = False  # the request offers tools
     has_system: bool = False  # the client brought a system (or developer) message of its own
+    developer: bool = False  # the client's own system messages have role developer
     stream: bool = False
     max_tokens: int | None = None
     previous_response_id: str = ""
@@ -112,8 +114,10 @@ class Dialect(Protocol):
     def read(self, body: bytes) -> ChatRequest:
         """Raises BadBodyError, naming what was wrong and where, when it is not such a request."""
 
-    def place(self, request: ChatRequest, block: str, form: Form) -> Sequence[Edit]:
-        """The edits that put *block* into the request; empty when there is no lawful place for it."""
+    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> Sequence[Edit]:
+        """The edits that put *block* at the last user-authored message, or *back* user messages before it (as
+        history counts them); empty when there is no lawful place for it. A dialect or message that cannot
+        take SYSTEM_MESSAGE gets the block as USER_SUFFIX."""
 
     def reader(self, content_type: str) -> ReadsAnswer | None:
         """A reader for an answer of this content type (JSON or SSE); None for any other."""

@@ -1,0 +1,93 @@
+"""OpenAI's /v1/responses: requests. What was said before may live at the provider, by previous_response_id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from memory_extproc.dialect import answers, controls, conversation, fields, placing, spans, tokens
+from memory_extproc.dialect.base import ChatRequest, Edit, Form, ReadsAnswer
+from memory_extproc.dialect.conversation import Author, Said
+from memory_extproc.dialect.responses_answer import ResponsesAnswer
+from memory_extproc.dialect.spans import Span
+
+_AUTHORS = {
+    "user": Author.USER,
+    "assistant": Author.ASSISTANT,
+    "system": Author.SYSTEM,
+    "developer": Author.SYSTEM,
+}
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_TOOL_ANSWERS = ("_output", "mcp_approval_response")  # endings of types of items that answer a tool call
+
+
+class Responses:
+    name = "responses"
+
+    def read(self, body: bytes) -> ChatRequest:
+        parsed = fields.parse(body)
+        items = _items(parsed)
+        talk = conversation.survey([_said(item, index) for index, item in enumerate(items)])
+        max_tokens = fields.whole(parsed, "max_output_tokens")
+        return ChatRequest(
+            body=body,
+            model=fields.string(parsed, "model"),
+            history=talk.history,
+            asked=talk.asked,
+            user_at=talk.user_at,
+            ends_in_tool_result=talk.ends_in_tool_result,
+            tools=bool(fields.items(parsed, "tools")),
+            has_system=talk.has_system or bool(parsed.get("instructions")),
+            developer=any(item.get("role") == "developer" for item in items),
+            stream=bool(fields.flag(parsed, "stream")),
+            max_tokens=max_tokens if max_tokens is None or max_tokens >= 0 else None,
+            previous_response_id=fields.string(parsed, "previous_response_id"),
+            prompt_tokens=conversation.tokens_of(items)
+            + tokens.weigh(parsed.get("instructions") or "")
+            + tokens.weigh(parsed.get("tools") or []),
+            controls=controls.read(parsed),
+            removals=controls.removals_from(body, parsed),
+        )
+
+    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> Sequence[Edit]:
+        body = request.body
+        value = placing.member_span(body, "input")
+        if value is None or back >= len(request.user_at):
+            return ()
+        if body[value.start : value.start + 1] == b'"':  # a string stays a string, so there is no message to add
+            return (placing.in_string(value, block),)
+        return _place_in_items(request, value, block, form, request.user_at[-1 - back])
+
+    def reader(self, content_type: str) -> ReadsAnswer | None:
+        return answers.reader(content_type, ResponsesAnswer())
+
+
+def _place_in_items(request: ChatRequest, items: Span, block: str, form: Form, at: int) -> Sequence[Edit]:
+    if form is Form.USER_SUFFIX:
+        return placing.in_message(request.body, items, at, block, "input_text")
+    role = b"developer" if request.developer else b"system"
+    message = b'{"type":"message","role":"' + role + b'","content":' + spans.quoted(block) + b"}"
+    return placing.after_message(request.body, items, at, message)
+
+
+def _items(parsed: fields.Fields) -> list[Any]:
+    """The input as items. A string is one user message; with a stored prompt there may be no input at all."""
+    given = parsed.get("input")
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if given is not None and not isinstance(given, list):
+        raise fields.wrong("input", "string or list", given)
+    return given or []
+
+
+def _said(item: Any, index: int) -> Said:
+    path = f"input[{index}]"
+    kind = conversation.kind_of(item, path)
+    if kind.endswith(_TOOL_ANSWERS):
+        return Said(Author.TOOL, "")
+    if kind not in ("", "message"):
+        return Said(Author.OTHER, "")
+    author = _AUTHORS.get(fields.string(item, "role", f"{path}."), Author.OTHER)
+    if author is Author.OTHER:
+        return Said(author, "")
+    return Said(author, conversation.text_of(item.get("content"), f"{path}.content", _TEXT_PARTS))

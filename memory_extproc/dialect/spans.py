@@ -1,0 +1,169 @@
+"""Where things stand in a JSON body: byte offsets of members and elements, and the edits made from them.
+
+Every function here expects a body that `fields.parse` accepted: what is scanned is known to be JSON, so a
+few possessive patterns find the ends of values without building them. Offsets count bytes of the body.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from memory_extproc.dialect.base import Edit
+
+BOM = b"\xef\xbb\xbf"
+
+_SPACE = rb"[ \t\r\n]*+"
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SPACES = re.compile(_SPACE)
+_KEY = re.compile(rb"(" + _STRING + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
+_COMMA = re.compile(_SPACE + rb"," + _SPACE)
+# A string, or a number or literal up to what may follow one.
+_SCALAR = re.compile(_STRING + rb'|[^\s,\[\]{}":]++', re.DOTALL)
+# Everything up to and with the next bracket that is not inside a string.
+_BRACKET = re.compile(rb'(?:[^\[\]{}"]++|' + _STRING + rb")*+([\[\]{}])", re.DOTALL)
+_OPENING = frozenset((b"[", b"{"))
+# Escapes one by one, so that the second half of an escaped backslash never starts one. Pairs first: what is
+# left over is a lone surrogate.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Span(NamedTuple):
+    """body[start:end]."""
+
+    start: int
+    end: int
+
+
+class Member(NamedTuple):
+    """One member of an object: from the quote that opens its name to the end of its value."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+def root(body: bytes) -> int:
+    """Where the body's one value begins: after a byte order mark and whitespace."""
+    return _skip(body, len(BOM) if body.startswith(BOM) else 0)
+
+
+def value_end(body: bytes, at: int) -> int:
+    """Where the value that begins at *at* ends."""
+    if body[at : at + 1] not in _OPENING:
+        return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
+    depth = 0
+    for bracket in _BRACKET.finditer(body, at):
+        depth += 1 if bracket[1] in _OPENING else -1
+        if depth == 0:
+            return bracket.end()
+    raise ValueError("the value has no end: the body was not checked to be JSON")
+
+
+def depth(body: bytes) -> int:
+    """How deep lists and objects nest at most, for any bytes; exact when they are JSON."""
+    deepest = now = 0
+    for bracket in _BRACKET.finditer(body):
+        now += 1 if bracket[1] in _OPENING else -1
+        deepest = max(deepest, now)
+    return deepest
+
+
+def members(body: bytes, at: int) -> list[Member]:
+    """The members of the object that begins at *at*, in order, duplicates included."""
+    found: list[Member] = []
+    at = _skip(body, at + 1)
+    while key := _KEY.match(body, at):
+        end = value_end(body, key.end())
+        found.append(Member(_unquoted(key[1]), key.start(), key.end(), end))
+        comma = _COMMA.match(body, end)
+        if comma is None:
+            break
+        at = comma.end()
+    return found
+
+
+def effective(of: Sequence[Member], name: str) -> Member | None:
+    """The member that counts: of several with one name, servers take the last."""
+    return next((member for member in reversed(of) if member.name == name), None)
+
+
+def element(body: bytes, array: Span, index: int) -> Span:
+    """The span of element *index* of a list. Walks back from the list's end, where conversations grow."""
+    section = body[array.start : array.end]
+    try:
+        raws = _RAWS.decode(section)
+    except msgspec.DecodeError:
+        raws = _RAWS.decode(without_lone_surrogates(section))
+    at = array.end - 1
+    for raw in reversed(raws[index + 1 :]):
+        at = _back(body, _back(body, at) - len(raw)) - 1
+    end = _back(body, at)
+    return Span(end - len(raws[index]), end)
+
+
+def append_element(body: bytes, array: Span, new: bytes) -> Edit:
+    """The edit that makes *new* the last element of a list."""
+    at = _back(body, array.end - 1)
+    empty = at == array.start + 1
+    return Edit(at, at, new if empty else b"," + new)
+
+
+def append_text(string: Span, text: str) -> Edit:
+    """The edit that appends *text* to a JSON string, inside its closing quote."""
+    return Edit(string.end - 1, string.end - 1, quoted(text)[1:-1])
+
+
+def removal(of: Sequence[Member], names: Collection[str]) -> tuple[Edit, ...]:
+    """The edits that take all members called one of *names* out of an object, each with one comma."""
+    edits: list[Edit] = []
+    kept = False  # a member that stays stands before this one, and its comma goes with the one removed
+    for index, member in enumerate(of):
+        if member.name not in names:
+            kept = True
+        elif kept:
+            edits.append(Edit(of[index - 1].end, member.end, b""))
+        else:
+            follows = of[index + 1].start if index + 1 < len(of) else member.end
+            edits.append(Edit(member.start, follows, b""))
+    return tuple(edits)
+
+
+def quoted(text: str) -> bytes:
+    """*text* as a JSON string in UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
+    return msgspec.json.encode(text.encode("utf-8", "replace").decode())
+
+
+def without_lone_surrogates(body: bytes) -> bytes:
+    r"""The body with each lone surrogate escape as \ufffd, of the same length: all offsets stay.
+
+    JSON allows them (RFC 8259, section 8.2) and clients that cut text in the middle of an emoji send them;
+    UTF-8 and our decoder do not.
+    """
+    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+
+
+def _unquoted(name: bytes) -> str:
+    if b"\\" in name:
+        return str(json.loads(name))
+    return name[1:-1].decode()
+
+
+def _skip(body: bytes, at: int) -> int:
+    return _SPACES.match(body, at).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+
+
+def _back(body: bytes, at: int) -> int:
+    """*at*, moved back over whitespace."""
+    while body[at - 1] in b" \t\r\n":
+        at -= 1
+    return at
