@@ -1,0 +1,37 @@
+"""The command line's root: what `memory-extproc --help` lists."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memory_extproc import __version__
+from memory_extproc.cli import config, envoy_config, models
+from memory_extproc.cli.serve import serve
+
+app = typer.Typer(
+    name="memory-extproc",
+    help="Long-term memory for any LLM behind Envoy: an external-processing sidecar.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(serve)
+app.add_typer(config.app, name="config")
+app.add_typer(models.app, name="models")
+app.command("envoy-config")(envoy_config.envoy_config)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="the version, and nothing else")
+    ] = False,  # noqa: FBT002
+) -> None:
+    """Long-term memory for any LLM behind Envoy."""

@@ -1,0 +1,37 @@
+"""`memory-extproc serve`: the sidecar until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+
+def serve(
+    config: Annotated[Path, typer.Option("--config", "-c", help="the configuration, YAML")] = Path("config.yaml"),
+) -> None:
+    """Run the sidecar: ext_proc for Envoy, and /metrics, /healthz, /readyz for operators."""
+    with faults_to_exit():
+        settings = load(config, os.environ)
+        log.configure(settings.telemetry.log_level, settings.telemetry.log_format)
+        asyncio.run(_until_stopped(settings))
+
+
+async def _until_stopped(settings: Settings) -> None:
+    # Imported here: store and inference take half a second to import, which `--help` need not wait for.
+    from memory_extproc.app import sidecar  # noqa: PLC0415
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with sidecar(settings):
+        await stopping.wait()

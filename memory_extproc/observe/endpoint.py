@@ -1,0 +1,51 @@
+"""The HTTP port for operators: /metrics, /healthz, /readyz."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
+
+NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is
+
+
+class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
+    """Serves on *host*:*port* while entered; *port* 0 takes a free one, told by `port` afterwards.
+
+    /healthz answers 200 as long as the process can answer at all. /readyz answers 503 with the reason while
+    *not_ready* gives one. Neither asks for the store: without it requests go on unenriched.
+    """
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, not_ready: NotReady) -> None:
+        self._host, self.port, self._registry, self._not_ready = host, port, registry, not_ready
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self.port).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_PLAIN_1_0_0})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        reason = self._not_ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
