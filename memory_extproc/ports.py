@@ -163,19 +163,24 @@ class Journal(Protocol):
         """JOURNALLED, DUPLICATE (same id and same answer, nothing changed) or JOURNAL_FULL. The same id
         with another answer replaces the entry and is to be learned again."""
 
-    async def pending(self, limit: int) -> Sequence[JournalEntry]:
-        """Entries not learned yet, oldest first."""
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
+        """Entries not learned yet, oldest first; with *after*, the place of an entry, those behind it."""
 
-    async def mark_stored(self, ids: Sequence[str]) -> None:
-        """Their messages are in the store; extraction is still to come."""
+    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        """Those of these turns that are there and not learned yet, oldest first, each as it is now."""
 
-    async def mark_learned(self, ids: Sequence[str]) -> None:
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        """Their messages are in the store; extraction is still to come. An entry that was replaced since it
+        was read is left as it is, here and below."""
+
+    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
         """Nothing is left to do; erased after the journal's retention."""
 
-    async def mark_failed(self, id: str, reason: str, *, dead: bool) -> None:  # noqa: A002
+    async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
         """Counts an attempt; *dead* moves it to the dead letters. *reason* holds no person's words."""
 
-    async def erase_learned(self, before: datetime) -> int: ...
+    async def erase_learned(self, before: datetime) -> int:
+        """Erases what was learned before then; says how many."""
 
     async def erase_owner(self, owner: Owner) -> int: ...
 
@@ -186,8 +191,16 @@ class JournalEntry(Protocol):
     @property
     def turn(self) -> Turn: ...
     @property
+    def place(self) -> str:
+        """Where it stands in the journal; a turn that is replaced gets a new place at the end."""
+
+    @property
     def stored(self) -> bool:
         """The messages are already in the store; only extraction is left."""
+
+    @property
+    def replaced(self) -> bool:
+        """An earlier answer of this turn may have been stored: what it said and this one does not must go."""
 
     @property
     def attempts(self) -> int: ...

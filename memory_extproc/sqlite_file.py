@@ -206,13 +206,14 @@ class SqliteFile:
         connection.execute("SAVEPOINT one")
         try:
             done = _Done(operation.work(connection))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryExtprocError) as error:
             # Some faults (a full disk among them) end the whole transaction:
             # https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO one")
-            done = _Done(error=translated(error, self._path.name))
+            name = self._path.name
+            done = _Done(error=translated(error, name) if isinstance(error, sqlite3.Error) else error)
         connection.execute("RELEASE one")
         return done
 

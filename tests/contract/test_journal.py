@@ -1,0 +1,210 @@
+"""What every Journal promises, over the one in memory and the SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.ports import Journal
+from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
+
+OpenJournal = Callable[..., AbstractAsyncContextManager[Journal]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = MONDAY
+
+    def __call__(self) -> datetime:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["transient", "sqlite"])
+def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenJournal:
+    @asynccontextmanager
+    async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
+        if request.param == "transient":
+            yield TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            return
+        path = tmp_path / "journal.sqlite"
+        async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
+            yield journal
+
+    return opened
+
+
+def turn(words: str, *, answered: str = "Noted.", **changes: Any) -> Turn:
+    made = a_turn(words, answered, **changes)
+    return replace(made, id=digest("turn", made.owner.key, words))
+
+
+async def words(journal: Journal, limit: int = 100) -> list[str]:
+    return [entry.turn.asked for entry in await journal.pending(limit)]
+
+
+async def test_a_turn_comes_back_as_it_went_in_oldest_first(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        first = turn("Mein Budget ist 10.000 € 🌴\x00", answered="")
+        second = turn("second", owner=OTHER_ANN)
+        assert await journal.append(first) is Stored.JOURNALLED
+        assert await journal.append(second) is Stored.JOURNALLED
+        entries = await journal.pending(10)
+        assert [entry.turn for entry in entries] == [first, second]
+        assert [(entry.stored, entry.replaced, entry.attempts) for entry in entries] == [(False, False, 0)] * 2
+        assert [entry.turn for entry in await journal.pending(10, after=entries[0].place)] == [second]
+        assert [entry.turn for entry in await journal.pending(1)] == [first]
+
+
+async def test_a_retry_with_the_same_answer_is_a_duplicate(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        await journal.append(turn("once"))
+        assert await journal.append(turn("once")) is Stored.DUPLICATE
+        [entry] = await journal.pending(10)
+        await journal.mark_learned([entry])
+        assert await journal.append(turn("once")) is Stored.DUPLICATE
+        assert await words(journal) == []
+
+
+async def test_of_many_at_once_one_is_journalled(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        outcomes = await asyncio.gather(*(journal.append(turn("same")) for _ in range(20)))
+        assert sorted(outcomes) == [Stored.DUPLICATE] * 19 + [Stored.JOURNALLED]
+
+
+@pytest.mark.parametrize("learned_before", [False, True])
+async def test_a_new_answer_to_a_known_turn_replaces_it_and_is_learned_again(
+    open_journal: OpenJournal, learned_before: bool
+) -> None:
+    async with open_journal() as journal:
+        await journal.append(turn("q", answered="first"))
+        await journal.append(turn("other"))
+        old = (await journal.pending(10))[0]
+        await journal.mark_stored([old])
+        if learned_before:
+            await journal.mark_learned([old])
+        assert await journal.append(turn("q", answered="second")) is Stored.JOURNALLED
+        new = (await journal.pending(10))[-1]
+        assert (new.turn.answered, new.stored, new.replaced) == ("second", False, True)
+        assert await words(journal) == ["other", "q"]
+        # Whoever still works on the old answer cannot mark the new one.
+        await journal.mark_stored([old])
+        await journal.mark_learned([old])
+        await journal.mark_failed(old, "late", dead=True)
+        assert (await journal.get([new.turn.id]))[0] == new
+
+
+async def test_stored_turns_wait_for_their_extraction_and_learned_ones_for_nothing(
+    open_journal: OpenJournal,
+) -> None:
+    async with open_journal() as journal:
+        for name in ("a", "b", "c"):
+            await journal.append(turn(name))
+        a, b, _ = await journal.pending(10)
+        await journal.mark_stored([a, b])
+        await journal.mark_learned([b])
+        assert [(entry.turn.asked, entry.stored) for entry in await journal.pending(10)] == [
+            ("a", True),
+            ("c", False),
+        ]
+        assert await journal.get([b.turn.id, "unknown"]) == []
+        assert [entry.turn.asked for entry in await journal.get([turn("c").id, turn("a").id])] == ["a", "c"]
+
+
+async def test_a_full_journal_takes_no_more_until_something_is_learned(open_journal: OpenJournal) -> None:
+    async with open_journal(max_turns=2) as journal:
+        await journal.append(turn("a"))
+        await journal.append(turn("b", owner=BOB))
+        assert await journal.append(turn("c")) is Stored.JOURNAL_FULL
+        assert await journal.append(turn("a", answered="new")) is Stored.JOURNALLED, "takes no more room"
+        entries = await journal.pending(10)
+        await journal.mark_learned(entries[:1])
+        assert await journal.append(turn("c")) is Stored.JOURNALLED
+        assert (await journal.depth()).turns == 2
+
+
+async def test_failures_are_counted_until_the_turn_is_a_dead_letter(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        await journal.append(turn("bad"))
+        await journal.append(turn("good"))
+        bad = (await journal.pending(10))[0]
+        await journal.mark_failed(bad, "GiveUpError", dead=False)
+        assert (await journal.pending(10))[0].attempts == 1
+        await journal.mark_failed(bad, "GiveUpError", dead=True)
+        assert await words(journal) == ["good"]
+        depth = await journal.depth()
+        assert (depth.turns, depth.dead) == (1, 1)
+
+
+async def test_a_dead_letter_that_is_said_again_is_tried_again(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        await journal.append(turn("bad"))
+        await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+        assert await journal.append(turn("bad")) is Stored.JOURNALLED
+        assert await words(journal) == ["bad"]
+        assert (await journal.depth()).dead == 0
+
+
+async def test_dead_letters_are_bounded_and_the_oldest_goes_first(open_journal: OpenJournal, clock: Clock) -> None:
+    async with open_journal(max_dead=2) as journal:
+        for name in ("a", "b", "c"):
+            await journal.append(turn(name))
+            clock.time += timedelta(seconds=1)
+            await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+        assert (await journal.depth()).dead == 2
+        assert await journal.append(turn("a")) is Stored.JOURNALLED
+
+
+async def test_learned_turns_are_erased_after_their_time(open_journal: OpenJournal, clock: Clock) -> None:
+    async with open_journal() as journal:
+        for name in ("early", "late", "waiting"):
+            await journal.append(turn(name))
+        early, late, _ = await journal.pending(10)
+        await journal.mark_learned([early])
+        clock.time += timedelta(minutes=10)
+        await journal.mark_learned([late])
+        assert await journal.erase_learned(MONDAY + timedelta(minutes=5)) == 1
+        assert await journal.append(turn("late")) is Stored.DUPLICATE
+        assert await words(journal) == ["waiting"]
+
+
+async def test_an_owners_turns_are_erased_in_any_stage_and_nobody_elses(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        for name in ("waiting", "stored", "learned", "dead"):
+            await journal.append(turn(name))
+        await journal.append(turn("bob's", owner=BOB))
+        await journal.append(turn("the other ann's", owner=OTHER_ANN))
+        _, stored, learned, dead, *_ = await journal.pending(10)
+        await journal.mark_stored([stored])
+        await journal.mark_learned([learned])
+        await journal.mark_failed(dead, "GiveUpError", dead=True)
+        assert await journal.erase_owner(ANN) == 4
+        assert await words(journal) == ["bob's", "the other ann's"]
+        assert (await journal.depth()).dead == 0
+
+
+async def test_the_depth_tells_how_many_wait_and_since_when(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        empty = await journal.depth()
+        assert (empty.turns, empty.dead, empty.oldest) == (0, 0, None)
+        await journal.append(turn("a", at=MONDAY))
+        await journal.append(turn("b", at=MONDAY + timedelta(hours=1)))
+        depth = await journal.depth()
+        assert (depth.turns, depth.oldest) == (2, MONDAY)
+        await journal.mark_learned(await journal.pending(1))
+        depth = await journal.depth()
+        assert (depth.turns, depth.oldest) == (1, MONDAY + timedelta(hours=1))
