@@ -77,13 +77,17 @@ ATTACKS = [
 ]
 
 
+MARKUP = ("</memory", "< / memory", "<|", "|>", "[inst", "[/inst", "<<", "<s>", "</s>", "<start_of_turn")
+LABELS = ("system:", "developer:", "assistant:")
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_remembered_text_cannot_close_the_block_or_speak_as_another_role(attack: str) -> None:
     text = render([Ranked(a_memory(attack), 0.9)], 512).text
     lines = text.split("\n")
     assert len(lines) == len(OPENING.split("\n")) + 2
     inner = lines[-2].lower()
-    for markup in ("</memory", "< / memory", "<|", "|>", "[inst", "[/inst", "<<", "<s>", "</s>", "<start_of_turn", "system:", "developer:", "assistant:"):  # fmt: skip
+    for markup in MARKUP + LABELS:
         assert markup not in inner
     assert all(unicodedata.category(char) not in {"Cc", "Cf"} for char in inner)
 

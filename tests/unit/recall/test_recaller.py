@@ -1,0 +1,294 @@
+"""The read path over the in-memory store, the real partition and the canned embedder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.errors import TryLaterError
+from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
+from memory_extproc.language.persons import about_caller
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    Matrix,
+    Memory,
+    MemoryType,
+    Outcome,
+    Owner,
+    Scope,
+    Searched,
+    Signals,
+    Stored,
+    Vector,
+)
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.recall.block import smallest
+from memory_extproc.recall.query import Rewrite, Rewriter
+from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.transient import TransientStore
+from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_wish, later
+
+BUDGET = "User's budget for the Hawaii trip is $10,000"
+
+
+@dataclass
+class Bench:
+    """A recaller with everything behind it in reach."""
+
+    store: TransientStore
+    partitions: Partitions
+    embedder: CannedEmbedder
+    metrics: Metrics
+
+    async def remember(self, *memories: Memory) -> None:
+        for memory in memories:
+            vector = (await self.embedder.embed([memory.content]))[0]
+            await self.partitions.put(memory.owner, [Embedded(memory, vector)])
+
+    def recaller(self, limits: RecallLimits | None = None, **parts: Any) -> Recaller:
+        wiring: dict[str, Any] = {
+            "now": lambda: later(days=4),
+            "metrics": self.metrics,
+            "about_caller": about_caller,
+            **parts,
+        }
+        return Recaller(
+            wiring.pop("finds", self.partitions),
+            wiring.pop("embedder", self.embedder),
+            limits or RecallLimits(deadline=timedelta(seconds=5)),
+            **wiring,
+        )
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"memory_extproc_{name}", labels) or 0.0
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    metrics = Metrics(CollectorRegistry(), "test")
+    embedder = CannedEmbedder()
+    store = TransientStore(embedder.dimension, now=lambda: MONDAY)
+    coordination = TransientCoordination(lambda: MONDAY)
+    async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: MONDAY) as partitions:
+        yield Bench(store, partitions, embedder, metrics)
+
+
+async def test_what_was_remembered_comes_back_in_a_block_and_is_counted(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    recalled = await bench.recaller().recall(a_wish("What is my budget for the Hawaii trip?"))
+    assert recalled.outcome is Outcome.USED
+    assert BUDGET in recalled.block
+    assert [one.memory.content for one in recalled.memories] == [BUDGET]
+    assert recalled.path == "hybrid"
+    assert recalled.took > timedelta()
+    assert bench.counted("recall_seconds_count", stage="total") == 1
+    assert bench.counted("recall_injected_sum") == 1
+    assert bench.counted("recall_path_total", path="hybrid") == 1
+    assert bench.counted("recalls_running") == 0
+
+
+async def test_nobody_is_told_what_another_remembers_not_even_a_namesake_in_another_tenant(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET), a_memory("User likes tea", BOB))
+    for stranger, outcome in ((BOB, Outcome.NOTHING_RELEVANT), (OTHER_ANN, Outcome.EMPTY)):
+        recalled = await bench.recaller().recall(a_wish("What is my budget for the Hawaii trip?", stranger))
+        assert recalled.outcome is outcome
+        assert recalled.block == ""
+
+
+async def test_a_caller_without_memories_is_told_apart_from_one_without_relevant_ones(bench: Bench) -> None:
+    await bench.remember(a_memory("User likes hiking"))
+    assert (await bench.recaller().recall(a_wish("what is my budget?"))).outcome is Outcome.NOTHING_RELEVANT
+    assert (await bench.recaller().recall(a_wish("what is my budget?", BOB))).outcome is Outcome.EMPTY
+
+
+async def test_force_overrides_the_gate(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    wish = a_wish("the Hawaii trip budget", signals=Signals(tool=True))
+    assert (await bench.recaller().recall(wish)).outcome is Outcome.SKIPPED_TOOL
+    assert (await bench.recaller().recall(replace(wish, force=True))).outcome is Outcome.USED
+
+
+async def test_type_and_project_narrow_what_is_found(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET, project="travel"))
+    for scope, outcome in (
+        (Scope(project="travel"), Outcome.USED),
+        (Scope(project="work"), Outcome.NOTHING_RELEVANT),
+        (Scope(types=frozenset({MemoryType.PROCEDURAL})), Outcome.NOTHING_RELEVANT),
+    ):
+        recalled = await bench.recaller().recall(a_wish("my budget for the Hawaii trip", scope=scope))
+        assert recalled.outcome is outcome
+
+
+@pytest.mark.parametrize("room", [0, smallest() - 1])
+async def test_without_room_in_the_models_window_nothing_is_searched(bench: Bench, room: int) -> None:
+    await bench.remember(a_memory(BUDGET))
+    recalled = await bench.recaller().recall(a_wish("my budget for the Hawaii trip", room=room))
+    assert recalled.outcome is Outcome.NO_ROOM
+    assert recalled.path == ""
+
+
+async def test_a_vague_question_is_found_by_what_was_said_before(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    plain = await bench.recaller().recall(a_wish("How much?"))
+    assert plain.outcome is Outcome.NOTHING_RELEVANT
+    leaning = await bench.recaller().recall(a_wish("How much?", earlier=("Let's plan the Hawaii trip budget",)))
+    assert leaning.outcome is Outcome.USED
+
+
+async def test_a_search_that_does_not_come_back_is_out_of_time(bench: Bench) -> None:
+    bench.store.weather.hold("nearest")
+    bench.store.weather.hold("pages")
+    recaller = bench.recaller(RecallLimits(deadline=timedelta(milliseconds=40)))
+    recalled = await recaller.recall(a_wish("What is my budget?"))
+    assert recalled.outcome is Outcome.OUT_OF_TIME
+    assert recalled.block == ""
+
+
+async def test_a_store_that_is_down_is_unavailable(bench: Bench) -> None:
+    bench.store.weather.down = True
+    assert (await bench.recaller().recall(a_wish("What is my budget?"))).outcome is Outcome.UNAVAILABLE
+
+
+class BrokenEmbedder(CannedEmbedder):
+    async def embed_query(self, text: str) -> Vector:
+        raise TryLaterError("the model is away")
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        raise TryLaterError("the model is away")
+
+
+async def test_an_embedding_that_fails_is_unavailable(bench: Bench) -> None:
+    recalled = await bench.recaller(embedder=BrokenEmbedder()).recall(a_wish("What is my budget?"))
+    assert recalled.outcome is Outcome.UNAVAILABLE
+
+
+class Parked:
+    """A search that has begun and does not return until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        self.begun.set()
+        await self.let_go.wait()
+        return Searched((), 0, "hybrid")
+
+
+async def test_more_recalls_at_once_than_allowed_pass_untouched(bench: Bench) -> None:
+    parked = Parked()
+    recaller = bench.recaller(RecallLimits(deadline=timedelta(seconds=5), max_concurrent=1), finds=parked)
+    first = asyncio.create_task(recaller.recall(a_wish("What is my budget?")))
+    await parked.begun.wait()
+    assert bench.counted("recalls_running") == 1
+    assert (await recaller.recall(a_wish("What is my budget?"))).outcome is Outcome.OVERLOADED
+    parked.let_go.set()
+    assert (await first).outcome is Outcome.EMPTY
+    assert (await recaller.recall(a_wish("What is my budget?"))).outcome is Outcome.EMPTY
+
+
+class SlowLearner:
+    """Has a turn of Ann's that is journalled and can be found once *settled* returns."""
+
+    def __init__(self, bench: Bench, *, ever: bool = True) -> None:
+        self._bench, self._ever = bench, ever
+
+    async def settled(self, caller: Caller) -> None:
+        if not self._ever:
+            await asyncio.Event().wait()
+        await self._bench.remember(a_memory(BUDGET, caller.owner))
+
+    async def accept(self, exchanged: Exchanged) -> Stored:
+        return Stored.JOURNALLED
+
+    async def end_session(self, caller: Caller) -> None: ...
+
+
+async def test_what_was_said_a_moment_ago_is_waited_for(bench: Bench) -> None:
+    recalled = await bench.recaller(learns=SlowLearner(bench)).recall(a_wish("my budget for the Hawaii trip?"))
+    assert recalled.outcome is Outcome.USED
+
+
+async def test_a_turn_that_takes_too_long_to_settle_does_not_keep_the_rest_from_being_found(bench: Bench) -> None:
+    await bench.remember(a_memory("User prefers window seats on the Hawaii flight"))
+    limits = RecallLimits(deadline=timedelta(seconds=5), settle=timedelta(milliseconds=5))
+    recalled = await bench.recaller(limits, learns=SlowLearner(bench, ever=False)).recall(
+        a_wish("Which window seats on the Hawaii flight?")
+    )
+    assert recalled.outcome is Outcome.USED
+
+
+async def test_a_model_that_rewrites_the_query_finds_what_the_words_alone_do_not(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    model = CannedCompletions(["budget for the Hawaii trip"])
+    rewriter = Rewriter(model, Rewrite.VAGUE, hyde=False)
+    assert (await bench.recaller(rewriter=rewriter).recall(a_wish("And that?"))).outcome is Outcome.USED
+
+
+async def test_a_supposed_answer_is_searched_beside_the_question(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    model = CannedCompletions(lambda _system, _user: "User's budget for the Hawaii trip is $5,000")
+    rewriter = Rewriter(model, Rewrite.OFF, hyde=True)
+    recalled = await bench.recaller(rewriter=rewriter).recall(a_wish("How much may we spend on the islands?"))
+    assert recalled.outcome is Outcome.USED
+
+
+async def test_a_model_that_fails_leaves_the_plain_query(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    model = CannedCompletions([TryLaterError("down"), TryLaterError("down")])
+    rewriter = Rewriter(model, Rewrite.ALWAYS, hyde=True)
+    recalled = await bench.recaller(rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
+    assert recalled.outcome is Outcome.USED
+
+
+class SilentModel:
+    async def complete(self, system: str, user: str, *, schema: object = None) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+
+async def test_a_model_that_is_slow_leaves_time_for_the_plain_query(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    limits = RecallLimits(deadline=timedelta(milliseconds=300))
+    rewriter = Rewriter(SilentModel(), Rewrite.ALWAYS, hyde=True)
+    recalled = await bench.recaller(limits, rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
+    assert recalled.outcome is Outcome.USED
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "x" * 100_000,
+        "的 " * 50_000,
+        "🏝️" * 30_000,
+        "the of and",
+        "\ud800 broken",
+        "\x00\x01 what?",
+        " ".join("?" * 99),
+    ],
+    ids=["long", "ideographs", "emoji", "stop words", "lone surrogate", "control characters", "punctuation"],
+)
+async def test_any_words_at_all_have_an_outcome(bench: Bench, asked: str) -> None:
+    await bench.remember(a_memory(BUDGET))
+    recalled = await bench.recaller().recall(a_wish(asked))
+    assert recalled.outcome in {Outcome.NOTHING_RELEVANT, Outcome.USED}
+
+
+async def test_the_threshold_can_stand_on_the_cosine(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    limits = RecallLimits(deadline=timedelta(seconds=5), threshold_on_cosine=True)
+    wish = a_wish("Which budget did I tell you about lately?", threshold=0.99)
+    assert (await bench.recaller(limits).recall(wish)).outcome is Outcome.NOTHING_RELEVANT
+
+
+def test_owners_with_the_same_name_in_other_tenants_differ() -> None:
+    assert len({ANN.key, BOB.key, OTHER_ANN.key, Owner("ac", "meann").key, Owner("", "ann").key}) == 5
