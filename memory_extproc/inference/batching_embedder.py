@@ -1,0 +1,191 @@
+"""Embeds with a model that runs in this process, on threads of its own.
+
+All state lives on the event loop; threads only tokenise and run the model. What is waiting when a thread gets
+free goes together, queries before background work; nothing waits while a thread is idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.inference.query_cache import QueryCache
+from memory_extproc.model import Matrix, Vector
+
+_BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background work holds a thread
+
+
+class RunsModel(Protocol):
+    """A sentence encoder that blocks while it runs; called from several threads at one time."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def dimension(self) -> int: ...
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens that reach the model, the special ones included."""
+
+    def cut(self, text: str) -> str:
+        """The part that can reach the model, as valid Unicode. Cheap: called on the event loop."""
+
+    def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
+        """One finite unit row per text, in order; about *batch_tokens* padded tokens at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderLimits:
+    threads: int = 1  # inferences at one time, each on a thread of its own
+    batch_tokens: int = 128  # padded tokens of one inference; a longer text goes alone. 100 µs each in int8
+    cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
+    waiting_queries: int = 1024  # beyond it a query is refused with TryLaterError
+
+
+class _Call:
+    """One call of embed or embed_query: a row per text, and the future its caller waits for."""
+
+    __slots__ = ("future", "left", "rows")
+
+    def __init__(self, future: asyncio.Future[Matrix], texts: int, dimension: int) -> None:
+        self.future = future
+        self.rows: Matrix = np.empty((texts, dimension), dtype=np.float32)
+        self.left = texts
+
+    def fill(self, row: int, vector: Vector) -> None:
+        self.rows[row] = vector
+        self.left -= 1
+        if not self.left and not self.future.done():
+            self.future.set_result(self.rows)
+
+    def fail(self, error: MemoryExtprocError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    call: _Call
+    row: int
+    text: str
+
+
+class BatchingEmbedder:
+    """Implements ports.Embeds over a model in this process. Used on one event loop, closed by `close`."""
+
+    def __init__(self, model: RunsModel, limits: EmbedderLimits) -> None:
+        self._model = model
+        self._limits = limits
+        self._queries: deque[_Item] = deque()
+        self._background: deque[_Item] = deque()
+        self._running = 0
+        self._closed = False
+        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="embed")
+        self._cache = QueryCache(limits.cached_queries)
+
+    @property
+    def fingerprint(self) -> str:
+        return self._model.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        return self._model.dimension
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        call = self._call(len(texts))
+        items = [_Item(call, row, self._model.cut(text)) for row, text in enumerate(texts)]
+        items.sort(key=lambda item: len(item.text))  # neighbours of like length need little padding
+        self._background.extend(items)
+        self._start()
+        return await call.future
+
+    async def embed_query(self, text: str) -> Vector:
+        """The vector is read-only: it may be another caller's too."""
+        text = self._model.cut(text)
+        cached = self._cache.find(text)
+        if cached is not None:
+            return cached
+        if len(self._queries) >= self._limits.waiting_queries:
+            raise TryLaterError("too many queries wait for the embedder")
+        call = self._call(1)
+        self._queries.append(_Item(call, 0, text))
+        self._start()
+        rows = await call.future
+        return self._cache.keep(text, rows[0])
+
+    def _call(self, texts: int) -> _Call:
+        if self._closed:
+            raise TryLaterError("the embedder is closed")
+        return _Call(asyncio.get_running_loop().create_future(), texts, self.dimension)
+
+    def _start(self) -> None:
+        """Gives waiting work to idle threads."""
+        while self._running < self._limits.threads and (batch := self._next_batch()):
+            self._running += 1
+            loop = batch[0].call.future.get_loop()
+            run = self._pool.submit(self._model.run, [item.text for item in batch], self._limits.batch_tokens)
+            run.add_done_callback(_Back(loop, self, batch))
+
+    def _next_batch(self) -> list[_Item]:
+        """What goes next, without what nobody waits for any more; at most about batch_tokens, for a query
+        that comes in meanwhile waits as long as this takes."""
+        queue = self._queries or self._background
+        batch: list[_Item] = []
+        tokens = 0
+        while queue:
+            item = queue[0]
+            if not item.call.future.done():
+                tokens += min(len(item.text.encode()) // _BYTES_PER_TOKEN + 2, self._model.max_seq_length)
+                if batch and tokens > self._limits.batch_tokens:
+                    break
+                batch.append(item)
+            queue.popleft()
+            if not queue and not batch:
+                queue = self._background
+        return batch
+
+    def finished(self, batch: Sequence[_Item], run: Future[Matrix]) -> None:
+        """Called on the event loop when a thread is through with *batch*."""
+        self._running -= 1
+        if error := run.exception():
+            fault: MemoryExtprocError
+            if isinstance(error, MemoryError):
+                fault = TryLaterError("no memory to embed with")
+            else:
+                fault = GiveUpError(f"the model failed on a text ({type(error).__name__})")
+            fault.__cause__ = error
+            for item in batch:
+                item.call.fail(fault)
+        else:
+            for item, vector in zip(batch, run.result(), strict=True):
+                item.call.fill(item.row, vector)
+        self._start()
+
+    async def close(self) -> None:
+        """What waits fails with TryLaterError; an inference that runs is waited for."""
+        self._closed = True
+        for item in (*self._queries, *self._background):
+            item.call.fail(TryLaterError("the embedder is closed"))
+        self._queries.clear()
+        self._background.clear()
+        await asyncio.to_thread(self._pool.shutdown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Back:
+    """Brings a finished run from its thread to the event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    embedder: BatchingEmbedder
+    batch: Sequence[_Item]
+
+    def __call__(self, run: Future[Matrix]) -> None:
+        self.loop.call_soon_threadsafe(self.embedder.finished, self.batch, run)

@@ -1,0 +1,74 @@
+"""Stand-ins for tests and demonstrations: they need no model and no network, and say the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.inference.vectors import of_unit_length
+from memory_extproc.language.words import stems
+from memory_extproc.model import Matrix, Vector
+
+_AXES_PER_WORD = 4  # few words then share many axes
+
+
+class CannedEmbedder:
+    """Implements ports.Embeds: hashed bags of stemmed content words, so texts that share words are near and
+    texts that share none are close to orthogonal. *failing*, when set, is raised instead."""
+
+    def __init__(self, dimension: int = 384) -> None:
+        self._dimension = dimension
+        self.failing: Exception | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return f"canned/{self._dimension}"
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        if self.failing:
+            raise self.failing
+        rows: Matrix = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in sorted(stems(text)):
+                self._add(row, word)
+        return of_unit_length(rows)
+
+    async def embed_query(self, text: str) -> Vector:
+        vector: Vector = (await self.embed([text]))[0]
+        vector.flags.writeable = False
+        return vector
+
+    def _add(self, row: Vector, word: str) -> None:
+        seed = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4 * _AXES_PER_WORD).digest()
+        for at in range(0, len(seed), 4):
+            number = int.from_bytes(seed[at : at + 4], "big")
+            row[number % self._dimension] += 1.0 if number >> 31 else -1.0
+
+
+class CannedCompletions:
+    """Implements ports.Completes with answers given beforehand: a function of (system, user), or a list that
+    is used up in order, its exceptions raised. What was asked stands in *asked*."""
+
+    def __init__(self, answers: Callable[[str, str], str] | Sequence[str | Exception]) -> None:
+        self._answers = answers if callable(answers) else iter(answers)
+        self.asked: list[tuple[str, str, Mapping[str, Any] | None]] = []
+
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
+        """GiveUpError once the list is used up."""
+        self.asked.append((system, user, schema))
+        if callable(self._answers):
+            return self._answers(system, user)
+        answer = next(self._answers, None)
+        if answer is None:
+            raise GiveUpError("no answer is left")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

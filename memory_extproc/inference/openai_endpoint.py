@@ -1,0 +1,228 @@
+"""An OpenAI-compatible endpoint: one client, its faults sorted into ours, retried within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+import openai
+import tenacity
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.inference.breaker import Breaker, BreakerLimits, Clock
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance
+
+MARKER_HEADER = "x-memory-extproc-internal"
+Sleep = Callable[[float], Awaitable[None]]  # seconds
+T = TypeVar("T")
+
+_log = logger(__name__)
+_SERVER_ERROR = 500
+_REQUEST_TIMEOUT = 408
+
+
+class CallOutcome(StrEnum):
+    """How a call ended. Also the metric label, so a value is never renamed."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    BUSY = "busy"  # 429
+    FAILED = "failed"  # 5xx
+    MALFORMED = "malformed"  # not what the protocol says
+    EMPTY = "empty"  # no choice, or nothing but reasoning
+    REJECTED = "rejected"  # 4xx: it will be again
+    REFUSED = "refused"  # the model or its filter would not answer
+    CUT_OFF = "cut_off"  # max_tokens reached before the answer's end
+    OPEN = "open"  # not called: the breaker is open
+
+
+RETRIED = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.BUSY, CallOutcome.FAILED,
+                     CallOutcome.MALFORMED, CallOutcome.EMPTY})  # fmt: skip
+# What says that the endpoint itself is in trouble; a busy one is up.
+_DOWN = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.FAILED, CallOutcome.MALFORMED})
+
+# Every exception class of the client, looked up along the class's own line of descent.
+OUTCOMES: Mapping[type[Exception], CallOutcome] = {
+    openai.APITimeoutError: CallOutcome.TIMEOUT,
+    openai.APIConnectionError: CallOutcome.UNREACHABLE,
+    openai.RateLimitError: CallOutcome.BUSY,
+    openai.InternalServerError: CallOutcome.FAILED,
+    openai.ConflictError: CallOutcome.FAILED,
+    openai.APIResponseValidationError: CallOutcome.MALFORMED,
+    openai.APIStatusError: CallOutcome.REJECTED,
+    openai.BadRequestError: CallOutcome.REJECTED,
+    openai.AuthenticationError: CallOutcome.REJECTED,
+    openai.PermissionDeniedError: CallOutcome.REJECTED,
+    openai.NotFoundError: CallOutcome.REJECTED,
+    openai.UnprocessableEntityError: CallOutcome.REJECTED,
+    openai.LengthFinishReasonError: CallOutcome.CUT_OFF,
+    openai.ContentFilterFinishReasonError: CallOutcome.REFUSED,
+    openai.APIError: CallOutcome.UNREACHABLE,
+    openai.OpenAIError: CallOutcome.REJECTED,  # the client's own complaint about how it is used
+}
+
+
+class CallError(Exception):
+    """One attempt's end, inside this package only: sorted, with what deciding about a retry needs."""
+
+    def __init__(self, outcome: CallOutcome, status: int = 0, param: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
+        self.status = status  # HTTP; 0 if there was no answer
+        self.param = param  # of the request, if the endpoint named the one it refuses
+        self.retry_after = retry_after  # seconds the endpoint asked for
+
+    def as_ours(self) -> MemoryExtprocError:
+        text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
+        kind = TryLaterError if self.outcome in RETRIED else GiveUpError
+        return kind(text)
+
+
+def sorted_error(error: openai.OpenAIError) -> CallError:
+    """The client's *error* as ours. Its message may quote the request and is left behind."""
+    outcome = next(OUTCOMES[kind] for kind in type(error).__mro__ if kind in OUTCOMES)
+    if not isinstance(error, openai.APIStatusError):
+        return CallError(outcome)
+    if error.status_code == _REQUEST_TIMEOUT:
+        outcome = CallOutcome.TIMEOUT
+    elif error.status_code >= _SERVER_ERROR:
+        outcome = CallOutcome.FAILED
+    return CallError(
+        outcome, error.status_code, str(error.param or ""), _seconds(error.response.headers.get("retry-after"))
+    )
+
+
+def _seconds(header: str | None) -> float:
+    """Retry-After as seconds (RFC 9110, 10.2.3); its other form, a date, is not worth a clock here."""
+    return float(header) if header and header.isdecimal() else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointLimits:
+    """Where a model is and how long we bother it."""
+
+    base_url: str  # up to and with the version: http://qwen:8000/v1
+    model: str
+    access_key: str = field(default="", repr=False)  # empty: no Authorization header is sent
+    timeout: timedelta = timedelta(seconds=30)  # one attempt, from connecting to the last byte
+    attempts: int = 3
+    backoff: timedelta = timedelta(milliseconds=500)  # before the second attempt; doubles, and is spread by chance
+    longest_backoff: timedelta = timedelta(seconds=8)
+    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+
+
+class Endpoint:
+    """Calls of one model in one role: counted, logged, retried, and refused while the breaker is open.
+
+    Used on one event loop; closed by its owner.
+    """
+
+    def __init__(
+        self,
+        limits: EndpointLimits,
+        *,
+        role: str,
+        marker: str,
+        metrics: Metrics,
+        chance: Chance,
+        clock: Clock,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """*marker*: sent with every call, so that one that comes back through the gateway is known as ours."""
+        self.limits = limits
+        self._role = role
+        self._metrics = metrics
+        self._chance = chance
+        self._sleep = sleep
+        self._breaker = Breaker(limits.breaker, clock)
+        headers: dict[str, Any] = {MARKER_HEADER: marker} if marker else {}
+        if not limits.access_key:
+            headers["Authorization"] = openai.Omit()  # the client's own way to leave a header out
+        seconds = limits.timeout.total_seconds()
+        self.client = openai.AsyncOpenAI(
+            base_url=limits.base_url,
+            api_key=limits.access_key or "none",
+            default_headers=headers,
+            timeout=openai.Timeout(seconds, connect=min(seconds, 5.0)),
+            max_retries=0,  # tenacity's business, so that a retry is counted and its wait is ours
+        )
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """*attempt*'s answer; it raises openai's errors, CallError, or msgspec's on an answer it cannot read.
+
+        TryLaterError or GiveUpError in the end, never with a word of request or answer.
+        """
+        try:
+            self._breaker.admit()
+        except TryLaterError:
+            self._count(CallOutcome.OPEN)
+            raise
+        try:
+            answer = await self._retried(attempt)
+        except CallError as error:
+            if error.outcome in _DOWN:
+                self._breaker.failed()
+            else:
+                self._breaker.succeeded()
+            self._count(error.outcome)
+            _log.warning("llm.failed", role=self._role, outcome=error.outcome.value, status=error.status)
+            raise error.as_ours() from error
+        except BaseException:
+            self._breaker.abandoned()
+            raise
+        self._breaker.succeeded()
+        self._count(CallOutcome.OK)
+        return answer
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self.limits.attempts),
+            wait=self._wait,
+            retry=tenacity.retry_if_exception(_worth_retrying(self.limits.longest_backoff)),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return await retrying(self._once, attempt)
+
+    async def _once(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        try:
+            # the client's own timeout counts from byte to byte: a slow trickle would never reach it
+            async with asyncio.timeout(self.limits.timeout.total_seconds()):
+                return await attempt()
+        except TimeoutError as error:
+            raise CallError(CallOutcome.TIMEOUT) from error
+        except openai.OpenAIError as error:
+            raise sorted_error(error) from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CallError(CallOutcome.MALFORMED) from error
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        """Seconds: doubling, half of it up to chance, never less than the endpoint asked for."""
+        most = self.limits.longest_backoff.total_seconds()
+        whole = min(self.limits.backoff.total_seconds() * 2.0 ** (state.attempt_number - 1), most)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, CallError) else 0.0
+        return max(whole * (0.5 + 0.5 * self._chance()), asked)
+
+    def _count(self, outcome: CallOutcome) -> None:
+        self._metrics.llm_requests.labels(self._role, outcome.value).inc()
+
+
+def _worth_retrying(longest: timedelta) -> Callable[[BaseException], bool]:
+    def worth(error: BaseException) -> bool:
+        if not isinstance(error, CallError) or error.outcome not in RETRIED:
+            return False
+        return error.retry_after <= longest.total_seconds()
+
+    return worth
