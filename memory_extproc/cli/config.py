@@ -1,0 +1,78 @@
+"""`memory-extproc config`: is it right, what is in effect, what can it say."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.errors import ConfigurationError
+
+app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file; without it, the defaults and the environment")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="for programs")]
+
+
+@app.command()
+def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Name every fault of the configuration at once; exit 2 if there is one."""
+    from memory_extproc.settings import load
+
+    with faults_to_exit():
+        try:
+            notices = load(config, os.environ).notices()
+        except ConfigurationError as error:
+            if not as_json:
+                raise
+            _print_json({"ok": False, "faults": list(error.faults), "notices": []})
+            raise typer.Exit(2) from error
+    if as_json:
+        _print_json({"ok": True, "faults": [], "notices": list(notices)})
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("the configuration is sound", style="bold green")
+    for notice in notices:
+        console.print(f"  note: {notice}", markup=False)
+
+
+@app.command()
+def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Print what is in effect: file, environment and defaults together; secrets are stars."""
+    from memory_extproc.settings import load
+    from memory_extproc.settings.example import shown
+
+    with faults_to_exit():
+        effective = shown(load(config, os.environ))
+    if as_json:
+        _print_json(effective)
+    else:
+        typer.echo(yaml.safe_dump(effective, sort_keys=False, allow_unicode=True), nl=False)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors and charts."""
+    from memory_extproc.settings import Settings
+
+    _print_json(Settings.model_json_schema(by_alias=True))
+
+
+@app.command()
+def example() -> None:
+    """Print a whole config.yaml: every key with its meaning and default."""
+    from memory_extproc.settings.example import example as written
+
+    typer.echo(written(), nl=False)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,254 @@
+"""How requests reach us and who may ask: addresses, TLS, identity, signals, rules, limits, Envoy itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from memory_extproc.model import MemoryType, Signals, Switch
+from memory_extproc.settings.values import (
+    Auto,
+    Duration,
+    Header,
+    Listening,
+    OptionalHeader,
+    OptionalUrl,
+    Positive,
+    Section,
+    Share,
+    Size,
+)
+from memory_extproc.wire.identity import ClaimNames, IdentityOptions, MetadataPath
+from memory_extproc.wire.rules import Rule, Then, When
+
+MIB = 1 << 20
+InjectAs = Literal["auto", "system_message", "user_suffix"]
+
+
+class Listen(Section):
+    ext_proc: Listening = Field("127.0.0.1:50051", description="gRPC for Envoy: host:port or unix:/path")
+    http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
+    insecure: bool = Field(
+        default=False,
+        description="true: ext_proc may listen off loopback without TLS; whoever reaches it reads memories",
+    )
+
+
+class Tls(Section):
+    cert: str = Field("", description="PEM file of the ext_proc server's certificate chain; reread when it changes")
+    key: str = Field("", description="PEM file of its key")
+    client_ca: str = Field("", description="PEM file of the authorities that sign clients' certificates")
+    allowed_names: tuple[str, ...] = Field((), description="names (SAN or common name) a client must have one of")
+
+    @property
+    def given(self) -> bool:
+        return bool(self.cert or self.key)
+
+
+class Jwt(Section):
+    jwks_file: str = Field("", description="file of the keys (JWKS); reread when it changes")
+    jwks_url: OptionalUrl = Field("", description="or where to fetch them; https, or http on loopback")
+    issuer: str = Field("", description="iss the token must carry")
+    audience: str = Field("", description="aud the token must carry")
+    algorithms: tuple[
+        Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"], ...
+    ] = Field(("RS256", "ES256"), min_length=1, description="signatures that count; never none, never shared keys")
+    header: Header = Field("authorization", description="where the token stands, after Bearer or alone")
+    user_claim: str = Field("sub", min_length=1, description="claim that names the user; dots lead into objects")
+    tenant_claim: str = Field("", description="claim that names the tenant; empty: all are of one unnamed tenant")
+    leeway: Duration = Field(timedelta(seconds=30), description="by which clocks may differ")
+    refresh: Positive = Field(timedelta(minutes=5), description="how often keys are read anew, in the background")
+
+    @property
+    def given(self) -> bool:
+        return bool(self.jwks_file or self.jwks_url)
+
+
+def _metadata_path(value: str) -> str:
+    if value:
+        MetadataPath.parse(value)
+    return value
+
+
+Metadata = Annotated[str, AfterValidator(_metadata_path)]
+
+
+class IdentitySection(Section):
+    user_header: OptionalHeader = Field("x-authz-user-id", description="set by a trusted filter before us")
+    tenant_header: OptionalHeader = Field(
+        "x-authz-tenant-id", description="the owner of a memory is (tenant, user)"
+    )
+    project_header: OptionalHeader = Field("x-memory-project", description="narrows to one project's memories")
+    session_header: OptionalHeader = Field("x-session-id", description="joins turns; else found from their words")
+    metadata: Metadata = Field(
+        "", description="instead of the header: a place in Envoy's dynamic metadata, namespace:key.key"
+    )
+    metadata_tenant: Metadata = Field("", description="where the tenant stands there; empty: one unnamed tenant")
+    jwt: Jwt = Field(Jwt(), description="instead of the header: a claim of a token that we verify")
+    trust_body: bool = Field(
+        default=False, description="true: memory_context.user_id names the caller when the header is absent"
+    )
+    strip_headers: bool = Field(default=False, description="true: the upstream does not see the identity headers")
+    people_only: str = Field("", description="glob of user ids that have memory (*@example.com); empty: all")
+
+    def options(self, hash_key: bytes | None) -> IdentityOptions:
+        """As wire/identity.py takes it; *hash_key* replaces user ids by keyed hashes."""
+        jwt = self.jwt
+        return IdentityOptions(
+            user_header=self.user_header,
+            tenant_header=self.tenant_header,
+            project_header=self.project_header,
+            session_header=self.session_header,
+            metadata=MetadataPath.parse(self.metadata) if self.metadata else None,
+            metadata_tenant=MetadataPath.parse(self.metadata_tenant) if self.metadata_tenant else None,
+            claims=ClaimNames(jwt.header, jwt.user_claim, jwt.tenant_claim) if jwt.given else None,
+            trust_body=self.trust_body,
+            people_only=self.people_only,
+            hash_key=hash_key,
+        )
+
+
+class SignalsSection(Section):
+    fact_headers: tuple[Header, ...] = Field(
+        ("x-memory-signal-fact", "x-vsr-matched-fact-check"), description="say: a question of general fact"
+    )
+    tool_headers: tuple[Header, ...] = Field(("x-memory-signal-tool",), description="say: a call of tools")
+    greeting_headers: tuple[Header, ...] = Field(("x-memory-signal-greeting",), description="say: a greeting")
+    metadata_namespace: str = Field(
+        "", description="Envoy dynamic metadata with the keys fact, tool, greeting; empty: none"
+    )
+
+
+class RuleSignals(Section):
+    fact: bool | None = Field(None, description="as if the router had said so")
+    tool: bool | None = Field(None, description="as if the router had said so")
+    greeting: bool | None = Field(None, description="as if the router had said so")
+
+
+class RuleWhen(Section):
+    path: str = Field("", description="glob over the path without its query")
+    model: str = Field("", description="glob over the request's model, whatever the case")
+    route: str = Field("", description="glob over the name of Envoy's route")
+    tenant: str = Field("", description="glob over the tenant")
+    header: dict[Header, str] = Field(default_factory=dict, description="name: glob over one of its values")
+    keyword: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (),
+        examples=[["salary"]],
+        description="any of these whole words or phrases in the caller's last words, whatever the case",
+    )
+
+    @model_validator(mode="after")
+    def asks_something(self) -> Self:
+        if self == RuleWhen.model_construct():
+            raise ValueError("asks nothing, so it would match every request: write path: '*' if that is meant")
+        return self
+
+
+class RuleThen(Section):
+    retrieve: Switch = Field(Switch.DEFAULT, description="skip: outcome `disabled`, no client can override it")
+    store: Switch = Field(Switch.DEFAULT, examples=["skip"], description="skip: nothing is learned")
+    threshold: Share | None = Field(None, description="relevance, 0 to 1")
+    limit: int | None = Field(None, ge=0, le=100, description="memories in a block at most")
+    types: frozenset[MemoryType] | None = Field(None, min_length=1, description="only memories of these types")
+    signals: RuleSignals = Field(RuleSignals(), description="what to take as said by the router")
+    inject: InjectAs | None = Field(None, description="as inject.as, for these requests")
+
+    @model_validator(mode="after")
+    def sets_something(self) -> Self:
+        if self == RuleThen():
+            raise ValueError("sets nothing")
+        return self
+
+
+class RuleSection(Section):
+    when: RuleWhen = Field(description="all that is given must hold")
+    then: RuleThen = Field(description="what is set; the first rule that matches decides alone")
+
+    def rule(self) -> Rule:
+        """As wire/rules.py takes it."""
+        when, then = self.when, self.then
+        return Rule(
+            When(
+                path=when.path,
+                model=when.model,
+                route=when.route,
+                tenant=when.tenant,
+                header=when.header,
+                keyword=when.keyword,
+            ),
+            Then(
+                retrieve=then.retrieve,
+                store=then.store,
+                threshold=then.threshold,
+                limit=then.limit,
+                types=then.types,
+                signals=Signals(then.signals.fact, then.signals.tool, then.signals.greeting),
+                inject=then.inject,
+            ),
+        )
+
+
+class Inject(Section):
+    as_: InjectAs = Field(
+        "auto",
+        alias="as",
+        description="auto: by the model's profile; a message of its own; or appended to the user's",
+    )
+    token_budget: int = Field(512, ge=32, le=100_000, description="estimated tokens of a block at most")
+    window: Annotated[int, Field(ge=256)] | Auto = Field(
+        "auto", description="tokens of the models' context window; auto: by the model's profile"
+    )
+    margin: int = Field(
+        256, ge=0, le=100_000, description="tokens of the window left free, for what estimates miss"
+    )
+    unknown_window_budget: int = Field(
+        256, ge=0, le=100_000, description="tokens of a block where the model's window is not known"
+    )
+
+
+class Limits(Section):
+    request_body: Size = Field(
+        4 * MIB, ge=1 << 10, le=256 * MIB, description="larger ones pass untouched: too_large"
+    )
+    answer_capture: Size = Field(
+        2 * MIB, ge=1 << 10, le=256 * MIB, description="larger ones pass, nothing is learned"
+    )
+    process_bytes: Size = Field(
+        256 * MIB, ge=MIB, description="of bodies held for open exchanges together; beyond it learning yields first"
+    )
+    content_bytes: Size = Field(8 << 10, ge=256, le=65_535, description="of one memory's text in UTF-8, cut beyond")
+    streams: int = Field(
+        10_000, ge=1, le=1_000_000, description="exchanges open at the same time, for us and for Envoy's breaker"
+    )
+
+
+class Privacy(Section):
+    hash_user_ids: bool = Field(default=False, description="true: a keyed hash stands for the user id everywhere")
+    hash_key: SecretStr = Field(SecretStr(""), description="16 bytes or more; secret; lost, memories are orphaned")
+    hash_key_file: str = Field("", description="file that holds the hash key")
+
+    @property
+    def key(self) -> bytes | None:
+        """What `IdentitySection.options` takes; None unless user ids are hashed."""
+        return self.hash_key.get_secret_value().encode() if self.hash_user_ids else None
+
+
+class EnvoySection(Section):
+    message_timeout: Positive | Auto = Field(
+        "auto", description="Envoy's patience with one message of ours; auto: four deadlines, 1s at least"
+    )
+    health_interval: Positive = Field(timedelta(seconds=1), description="between Envoy's health checks of us")
+    route_timeout: Duration = Field(
+        timedelta(0), description="Envoy's bound on a whole exchange; 0s: none, answers may stream for long"
+    )
+    idle_timeout: Positive = Field(timedelta(minutes=10), description="Envoy's bound on silence within an exchange")
+
+
+class Shutdown(Section):
+    announce: Duration = Field(
+        timedelta(seconds=2), description="not serving but still working, so that Envoy turns"
+    )
+    grace: Duration = Field(timedelta(seconds=30), description="for open exchanges to end")
+    flush: Duration = Field(timedelta(seconds=10), description="for accepted turns to be learned")

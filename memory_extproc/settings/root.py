@@ -1,0 +1,298 @@
+"""The whole configuration as one frozen value, with the rules between its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from memory_extproc.settings.edge import (
+    EnvoySection,
+    IdentitySection,
+    Inject,
+    Limits,
+    Listen,
+    Privacy,
+    RuleSection,
+    Shutdown,
+    SignalsSection,
+    Tls,
+)
+from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole, Provider
+from memory_extproc.settings.values import Section, is_loopback, on_loopback
+from memory_extproc.settings.work import CoordinationSection, Learn, Recall, Telemetry
+from memory_extproc.wire.identity import HASH_KEY_BYTES
+
+DEADLINE = timedelta(milliseconds=150)
+DEADLINE_WITH_MODEL = timedelta(seconds=1.5)
+LEAST_MESSAGE_TIMEOUT = timedelta(seconds=1)
+
+
+class Settings(Section):
+    """Made by `load`; every default stands in its field and nowhere else."""
+
+    memory: Memory = Field(Memory(), description="the block that the vLLM semantic router documents")
+    external_models: tuple[ExternalModel, ...] = Field((), description="language models, one for each role")
+    listen: Listen = Field(Listen(), description="addresses")
+    tls: Tls = Field(Tls(), description="of the ext_proc server: mutual, or not at all")
+    data_dir: str = Field("./data", min_length=1, description="Milvus Lite's file, the journal, coordination")
+    mode: Literal["active", "shadow", "gradual"] = Field(
+        "active", description="shadow: all but the injection; gradual: for a share of the callers"
+    )
+    percent: float | None = Field(
+        None, ge=0, le=100, description="of the callers, always the same ones; with mode: gradual only"
+    )
+    identity: IdentitySection = Field(IdentitySection(), description="whose memory a request reaches")
+    signals: SignalsSection = Field(SignalsSection(), description="what a router in front found out")
+    recall: Recall = Field(Recall(), description="the read path")
+    inject: Inject = Field(Inject(), description="the block")
+    learn: Learn = Field(Learn(), description="the write path")
+    coordination: CoordinationSection = Field(CoordinationSection(), description="what replicas agree on")
+    limits: Limits = Field(Limits(), description="bounds on what is held")
+    auxiliary_calls: Literal["skip", "handle"] = Field(
+        "skip", description="titles, tags and summaries that chat clients ask for themselves; handle: as any other"
+    )
+    rules: tuple[RuleSection, ...] = Field((), description="exceptions; the first that matches decides")
+    privacy: Privacy = Field(Privacy(), description="what is known of whom")
+    telemetry: Telemetry = Field(Telemetry(), description="logs")
+    envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
+    shutdown: Shutdown = Field(Shutdown(), description="the order of leaving")
+
+    @model_validator(mode="after")
+    def agree(self) -> Self:
+        faults = broken({name: getattr(self, name) for name in type(self).model_fields})
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    @property
+    def deadline(self) -> timedelta:
+        """Of the whole read path."""
+        return deadline_of(self.recall)
+
+    @property
+    def message_timeout(self) -> timedelta:
+        """What Envoy is told to grant each of our messages; always above the deadline."""
+        return message_timeout_of(self.envoy, self.recall)
+
+    def model_for(self, role: ModelRole) -> ExternalModel | None:
+        """The model of *role*; rewriting falls back to the extraction model."""
+        wanted = (role, ModelRole.MEMORY_EXTRACTION)
+        return next((model for each in wanted for model in self.external_models if model.model_role is each), None)
+
+    def notices(self) -> tuple[str, ...]:
+        """What an operator should know of this configuration though nothing in it is wrong."""
+        return tuple(_notices(self))
+
+
+def deadline_of(recall: Recall) -> timedelta:
+    if recall.deadline != "auto":
+        return recall.deadline
+    return DEADLINE_WITH_MODEL if recall.with_model else DEADLINE
+
+
+def message_timeout_of(envoy: EnvoySection, recall: Recall) -> timedelta:
+    if envoy.message_timeout != "auto":
+        return envoy.message_timeout
+    return max(LEAST_MESSAGE_TIMEOUT, 4 * deadline_of(recall))
+
+
+def _notices(settings: Settings) -> Iterator[str]:
+    if not settings.memory.enabled:
+        yield "memory.enabled: false: every request passes untouched"
+    if settings.recall.deadline == "auto" and settings.recall.with_model:
+        yield (
+            "recall.deadline: 1.5s instead of 150ms, because a language model takes part in the read path; "
+            f"Envoy's message_timeout follows with {settings.message_timeout.total_seconds():g}s"
+        )
+    if settings.listen.insecure and not settings.tls.given and not on_loopback(settings.listen.ext_proc):
+        yield (
+            f"listen.insecure: whoever reaches {settings.listen.ext_proc} can name any caller and read their "
+            "memories; keep it inside a network that only Envoy shares"
+        )
+    if settings.identity.trust_body:
+        yield "identity.trust_body: whoever writes a request body can name its caller"
+    if not settings.coordination.url:
+        yield "coordination.url is empty: one replica only, its state stands under data_dir"
+    if settings.privacy.hash_user_ids:
+        yield "privacy.hash_user_ids: another or a lost hash key leaves all memories without their owner"
+
+
+Faults = Iterator[str]
+
+
+def _dimensions_agree(memory: Memory) -> Faults:
+    if memory.milvus.dimension != memory.embedding.dimension:
+        yield (
+            f"memory.milvus.dimension: {memory.milvus.dimension} is not memory.embedding.dimension, "
+            f"{memory.embedding.dimension}"
+        )
+
+
+def _milvus_is_whole(memory: Memory) -> Faults:
+    milvus = memory.milvus
+    if not milvus.address:
+        for key in ("user", "database", "token", "password"):
+            value = getattr(milvus, key)
+            if value if isinstance(value, str) else value.get_secret_value():
+                yield f"memory.milvus.{key}: Milvus Lite has none; memory.milvus.address is empty"
+        if milvus.tls.enabled:
+            yield "memory.milvus.tls.enabled: Milvus Lite has no connection; memory.milvus.address is empty"
+        if milvus.layout == "single":
+            yield "memory.milvus.layout: single needs a server: Lite searches whole collections row by row"
+    if milvus.token.get_secret_value() and (milvus.user or milvus.password.get_secret_value()):
+        yield "memory.milvus.token: stands instead of user and password, not beside them"
+    if milvus.password.get_secret_value() and not milvus.user:
+        yield "memory.milvus.user: a password is given, but not whose"
+    if bool(milvus.tls.cert) != bool(milvus.tls.key):
+        yield "memory.milvus.tls: cert and key belong together"
+
+
+def _embedding_is_whole(memory: Memory) -> Faults:
+    embedding = memory.embedding
+    remote = embedding.provider is Provider.OPENAI
+    if remote and not embedding.endpoint:
+        yield "memory.embedding.endpoint: provider openai needs one"
+    if not remote and embedding.endpoint:
+        yield f"memory.embedding.endpoint: provider {embedding.provider} uses none"
+    if not remote and embedding.access_key.get_secret_value():
+        yield f"memory.embedding.access_key: provider {embedding.provider} uses none"
+
+
+def _one_model_each(external_models: tuple[ExternalModel, ...]) -> Faults:
+    roles = [model.model_role for model in external_models]
+    for index, role in enumerate(roles):
+        if role in roles[:index]:
+            yield f"external_models[{index}].model_role: {role} was given before"
+
+
+def _models_are_there(external_models: tuple[ExternalModel, ...], recall: Recall, learn: Learn) -> Faults:
+    roles = {model.model_role for model in external_models}
+    if recall.with_model and not roles:
+        key = "query_rewrite" if recall.query_rewrite != "off" else "hyde"
+        yield f"recall.{key}: needs a model of role memory_rewrite or memory_extraction in external_models"
+    if learn.extractor == "llm" and ModelRole.MEMORY_EXTRACTION not in roles:
+        yield "learn.extractor: llm needs a model of role memory_extraction in external_models"
+
+
+def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:
+    if tls.given:
+        for key in ("cert", "key", "client_ca", "allowed_names"):
+            if not getattr(tls, key):
+                yield f"tls.{key}: is missing; TLS here is mutual, with names that may call us"
+    elif tls.client_ca or tls.allowed_names:
+        yield "tls.cert: is missing; without cert and key the other keys of tls do nothing"
+    elif not listen.insecure and not on_loopback(listen.ext_proc):
+        yield (
+            f"listen.ext_proc: {listen.ext_proc} is off loopback, and it is a door to memories: give tls with "
+            "client_ca and allowed_names, or write listen.insecure: true"
+        )
+
+
+def _addresses_differ(listen: Listen) -> Faults:
+    if listen.http == listen.ext_proc and not listen.http.endswith(":0"):
+        yield f"listen.http: {listen.http} is listen.ext_proc too"
+
+
+def _one_source_of_identity(identity: IdentitySection) -> Faults:
+    jwt = identity.jwt
+    if identity.metadata and jwt.given:
+        yield "identity.metadata: identity.jwt is given too; there is one source of identity"
+    if not (identity.metadata or jwt.given or identity.user_header):
+        yield "identity.user_header: is empty, and neither metadata nor jwt says who asks"
+    if identity.metadata_tenant and not identity.metadata:
+        yield "identity.metadata_tenant: it comes from where the user comes from, and identity.metadata is empty"
+    if identity.trust_body and (identity.metadata or jwt.given):
+        yield "identity.trust_body: a body cannot stand in for a verified identity"
+
+
+def _tokens_can_be_verified(identity: IdentitySection) -> Faults:
+    jwt = identity.jwt
+    if jwt.jwks_file and jwt.jwks_url:
+        yield "identity.jwt.jwks_file: jwks_url is given too: keep one"
+    if not jwt.given and jwt != type(jwt)():
+        yield "identity.jwt: names no keys: give jwks_file or jwks_url"
+    if jwt.given:
+        for key in ("issuer", "audience"):
+            if not getattr(jwt, key):
+                yield f"identity.jwt.{key}: is missing; a token made for someone else would be taken"
+    parts = urlsplit(jwt.jwks_url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        yield "identity.jwt.jwks_url: keys fetched without TLS can be anyone's: use https"
+
+
+def _share_of_callers(mode: str, percent: float | None) -> Faults:
+    if mode == "gradual" and percent is None:
+        yield "percent: mode gradual needs one"
+    if mode != "gradual" and percent is not None:
+        yield f"percent: mode {mode} takes none"
+
+
+def _envoy_is_patient_enough(recall: Recall, learn: Learn, envoy: EnvoySection) -> Faults:
+    deadline, patience = deadline_of(recall), message_timeout_of(envoy, recall)
+    if deadline >= patience:
+        yield (
+            f"recall.deadline: {deadline.total_seconds():g}s is not below envoy.message_timeout, "
+            f"{patience.total_seconds():g}s; Envoy would give up on us first"
+        )
+    if learn.journal.wait >= patience:
+        yield "learn.journal.wait: is not below envoy.message_timeout"
+    if recall.settle >= deadline:
+        yield "recall.settle: is not below recall.deadline"
+
+
+def _hashes_have_a_key(privacy: Privacy) -> Faults:
+    key = privacy.hash_key.get_secret_value()
+    if privacy.hash_user_ids and len(key.encode()) < HASH_KEY_BYTES:
+        yield f"privacy.hash_key: hash_user_ids needs a key of {HASH_KEY_BYTES} bytes or more"
+    if key and not privacy.hash_user_ids:
+        yield "privacy.hash_key: is given, but hash_user_ids is off"
+
+
+def _bodies_fit(limits: Limits) -> Faults:
+    if limits.request_body + limits.answer_capture > limits.process_bytes:
+        yield "limits.process_bytes: is below request_body and answer_capture together: one exchange would fill it"
+
+
+def _envoy_notices_leaving(shutdown: Shutdown, envoy: EnvoySection) -> Faults:
+    if shutdown.announce < 2 * envoy.health_interval:
+        yield "shutdown.announce: is below two of envoy.health_interval; Envoy would still send us requests"
+
+
+def _redis_password_has_a_server(coordination: CoordinationSection) -> Faults:
+    if coordination.password.get_secret_value() and not coordination.url:
+        yield "coordination.password: is given, but url is empty"
+
+
+# Which sections a rule needs, and the rule. A rule is asked as soon as its sections are sound by themselves, so
+# that one run shows every fault there is.
+RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
+    (("memory",), _dimensions_agree),
+    (("memory",), _milvus_is_whole),
+    (("memory",), _embedding_is_whole),
+    (("external_models",), _one_model_each),
+    (("external_models", "recall", "learn"), _models_are_there),
+    (("listen", "tls"), _the_door_is_shut),
+    (("listen",), _addresses_differ),
+    (("identity",), _one_source_of_identity),
+    (("identity",), _tokens_can_be_verified),
+    (("mode", "percent"), _share_of_callers),
+    (("recall", "learn", "envoy"), _envoy_is_patient_enough),
+    (("privacy",), _hashes_have_a_key),
+    (("limits",), _bodies_fit),
+    (("shutdown", "envoy"), _envoy_notices_leaving),
+    (("coordination",), _redis_password_has_a_server),
+)
+
+
+def broken(sections: Mapping[str, Any]) -> list[str]:
+    """The faults of every rule whose sections are in *sections*, each with its path."""
+    return [
+        fault
+        for needs, rule in RULES
+        if all(name in sections for name in needs)
+        for fault in rule(*(sections[name] for name in needs))
+    ]

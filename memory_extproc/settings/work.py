@@ -1,0 +1,101 @@
+"""How the two paths work: recall, learning, coordination, telemetry."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from memory_extproc.settings.values import Auto, Duration, Positive, Section, Size
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value, re.IGNORECASE)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return value
+
+
+class Recall(Section):
+    deadline: Positive | Auto = Field(
+        "auto", description="of the whole read path; auto: 150ms, or 1.5s with a language model in it"
+    )
+    settle: Duration = Field(
+        timedelta(milliseconds=50), description="most to wait, within it, until the caller's last turn can be found"
+    )
+    max_concurrent: int = Field(64, ge=1, le=10_000, description="recalls at the same time; beyond: overloaded")
+    candidates: int = Field(50, ge=1, le=1000, description="memories asked of the search, before ranking")
+    threshold_on: Literal["relevance", "cosine"] = Field(
+        "relevance", description="what the threshold is held against: calibrated relevance, or the raw cosine"
+    )
+    query_rewrite: Literal["off", "vague", "always"] = Field(
+        "off", description="by a language model; vague: only what does not stand for itself"
+    )
+    hyde: bool = Field(default=False, description="also search for an answer that a language model supposes")
+    about_caller: tuple[Annotated[str, AfterValidator(_pattern)], ...] = Field(
+        (), description="regular expressions of words about the caller; empty: the built-in ones"
+    )
+    partition_bytes: Size = Field(
+        256 << 20, ge=1 << 20, description="of recently active callers' memories in process"
+    )
+
+    @property
+    def with_model(self) -> bool:
+        return self.query_rewrite != "off" or self.hyde
+
+
+class JournalSection(Section):
+    fsync: bool = Field(
+        default=False, description="true: an accepted turn survives power loss too, not only a crash"
+    )
+    max_turns: int = Field(100_000, ge=1, description="not learned yet; beyond, turns are dropped and counted")
+    retention: Duration = Field(timedelta(minutes=10), description="until a learned turn is erased")
+    wait: Positive = Field(
+        timedelta(milliseconds=50), description="most that an answer's last piece waits for the journal"
+    )
+
+
+class Learn(Section):
+    journal: JournalSection = Field(
+        JournalSection(), description="where accepted turns wait until they are learned"
+    )
+    session_idle: Positive = Field(
+        timedelta(seconds=60), description="of silence, after which a session is extracted"
+    )
+    extractor: Literal["auto", "llm", "rules", "off"] = Field(
+        "auto", description="auto: the model memory_extraction if there is one, with the rules while it is down"
+    )
+    concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
+    max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
+
+
+def _coordination_url(value: str) -> str:
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        raise ValueError("expected redis://, rediss:// or unix://; empty: SQLite under data_dir")
+    if parts.password:
+        raise ValueError("a URL carries no password here, it would stand in plain sight: coordination.password")
+    if not (parts.hostname if parts.scheme != "unix" else parts.path):
+        raise ValueError("names no server")
+    return value
+
+
+class CoordinationSection(Section):
+    url: Annotated[str, AfterValidator(_coordination_url)] = Field(
+        "", description="redis://host:port/0 for several replicas; empty: SQLite under data_dir, one replica"
+    )
+    password: SecretStr = Field(SecretStr(""), description="of Redis; secret: environment or file")
+    password_file: str = Field("", description="file that holds the password")
+    prefix: str = Field("memory-extproc", pattern=r"^[A-Za-z0-9_.:-]{1,64}$", description="of all keys in Redis")
+    timeout: Positive = Field(timedelta(milliseconds=500), description="most that one call of Redis may take")
+
+
+class Telemetry(Section):
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="from this level on")
+    log_format: Literal["json", "console"] = Field("json", description="for programs or for people")
