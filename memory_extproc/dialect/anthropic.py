@@ -9,6 +9,7 @@ from memory_extproc.dialect import answers, controls, conversation, fields, plac
 from memory_extproc.dialect.anthropic_answer import AnthropicAnswer
 from memory_extproc.dialect.base import ChatRequest, Edit, Form, ReadsAnswer
 from memory_extproc.dialect.conversation import Author, Said
+from memory_extproc.language.tokens import estimate_tokens
 
 _AUTHORS = {"user": Author.USER, "assistant": Author.ASSISTANT, "system": Author.SYSTEM}
 _TEXT_PARTS = frozenset({"text"})
@@ -39,7 +40,7 @@ class Anthropic:
             stream=bool(fields.flag(parsed, "stream")),
             max_tokens=max_tokens if max_tokens is None or max_tokens >= 0 else None,
             prompt_tokens=conversation.tokens_of(messages)
-            + tokens.estimate(system)
+            + estimate_tokens(system)
             + tokens.weigh(parsed.get("tools") or []),
             controls=controls.read(parsed),
             removals=controls.removals_from(body, parsed),

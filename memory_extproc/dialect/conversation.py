@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from memory_extproc.dialect import fields, tokens
+from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Message, Role
 
 
@@ -82,5 +83,5 @@ def tokens_of(messages: Sequence[Any]) -> int:
     total = tokens.PER_MESSAGE * len(messages)
     for message in messages:
         content = message.get("content") if len(message) == 2 else None  # noqa: PLR2004  # role and content
-        total += tokens.estimate(content) if isinstance(content, str) else tokens.weigh(message)
+        total += estimate_tokens(content) if isinstance(content, str) else tokens.weigh(message)
     return total
