@@ -1,0 +1,123 @@
+"""Between protobuf and plain values: the only module that knows Envoy's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
+
+from memory_extproc.wire.events import (
+    NOTHING,
+    Event,
+    Headers,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from memory_extproc.wire.gen import ext_proc_pb2 as pb
+
+# The key under which Envoy files what `request_attributes` asks for (xds.route_name and its like).
+ATTRIBUTES = "envoy.filters.http.ext_proc"
+
+
+class BodyMode(IntEnum):
+    """How Envoy sends a body: processing_mode.proto, BodySendMode."""
+
+    NONE = 0
+    STREAMED = 1
+    BUFFERED = 2
+    BUFFERED_PARTIAL = 3
+    FULL_DUPLEX_STREAMED = 4
+    GRPC = 5
+
+
+def decode(message: pb.ProcessingRequest) -> Event | None:
+    """The event; None for a kind of message that this version of ours does not know."""
+    kind = message.WhichOneof("request")
+    return _DECODERS[kind](message) if kind is not None else None
+
+
+def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
+    return RequestHeaders(
+        headers=_headers(message.request_headers.headers.headers),
+        last=message.request_headers.end_of_stream,
+        metadata=_structs(message.metadata_context.filter_metadata),
+        attributes=_structs(message.attributes).get(ATTRIBUTES, NOTHING),
+    )
+
+
+_DECODERS: Mapping[str, Callable[[pb.ProcessingRequest], Event]] = {
+    "request_headers": _request_headers,
+    "request_body": lambda m: RequestBody(m.request_body.body, m.request_body.end_of_stream),
+    "request_trailers": lambda _: RequestTrailers(),
+    "response_headers": lambda m: ResponseHeaders(
+        _headers(m.response_headers.headers.headers), m.response_headers.end_of_stream
+    ),
+    "response_body": lambda m: ResponseBody(m.response_body.body, m.response_body.end_of_stream),
+    "response_trailers": lambda _: ResponseTrailers(),
+}
+
+
+def body_modes(message: pb.ProcessingRequest) -> tuple[int, int] | None:
+    """(request, response) as `BodyMode` numbers, which Envoy tells with the first message of a stream; None
+    where it does not: in observability mode, and from Envoys before 1.34."""
+    if not message.HasField("protocol_config"):
+        return None
+    return message.protocol_config.request_body_mode, message.protocol_config.response_body_mode
+
+
+def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
+    """The message that answers *event*: Envoy takes any other kind for a fault."""
+    match event:
+        case RequestHeaders():
+            return pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(reply)))
+        case RequestBody():
+            return pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(reply)))
+        case ResponseHeaders():
+            return pb.ProcessingResponse(response_headers=pb.HeadersResponse(response=_common(reply)))
+        case ResponseBody():
+            return pb.ProcessingResponse(response_body=pb.BodyResponse(response=_common(reply)))
+        case RequestTrailers():
+            return pb.ProcessingResponse(request_trailers=pb.TrailersResponse())
+        case ResponseTrailers():
+            return pb.ProcessingResponse(response_trailers=pb.TrailersResponse())
+
+
+def _common(reply: Reply) -> pb.CommonResponse:
+    common = pb.CommonResponse()
+    for name, value in reply.set_headers:
+        _set(common, name, value)
+    common.header_mutation.remove_headers.extend(reply.remove_headers)
+    if reply.body is not None:
+        common.body_mutation.body = reply.body
+        # Envoy answers 500 by itself, failure_mode_allow or not, when a BUFFERED body and its content-length
+        # differ (processing_mode.proto, BodySendMode); so the two are set here together and nowhere else.
+        _set(common, "content-length", str(len(reply.body)))
+    return common
+
+
+def _set(common: pb.CommonResponse, name: str, value: str) -> None:
+    option = common.header_mutation.set_headers.add()
+    option.header.key = name
+    # base.proto, HeaderValue: only one of value and raw_value may be set, and raw_value holds any bytes.
+    option.header.raw_value = value.encode()
+    option.append_action = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def _headers(pairs: Iterable[pb.HeaderValue]) -> Headers:
+    # Bytes that are not UTF-8 become lone surrogates: they survive, and no check for printable text passes them.
+    return Headers(
+        (pair.key, pair.raw_value.decode("utf-8", "surrogateescape") if pair.raw_value else pair.value)
+        for pair in pairs
+    )
+
+
+def _structs(structs: Mapping[str, Struct]) -> Mapping[str, Any]:
+    return {name: MessageToDict(struct) for name, struct in structs.items()} if structs else NOTHING

@@ -1,0 +1,198 @@
+"""Content encodings undone piece by piece, with a bound on what comes out.
+
+A few kilobytes can unpack to gigabytes, so no decoder here is ever asked for more than is still allowed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+import brotli
+import zstandard
+
+from memory_extproc.errors import BadBodyError
+
+PIECE = 64 * 1024  # bytes asked of a decoder at once, where it can be told
+IDENTITY = frozenset({"", "identity"})
+# The window that every decoder of zstd content-encoding must accept (RFC 9659); more is refused.
+ZSTD_WINDOW = 8 * 1024 * 1024
+MOST_CODINGS = 3  # stacked in one content-encoding; nobody honest needs more
+
+
+class OversizeError(BadBodyError):
+    """What came out of a decoder, or into it, is more than allowed."""
+
+
+class Decoder(Protocol):
+    def feed(self, chunk: bytes, allowed: int) -> bytes:
+        """What *chunk* unpacks to. OversizeError once that is more than *allowed* bytes; BadBodyError where
+        it is not of this encoding."""
+
+    def finish(self) -> None:
+        """BadBodyError when the stream is not at its own end."""
+
+
+class _Plain:
+    def feed(self, chunk: bytes, allowed: int) -> bytes:
+        if len(chunk) > allowed:
+            raise OversizeError("the body is larger than allowed")
+        return chunk
+
+    def finish(self) -> None:
+        return
+
+
+class _Zlib:
+    """gzip (several members too) and deflate, which is zlib's format or, from many servers, the raw one."""
+
+    def __init__(self, *, gzip: bool) -> None:
+        self._gzip = gzip
+        self._started = False
+        self._inner = zlib.decompressobj(31 if gzip else 15)
+
+    def feed(self, chunk: bytes, allowed: int) -> bytes:
+        if not chunk:
+            return b""
+        if not self._gzip and not self._started and chunk[0] & 0x0F != zlib.DEFLATED:
+            # RFC 1950, 2.2: a zlib stream begins with its method, 8, in the low half of the first byte.
+            self._inner = zlib.decompressobj(-15)
+        self._started = True
+        unpacked = bytearray()
+        rest = chunk
+        while rest:
+            if self._inner.eof:
+                if not self._gzip:
+                    raise BadBodyError("bytes after the end of the deflate stream")
+                self._inner = zlib.decompressobj(31)  # RFC 1952, 2.2: members follow one another
+            try:
+                unpacked += self._inner.decompress(rest, allowed - len(unpacked) + 1)
+            except zlib.error as error:
+                raise BadBodyError("not a gzip or deflate stream") from error
+            if len(unpacked) > allowed:
+                raise OversizeError("the unpacked body is larger than allowed")
+            rest = self._inner.unused_data if self._inner.eof else self._inner.unconsumed_tail
+        return bytes(unpacked)
+
+    def finish(self) -> None:
+        if self._started and not self._inner.eof:
+            raise BadBodyError("the packed body is cut off")
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        self._inner = brotli.Decompressor()
+        self._started = False
+
+    def feed(self, chunk: bytes, allowed: int) -> bytes:
+        unpacked = bytearray()
+        self._started = self._started or bool(chunk)
+        rest = chunk
+        try:
+            while rest or not self._inner.can_accept_more_data():
+                unpacked += self._inner.process(rest, output_buffer_limit=PIECE)
+                rest = b""
+                if len(unpacked) > allowed:
+                    raise OversizeError("the unpacked body is larger than allowed")
+                if self._inner.is_finished():
+                    break
+        except brotli.error as error:
+            raise BadBodyError("not a brotli stream") from error
+        return bytes(unpacked)
+
+    def finish(self) -> None:
+        if self._started and not self._inner.is_finished():
+            raise BadBodyError("the packed body is cut off")
+
+
+class _Zstd:
+    """The bound rests on small bites: zstd cannot be told how much to give, but a bite of input unpacks
+    to a known most."""
+
+    BITE = 128  # a block of 128 KiB takes 4 bytes at least (RFC 8878, 3.1.1.2): 4 MiB a bite at the very most
+
+    def __init__(self) -> None:
+        self._inner = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+        self._started = False
+
+    def feed(self, chunk: bytes, allowed: int) -> bytes:
+        unpacked = bytearray()
+        self._started = self._started or bool(chunk)
+        rest = memoryview(chunk)
+        while rest:
+            if self._inner.eof:  # RFC 8878, 3: frames follow one another
+                self._inner = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+            bite, rest = rest[: self.BITE], rest[self.BITE :]
+            try:
+                unpacked += self._inner.decompress(bytes(bite))
+            except zstandard.ZstdError as error:
+                raise BadBodyError("not a zstd stream") from error
+            if len(unpacked) > allowed:
+                raise OversizeError("the unpacked body is larger than allowed")
+            if self._inner.eof and self._inner.unused_data:
+                rest = memoryview(self._inner.unused_data + bytes(rest))
+        return bytes(unpacked)
+
+    def finish(self) -> None:
+        if self._started and not self._inner.eof:
+            raise BadBodyError("the packed body is cut off")
+
+
+def decoder(coding: str) -> Decoder | None:
+    """A new decoder for one coding's name; None for one we do not know."""
+    match coding.strip().lower():
+        case "" | "identity":
+            return _Plain()
+        case "gzip" | "x-gzip":
+            return _Zlib(gzip=True)
+        case "deflate":
+            return _Zlib(gzip=False)
+        case "br":
+            return _Brotli()
+        case "zstd":
+            return _Zstd()
+        case _:
+            return None
+
+
+class Unpacker:
+    """Undoes one content-encoding, which may be a list, over a body that comes in chunks."""
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        """*limit*: bytes that may come out in all. BadBodyError for a coding that we do not know."""
+        # RFC 9110, 8.4: codings are listed in the order they were applied, so they are undone from the last.
+        names = [name.strip().lower() for name in encoding.split(",") if name.strip().lower() not in IDENTITY]
+        if len(names) > MOST_CODINGS:
+            raise BadBodyError("more content codings than anyone needs")
+        self._chain: list[Decoder] = []
+        for name in reversed(names or ["identity"]):
+            made = decoder(name)
+            if made is None:
+                raise BadBodyError("a content coding that is not known here")
+            self._chain.append(made)
+        self._limit = limit
+        self._given = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        allowed = self._limit - self._given
+        for one in self._chain:
+            chunk = one.feed(chunk, allowed)
+        self._given += len(chunk)
+        return chunk
+
+    def finish(self) -> None:
+        for one in self._chain:
+            one.finish()
+
+
+def packed(encoding: str) -> bool:
+    """Whether a body of this content-encoding has to be unpacked before it can be read."""
+    return any(name.strip().lower() not in IDENTITY for name in encoding.split(","))
+
+
+def unpack(encoding: str, body: bytes, limit: int) -> bytes:
+    """*body* with its content-encoding undone; OversizeError above *limit* bytes, else as `Unpacker`."""
+    unpacker = Unpacker(encoding, limit)
+    unpacked = unpacker.feed(body)
+    unpacker.finish()
+    return unpacked

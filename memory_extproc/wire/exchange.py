@@ -1,0 +1,294 @@
+"""One HTTP exchange as ext_proc shows it: which message may come next, and our answer.
+
+Knows no gRPC, protobuf or clock, so a test drives it with plain values; `processor.py` pumps the real stream
+through `handle`, and on `OutOfOrderError` ends that stream cleanly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Protocol
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Exchanged, Outcome, Stored
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Learns, Now
+from memory_extproc.wire.admission import NO_DIALECT, Admitted, Declined
+from memory_extproc.wire.background import Background
+from memory_extproc.wire.capture import Capture, capture
+from memory_extproc.wire.enrich import Enriched, Heard
+from memory_extproc.wire.events import (
+    PASS,
+    Event,
+    Headers,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from memory_extproc.wire.held import HeldBytes
+
+log = logger(__name__)
+
+STATUS = "x-memory-status"
+# No cache in front may serve an answer that was made with one person's memories to another.
+UNCACHED = ("cache-control", "private, no-store")
+
+# Then the learner has the turn, and with it the wish to end the session.
+ACCEPTED = frozenset({Stored.JOURNALLED, Stored.JOURNAL_LATE, Stored.DUPLICATE})
+
+
+class Phase(Enum):
+    OPENED = auto()
+    REQUEST = auto()  # the request's headers came, its body did not yet
+    UPSTREAM = auto()  # the request is whole
+    RESPONSE = auto()
+    CLOSED = auto()
+
+
+class OutOfOrderError(MemoryExtprocError):
+    """Envoy sent a message that this phase does not allow: we disagree about the protocol."""
+
+
+# (phase, message, last of its half?) -> next phase; what is absent is illegal.
+# A response may begin early: Envoy or another filter can answer before the request ends.
+TRANSITIONS: Mapping[tuple[Phase, type[Event], bool], Phase] = {
+    (Phase.OPENED, RequestHeaders, False): Phase.REQUEST,
+    (Phase.OPENED, RequestHeaders, True): Phase.UPSTREAM,
+    (Phase.REQUEST, RequestBody, False): Phase.REQUEST,
+    (Phase.REQUEST, RequestBody, True): Phase.UPSTREAM,
+    (Phase.REQUEST, RequestTrailers, True): Phase.UPSTREAM,
+    # Trailers follow a BUFFERED body that is whole already.
+    (Phase.UPSTREAM, RequestTrailers, True): Phase.UPSTREAM,
+    **{
+        (early, ResponseHeaders, last): Phase.CLOSED if last else Phase.RESPONSE
+        for early in (Phase.OPENED, Phase.REQUEST, Phase.UPSTREAM)
+        for last in (False, True)
+    },
+    (Phase.RESPONSE, ResponseBody, False): Phase.RESPONSE,
+    (Phase.RESPONSE, ResponseBody, True): Phase.CLOSED,
+    (Phase.RESPONSE, ResponseTrailers, True): Phase.CLOSED,
+}
+
+
+class Admits(Protocol):
+    def removals(self, headers: Headers) -> tuple[str, ...]: ...
+
+    def admit(self, event: RequestHeaders) -> Admitted | Declined: ...
+
+
+class Enriches(Protocol):
+    async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What every exchange of a process shares."""
+
+    admits: Admits
+    enriches: Enriches
+    learns: Learns
+    held: HeldBytes
+    background: Background
+    metrics: Metrics
+    now: Now
+    answer_bytes: int
+    last_reply_waits: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How Envoy shows this exchange; it says so with the first message of a stream."""
+
+    watching: bool = False  # observability mode: it sends copies and takes no answer
+    sends_body: bool = True  # BUFFERED: one message that is whole, whatever its end flag says
+    streams_answer: bool = True
+
+
+class Exchange:
+    def __init__(self, shop: Workshop, terms: Terms) -> None:
+        self.phase = Phase.OPENED
+        self._shop, self._terms = shop, terms
+        self._admitted: Admitted | None = None  # None: not ours; every answer is PASS
+        self._enriched: Enriched | None = None
+        self._heard: Heard | None = None
+        self._capture: Capture | None = None
+        self._body = bytearray()  # grows in observability mode only, where bodies come in pieces
+        self._held_to_read = self._held_to_learn = 0
+        self._fate: Stored | None = None  # why nothing can be learned, once that is known
+        self._counted = self._concluded = False
+
+    async def handle(self, event: Event) -> Sequence[Reply]:
+        """The replies to *event*, in order. OutOfOrderError leaves the state as it was."""
+        last = event.last or (isinstance(event, RequestBody) and not self._terms.watching)
+        step = (self.phase, type(event), last)
+        if step not in TRANSITIONS:
+            raise OutOfOrderError(f"{type(event).__name__} in {self.phase.name}")
+        self.phase = TRANSITIONS[step]  # before any await: no message is handled twice
+        match event:
+            case RequestHeaders():
+                reply = self._opened(event)
+            case RequestBody() if self._admitted is not None:
+                reply = await self._asked(self._admitted, event.data)
+            case RequestTrailers() if self._admitted is not None and self._terms.watching:
+                reply = await self._asked(self._admitted, b"")
+            case ResponseHeaders():
+                reply = self._answering(event)
+            case ResponseBody() if self._capture is not None:
+                self._capture.add(event.data)
+                reply = PASS
+            case _:
+                reply = PASS
+        if self.phase is Phase.CLOSED and self._heard is not None:
+            await self._shop.background.see_to_its_end(self._conclude(), self._shop.last_reply_waits)
+        return (reply,)
+
+    async def leave(self, *, faulty: bool = False) -> None:
+        """The stream is over, however it ended. Idempotent; runs to its end in the background."""
+        if not self._counted:
+            self._count(Outcome.UNAVAILABLE if faulty else Outcome.ABANDONED)
+        await self._conclude()
+
+    def _opened(self, event: RequestHeaders) -> Reply:
+        shop = self._shop
+        removed = shop.admits.removals(event.headers)
+        found = shop.admits.admit(event)
+        if isinstance(found, Declined):
+            self._count(found.outcome, found.dialect)
+            return Reply(remove_headers=removed, ends=True)
+        self._admitted = found
+        if not self._terms.sends_body:
+            # Only BUFFERED lets us change a body and fail without harm, so there is nothing we could do.
+            self._count(Outcome.UNAVAILABLE)
+            return Reply(remove_headers=removed, ends=True)
+        return Reply(remove_headers=removed)
+
+    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+        if self._enriched is not None:
+            return PASS
+        if not self._shop.held.take_to_read(len(data)):
+            self._body.clear()
+            self._give_back_read()
+            self._enriched = Enriched(outcome=Outcome.OVERLOADED)
+            self._count(Outcome.OVERLOADED)
+            return PASS
+        self._held_to_read += len(data)
+        if self.phase is Phase.REQUEST:
+            self._body += data
+            return PASS
+        body = bytes(self._body) + data if self._body else data
+        self._body.clear()
+        try:
+            enriched = await self._shop.enriches.enrich(admitted, body, watching=self._terms.watching)
+        finally:
+            self._give_back_read()
+        self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
+        self._count(enriched.outcome)
+        self._hear(enriched.heard)
+        if enriched.body is None:
+            return PASS
+        return Reply(body=enriched.body, remove_headers=("content-encoding",) if enriched.unpacked else ())
+
+    def _hear(self, heard: Heard | None) -> None:
+        if heard is None:
+            return
+        if not heard.store:
+            self._fate = Stored.NOT_ASKED
+        elif not self._shop.held.take_to_learn(heard.size):
+            self._fate = Stored.PROCESS_LIMIT
+        else:
+            self._held_to_learn = heard.size
+        # Without a lesson in it only whose session it was is kept.
+        self._heard = heard if self._fate is None else replace(heard, history=(), asked="", injected=())
+
+    def _answering(self, event: ResponseHeaders) -> Reply:
+        admitted, enriched = self._admitted, self._enriched
+        if admitted is None or enriched is None:
+            # Not ours, or answered before the request was whole: by Envoy itself, mostly (413, 408).
+            return Reply(ends=self.phase is not Phase.CLOSED)
+        headers = [(STATUS, enriched.status)]
+        if enriched.count:
+            headers.append(UNCACHED)
+        return Reply(set_headers=tuple(headers), ends=not self._captures(admitted, event))
+
+    def _captures(self, admitted: Admitted, event: ResponseHeaders) -> bool:
+        """Whether the answer is worth seeing; else the stream ends and its chunks pass without us."""
+        if self._heard is None or self._fate is not None or self.phase is Phase.CLOSED:
+            return False
+        if not self._terms.streams_answer:
+            self._fate = Stored.UNREADABLE
+            return False
+        captured = capture(admitted.dialect, event.headers, self._shop.answer_bytes, self._shop.held)
+        if isinstance(captured, Stored):
+            self._fate = captured
+            return False
+        self._capture = captured
+        return True
+
+    async def _conclude(self) -> None:
+        """Learns what can be learned, once; gives back every byte."""
+        if self._concluded:
+            return
+        self._concluded = True
+        heard, captured = self._heard, self._capture
+        self._heard = self._capture = None
+        try:
+            if heard is not None:
+                await self._learn(heard, captured)
+        finally:
+            if captured is not None:
+                captured.forget()
+            self._give_back_read()
+            self._shop.held.give_learned(self._held_to_learn)
+            self._held_to_learn = 0
+
+    async def _learn(self, heard: Heard, captured: Capture | None) -> None:
+        stored = await self._stored(heard, captured)
+        self._shop.metrics.turns.labels(stored.value).inc()
+        if heard.ends_session and stored not in ACCEPTED:
+            await self._shop.learns.end_session(heard.caller)
+
+    async def _stored(self, heard: Heard, captured: Capture | None) -> Stored:
+        if self._fate is not None or captured is None:
+            return self._fate or Stored.CUT_OFF
+        answer = await captured.read()
+        if isinstance(answer, Stored):
+            return answer
+        if answer.failed:
+            return Stored.NOT_OK
+        if not answer.complete:
+            return Stored.CUT_OFF
+        return await self._shop.learns.accept(
+            Exchanged(
+                caller=heard.caller,
+                history=heard.history,
+                asked=heard.asked,
+                # What the provider marked as refused is nothing the assistant told anybody.
+                answered="" if answer.refused else answer.text,
+                at=self._shop.now(),
+                injected=heard.injected,
+                origin=heard.origin,
+                previous_response_id=heard.previous_response_id,
+                response_id=answer.response_id,
+                ends_session=heard.ends_session,
+            )
+        )
+
+    def _count(self, outcome: Outcome, dialect: str | None = None) -> None:
+        if self._counted:
+            return
+        self._counted = True
+        name = dialect or (self._admitted.dialect.name if self._admitted else NO_DIALECT)
+        self._shop.metrics.exchanges.labels(name, outcome.value).inc()
+        log.debug("exchange.decided", dialect=name, outcome=outcome.value)
+
+    def _give_back_read(self) -> None:
+        self._shop.held.give_read(self._held_to_read)
+        self._held_to_read = 0

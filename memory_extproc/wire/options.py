@@ -1,0 +1,55 @@
+"""What the wire is told about its work: frozen values that the composition root fills from the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    ACTIVE = "active"
+    SHADOW = "shadow"  # everything runs and is learned, nothing is injected
+    GRADUAL = "gradual"  # *percent* of the owners get memories, always the same ones; the others are control
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSources:
+    """Where the router in front says what it found out: headers (lower case) and one namespace of Envoy's
+    dynamic metadata with the keys `fact`, `tool` and `greeting`. The empty namespace is none."""
+
+    fact_headers: tuple[str, ...] = ("x-memory-signal-fact", "x-vsr-matched-fact-check")
+    tool_headers: tuple[str, ...] = ("x-memory-signal-tool",)
+    greeting_headers: tuple[str, ...] = ("x-memory-signal-greeting",)
+    metadata_namespace: str = ""
+
+    @property
+    def headers(self) -> frozenset[str]:
+        return frozenset((*self.fact_headers, *self.tool_headers, *self.greeting_headers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireOptions:
+    """Everything the wire needs to know. Header names are lower case."""
+
+    enabled: bool  # the operator's switch: False is `disabled` for every request
+    auto_store: bool  # learn from an exchange unless its client or a rule says otherwise
+    mode: Mode
+    percent: float  # 0 to 100, of owners; read in GRADUAL only
+    limit: int  # memories in a block; a client may lower it
+    threshold: float  # relevance, 0 to 1; a client may raise it
+    request_bytes: int  # largest request body looked at, packed or unpacked
+    answer_bytes: int  # largest answer kept for learning, packed or unpacked
+    inject_as: str  # auto, system_message or user_suffix
+    window: int | None  # tokens; None: from the model's profile
+    margin: int  # tokens of the window left free
+    unknown_cap: int  # tokens of a block for a model of unknown window
+    signals: SignalSources = SignalSources()
+    strip_headers: tuple[str, ...] = ()  # identity headers to keep from the upstream
+    skip_auxiliary: bool = True  # leave title, tag and summary calls of chat clients alone
+    # A guard behind recall's own deadline; above it and below Envoy's message_timeout.
+    give_up_after: timedelta = timedelta(seconds=5)
+    # A guard behind the journal's own bound: how long the last chunk of an answer may ever wait for us.
+    last_reply_waits: timedelta = timedelta(milliseconds=200)
+    decisions: int = 4096  # tool loops remembered in process; each holds one block
+    decision_ttl: timedelta = timedelta(hours=1)  # of one shared with other replicas

@@ -1,0 +1,118 @@
+"""Pumps one gRPC stream per HTTP exchange. Whatever fails here, the user's request goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import grpc
+import grpc.aio
+
+from memory_extproc.observe.log import logger
+from memory_extproc.wire import codec
+from memory_extproc.wire.background import whereabouts
+from memory_extproc.wire.codec import BodyMode
+from memory_extproc.wire.exchange import Exchange, OutOfOrderError, Terms, Workshop
+from memory_extproc.wire.gen import ext_proc_pb2 as pb
+from memory_extproc.wire.gen import ext_proc_pb2_grpc as pb_grpc
+from memory_extproc.wire.peers import AllowedPeers
+
+log = logger(__name__)
+
+Stream = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
+
+SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
+
+
+class Processor(pb_grpc.ExternalProcessorServicer):
+    """envoy.service.ext_proc.v3.ExternalProcessor."""
+
+    def __init__(self, shop: Workshop, peers: AllowedPeers | None = None) -> None:
+        self._shop, self._peers = shop, peers
+        self._open = 0
+        self._told_of_modes = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_ExternalProcessorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    async def Process(self, requests: AsyncIterator[pb.ProcessingRequest], context: Stream) -> None:  # noqa: N802
+        """Ending this cleanly tells Envoy to carry the exchange on alone (external_processor.proto); an
+        error would be a 500 for the user wherever failure_mode_allow is not set."""
+        if self._peers is not None and not self._peers.admit(context.auth_context()):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate's name is not allowed")
+        metrics = self._shop.metrics
+        metrics.streams_open.inc()
+        exchange: Exchange | None = None
+        faulty = False
+        try:
+            async for message in requests:
+                if exchange is None:
+                    exchange = Exchange(self._shop, self._terms(message))
+                if not await self._handled(exchange, message, context):
+                    break
+        except OutOfOrderError as error:
+            faulty = True
+            metrics.stream_faults.labels("out_of_order").inc()
+            log.warning("stream.out_of_order", detail=str(error))
+        except Exception as error:  # noqa: BLE001  the wire's only catch-all: a bug of ours must not become a 500
+            faulty = True
+            metrics.stream_faults.labels("bug").inc()
+            phase = exchange.phase.name if exchange else "NONE"
+            # Not log.exception: an exception's text may quote a person's words.
+            log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))  # noqa: TRY400
+        finally:
+            metrics.streams_open.dec()
+            if exchange is not None:
+                self._shop.background.start(exchange.leave(faulty=faulty))
+
+    async def _handled(self, exchange: Exchange, message: pb.ProcessingRequest, context: Stream) -> bool:
+        """Answers one message; False once the stream is to end."""
+        event = codec.decode(message)
+        if event is None:
+            # Envoy waits for an answer that we cannot give: leave it to go on alone.
+            self._shop.metrics.stream_faults.labels("unknown_message").inc()
+            log.warning("stream.unknown_message")
+            return False
+        ends = False
+        for reply in await exchange.handle(event):
+            if not message.observability_mode:
+                await context.write(codec.encode(event, reply))
+            ends = ends or reply.ends
+        return not ends
+
+    def _terms(self, first: pb.ProcessingRequest) -> Terms:
+        if first.observability_mode:
+            return Terms(watching=True)
+        modes = codec.body_modes(first)
+        if modes is None:
+            return Terms()
+        asked, answered = modes
+        terms = Terms(sends_body=asked == BodyMode.BUFFERED, streams_answer=answered == BodyMode.STREAMED)
+        if not (terms.sends_body and terms.streams_answer):
+            self._shop.metrics.stream_faults.labels("unsupported_mode").inc()
+            if not self._told_of_modes:  # once: it is a fault of the configuration and comes with every stream
+                self._told_of_modes = True
+                log.error("stream.unsupported_mode", request_body=asked, response_body=answered)
+        return terms
+
+
+def message_options(request_bytes: int) -> list[tuple[str, int]]:
+    """GRPC options of a server that receives request bodies of up to *request_bytes*, and Envoy's pings."""
+    # A body above gRPC's own limit ends the stream with an error before we could let it pass; so the limit
+    # stands far above what we read. How much really comes is bounded by Envoy's own buffer limit.
+    most = max(64 * 1024 * 1024, 4 * request_bytes)
+    return [
+        ("grpc.max_receive_message_length", most),
+        ("grpc.max_send_message_length", most),
+        # Against a server with the defaults, Envoy's keepalive pings end in GOAWAY (too_many_pings), and
+        # answers that are being streamed are cut off with status 200.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(PINGS / timedelta(milliseconds=1))),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(PINGS / timedelta(milliseconds=1))),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Two sidecars on one port would share its connections by chance: the second is to fail instead.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+PINGS = timedelta(milliseconds=500)  # the least time between two of Envoy's pings that we permit
