@@ -1,0 +1,320 @@
+"""Which session a completed exchange belongs to, and which of its turns it is.
+
+With a session header: that session, its turns counted by a *tail* record. With a previous_response_id: the
+session of that response. Else the conversation itself is the clue. Records of three kinds carry it:
+
+- *head*: conversation so far → the places (session, seq) where the next turn may go. One conversation can have
+  several: two chats that both began with "hi" and got the same answer.
+- *slot*: a place → the hash of the message that took it, by compare-and-swap, so one message only.
+- *opening*: a first message, or the first of a branch → the session it began.
+
+A slot that our message already took is the same turn again (a retry, a regeneration): same id, and the journal
+replaces the answer. A slot that another message took is a branch (an earlier turn was edited): a new session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import msgspec
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.learn import conversation as talk
+from memory_extproc.learn.conversation import Boundary, Conversation
+from memory_extproc.model import Exchanged, Owner, Role, Turn, digest
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Chain, Coordination
+
+log = logger(__name__)
+R = TypeVar("R", bound=msgspec.Struct)
+
+_SPOTS = 8  # places kept for one conversation, newest first
+_RECENT = 16  # turns of a named session kept in its tail
+_EARLIER = 3  # user's texts kept with a response id
+_EARLIER_CHARACTERS = 500
+_SWAPS = 16  # tries of a compare-and-swap that others keep winning
+_LONG = 400  # messages; a longer history is hashed off the event loop
+
+
+class _Spot(msgspec.Struct, frozen=True, array_like=True):
+    """A place for a turn; *seq* is its asked message's."""
+
+    session: str
+    seq: int
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    spots: tuple[_Spot, ...]
+
+
+class _Slot(msgspec.Struct, frozen=True, array_like=True):
+    asked: str
+
+
+class _Opening(msgspec.Struct, frozen=True, array_like=True):
+    session: str
+    at: float
+
+
+class _Counted(msgspec.Struct, frozen=True, array_like=True):
+    """A turn of a named session: the key of its opening, its seq, and when it was first seen."""
+
+    opening: str
+    seq: int
+    at: float
+
+
+class _Tail(msgspec.Struct, frozen=True, array_like=True):
+    next: int
+    recent: tuple[_Counted, ...]  # newest last
+
+
+class _Response(msgspec.Struct, frozen=True, array_like=True):
+    session: str
+    next: int
+    earlier: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    regenerate: timedelta = timedelta(minutes=2)  # an opening repeated within it, and not continued, is a retry
+    keep: timedelta = timedelta(days=30)  # how long a conversation is known again
+    turn_characters: int = 65_536  # of each side of a turn; the rest is not learned from
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A turn in its place, and what to note about it once it is accepted."""
+
+    turn: Turn
+    exchanged: Exchanged = field(repr=False)
+    conversation: Conversation | None  # None: placed without Coordination, nothing to note
+
+
+class Sessions:
+    """Also implements ports.KnowsChains. *new_session* gives ids for sessions that no client named."""
+
+    def __init__(
+        self, coordination: Coordination, limits: SessionLimits, *, new_session: Callable[[], str]
+    ) -> None:
+        self._records = coordination
+        self._limits = limits
+        self._new_session = new_session
+
+    async def place(self, exchanged: Exchanged) -> Placed:
+        """Where *exchanged* belongs. While Coordination is down it becomes a session of its own, whose ids a
+        retry shares: a turn apart from its session is better than a turn lost."""
+        if len(exchanged.history) > _LONG:
+            conversation = await asyncio.to_thread(talk.read, exchanged)
+        else:
+            conversation = talk.read(exchanged)
+        try:
+            spot = await self._spot(exchanged, conversation)
+        except MemoryExtprocError as error:
+            log.warning("session.unplaced", error=type(error).__name__)
+            spot = _Spot(exchanged.caller.session or conversation.opening[:32], 2 * len(exchanged.history))
+            return Placed(self._turn(exchanged, spot, conversation.opening), exchanged, None)
+        return Placed(self._turn(exchanged, spot, conversation.asked), exchanged, conversation)
+
+    async def note(self, placed: Placed) -> None:
+        """Writes down where the conversation stands, so that its next turn finds it."""
+        known, exchanged, turn = placed.conversation, placed.exchanged, placed.turn
+        if known is None:
+            return
+        owner, after = turn.owner, _Spot(turn.session, turn.seq + 2)
+        notes = []
+        if not exchanged.caller.session and not exchanged.previous_response_id:
+            if not known.starts:
+                # As the client sent it back: what it made of our last answer may differ from what we saw.
+                notes.append(self._add_spot(owner, known.before, _Spot(turn.session, turn.seq)))
+            if exchanged.answered:
+                notes += [self._add_spot(owner, key, after) for key in (known.whole, *known.tails_after)]
+        if exchanged.response_id:
+            notes.append(self._note_response(exchanged, after))
+        await asyncio.gather(*notes)
+
+    async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
+        found = await self._get("response", owner, digest("response", previous_response_id), _Response)
+        return None if found is None else Chain(found.session, found.earlier)
+
+    # --- placing -------------------------------------------------------------------------------------
+    async def _spot(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+        owner = exchanged.caller.owner
+        if exchanged.caller.session:
+            return await self._count_in(exchanged, conversation)
+        async for spot in self._candidates(exchanged, conversation):
+            if await self._take(owner, spot, conversation.asked):
+                return spot
+        return await self._begin(exchanged, conversation)
+
+    async def _candidates(self, exchanged: Exchanged, conversation: Conversation) -> AsyncIterator[_Spot]:
+        """Places where the turn may go, the likeliest first; all from the first clue that leads anywhere."""
+        owner = exchanged.caller.owner
+        if exchanged.previous_response_id:
+            key = digest("response", exchanged.previous_response_id)
+            if before := await self._get("response", owner, key, _Response):
+                yield _Spot(before.session, before.next)
+            return
+        for boundary in conversation.boundaries:
+            spots = await self._spots_at(owner, boundary)
+            for spot in spots:
+                if (ahead := await self._walk(owner, spot, boundary)) is not None:
+                    yield ahead
+            if spots:
+                return
+        if conversation.tail and (head := await self._get("head", owner, conversation.tail, _Head)):
+            for spot in head.spots:
+                yield spot
+
+    async def _spots_at(self, owner: Owner, boundary: Boundary) -> Sequence[_Spot]:
+        if boundary.is_start:
+            opening = await self._get("opening", owner, boundary.key, _Opening)
+            return [] if opening is None else [_Spot(opening.session, 0)]
+        head = await self._get("head", owner, boundary.key, _Head)
+        return [] if head is None else head.spots
+
+    async def _walk(self, owner: Owner, spot: _Spot, boundary: Boundary) -> _Spot | None:
+        """From *spot* along the user's messages since then; None where another message took its place.
+        A message whose answer we never saw to its end took none: it is passed over."""
+        for said in boundary.then:
+            slot = await self._get("slot", owner, _slot_key(spot), _Slot)
+            if slot is None and not boundary.is_start:
+                continue
+            if slot is None or slot.asked != said:
+                return None
+            spot = _Spot(spot.session, spot.seq + 2)
+        return spot
+
+    async def _take(self, owner: Owner, spot: _Spot, asked: str) -> bool:
+        """Whether the slot is ours: taken now, or before by the same message."""
+        key, mine = _slot_key(spot), msgspec.json.encode(_Slot(asked))
+        if await self._records.replace_record("slot", owner, key, None, mine, self._limits.keep):
+            return True
+        slot = await self._get("slot", owner, key, _Slot)
+        return slot is not None and slot.asked == asked
+
+    async def _begin(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+        """A new session, or the one that these very words began."""
+        owner, at = exchanged.caller.owner, exchanged.at.timestamp()
+        for _ in range(_SWAPS):
+            raw = await self._records.get_record("opening", owner, conversation.opening)
+            known = _decoded(raw, _Opening)
+            if known and await self._is_same_opening(exchanged, conversation, known):
+                session = known.session
+            else:
+                session = self._new_session()
+            # Written for a known one too: the steps of a tool loop keep its opening fresh.
+            new = msgspec.json.encode(_Opening(session, at))
+            if await self._records.replace_record(
+                "opening", owner, conversation.opening, raw, new, self._limits.keep
+            ):
+                spot = _Spot(session, 0)
+                await self._take(owner, spot, conversation.asked)
+                return spot
+        raise TryLaterError("an opening record that others keep changing")
+
+    async def _is_same_opening(self, exchanged: Exchanged, conversation: Conversation, known: _Opening) -> bool:
+        if not conversation.starts or exchanged.previous_response_id:
+            return True  # the words before it tell which conversation it is
+        if not _within(known.at, exchanged.at, self._limits.regenerate):
+            return False
+        continued = await self._get("slot", exchanged.caller.owner, _slot_key(_Spot(known.session, 2)), _Slot)
+        return continued is None
+
+    async def _count_in(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+        """The place in a session that the client named."""
+        owner, session, opening = exchanged.caller.owner, exchanged.caller.session, conversation.opening
+        tail_key, turn_key = digest("tail", session), digest("turn", session, opening)
+        tells = not conversation.starts or bool(exchanged.previous_response_id)
+        for _ in range(_SWAPS):
+            raw = await self._records.get_record("tail", owner, tail_key)
+            tail = _decoded(raw, _Tail) or _Tail(0, ())
+            if known := self._counted(tail, opening, exchanged.at, tells=tells):
+                return _Spot(session, known.seq)
+            if tells and (older := await self._get("turn", owner, turn_key, _Spot)):
+                return older
+            mine = _Counted(opening, tail.next, exchanged.at.timestamp())
+            new = msgspec.json.encode(_Tail(tail.next + 2, (*tail.recent, mine)[-_RECENT:]))
+            if await self._records.replace_record("tail", owner, tail_key, raw, new, self._limits.keep):
+                if tells:
+                    await self._put("turn", owner, turn_key, _Spot(session, mine.seq))
+                return _Spot(session, mine.seq)
+        raise TryLaterError("a session's tail that others keep changing")
+
+    def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
+        """The same turn among the recent ones. Without history the words alone do not *tell* a retry from
+        the same words said again: only the last turn, shortly after, counts as one."""
+        recent = tail.recent if tells else tail.recent[-1:]
+        for turn in reversed(recent):
+            if turn.opening == opening and (tells or _within(turn.at, at, self._limits.regenerate)):
+                return turn
+        return None
+
+    def _turn(self, exchanged: Exchanged, spot: _Spot, asked: str) -> Turn:
+        owner, most = exchanged.caller.owner, self._limits.turn_characters
+        return Turn(
+            id=digest("turn", owner.key, spot.session, str(spot.seq), asked),
+            owner=owner,
+            project=exchanged.caller.project,
+            session=spot.session,
+            seq=spot.seq,
+            asked=_storable(exchanged.asked[:most]),
+            answered=_storable(exchanged.answered[:most]),
+            at=exchanged.at,
+            injected=tuple(_storable(one) for one in exchanged.injected),
+            origin=exchanged.origin,
+        )
+
+    # --- records -------------------------------------------------------------------------------------
+    async def _note_response(self, exchanged: Exchanged, after: _Spot) -> None:
+        owner = exchanged.caller.owner
+        earlier = [message.text for message in exchanged.history if message.role is Role.USER]
+        if exchanged.previous_response_id:
+            before = await self.chain(owner, exchanged.previous_response_id)
+            earlier = [*(before.earlier if before else ()), *earlier]
+        texts = [_storable(text[:_EARLIER_CHARACTERS]) for text in [*earlier, exchanged.asked][-_EARLIER:]]
+        record = _Response(after.session, after.seq, tuple(texts))
+        await self._put("response", owner, digest("response", exchanged.response_id), record)
+
+    async def _add_spot(self, owner: Owner, key: str, spot: _Spot) -> None:
+        for _ in range(_SWAPS):
+            raw = await self._records.get_record("head", owner, key)
+            known = _decoded(raw, _Head) or _Head(())
+            if spot in known.spots:
+                return
+            new = msgspec.json.encode(_Head((spot, *known.spots)[:_SPOTS]))
+            if await self._records.replace_record("head", owner, key, raw, new, self._limits.keep):
+                return
+
+    async def _get(self, kind: str, owner: Owner, key: str, of: type[R]) -> R | None:
+        return _decoded(await self._records.get_record(kind, owner, key), of)
+
+    async def _put(self, kind: str, owner: Owner, key: str, record: msgspec.Struct) -> None:
+        await self._records.put_record(kind, owner, key, msgspec.json.encode(record), self._limits.keep)
+
+
+def _slot_key(spot: _Spot) -> str:
+    return digest("slot", spot.session, str(spot.seq))
+
+
+def _decoded(raw: bytes | None, of: type[R]) -> R | None:
+    """None also for a record of another version: the conversation is then not known, and goes on anew."""
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=of)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _within(then: float, at: datetime, window: timedelta) -> bool:
+    return abs(at.timestamp() - then) <= window.total_seconds()
+
+
+def _storable(text: str) -> str:
+    """*text* with lone surrogates, which JSON can escape and UTF-8 cannot hold, as question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
