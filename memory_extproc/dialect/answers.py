@@ -122,6 +122,8 @@ class EventReader:
         return replace(answer, complete=False) if unreadable else answer
 
     def _take(self, account: Account, event: Event) -> None:
+        if account.ended:
+            return
         data = event.data.strip()
         if data == b"[DONE]":
             account.ended = account.complete = True
