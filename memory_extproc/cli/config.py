@@ -13,6 +13,9 @@ from rich.console import Console
 
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings import Settings, load
+from memory_extproc.settings.example import example as written_out
+from memory_extproc.settings.example import shown
 
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
 
@@ -25,8 +28,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="for programs")]
 @app.command()
 def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Name every fault of the configuration at once; exit 2 if there is one."""
-    from memory_extproc.settings import load
-
     with faults_to_exit():
         try:
             notices = load(config, os.environ).notices()
@@ -47,9 +48,6 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 @app.command()
 def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Print what is in effect: file, environment and defaults together; secrets are stars."""
-    from memory_extproc.settings import load
-    from memory_extproc.settings.example import shown
-
     with faults_to_exit():
         effective = shown(load(config, os.environ))
     if as_json:
@@ -61,17 +59,13 @@ def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors and charts."""
-    from memory_extproc.settings import Settings
-
     _print_json(Settings.model_json_schema(by_alias=True))
 
 
 @app.command()
 def example() -> None:
     """Print a whole config.yaml: every key with its meaning and default."""
-    from memory_extproc.settings.example import example as written
-
-    typer.echo(written(), nl=False)
+    typer.echo(written_out(), nl=False)
 
 
 def _print_json(value: Any) -> None:

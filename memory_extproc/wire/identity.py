@@ -126,7 +126,7 @@ class Identity:
 
     def _of_token(self, claims: ClaimNames, headers: Headers) -> tuple[str, str] | None:
         # A list of credentials is as ambiguous as a list of users; a compact JWT holds no comma.
-        token = bearer(single(headers, claims.header))
+        token = bearer(single(headers, claims.header) or "")
         verified = self._tokens.claims(token) if self._tokens and token else None
         if verified is None:
             return None
@@ -136,10 +136,8 @@ class Identity:
 
     def _tenant_of(self, headers: Headers) -> str | None:
         """Empty when no tenant was named; None when it was, but not in a way we accept."""
-        name = self._options.tenant_header
-        if not name or name not in headers:
-            return ""
-        return optional(single(headers, name))
+        value = single(headers, self._options.tenant_header)
+        return None if value is None else optional(value)
 
     def _caller(self, tenant: str, user: str, headers: Headers) -> Caller | None:
         if self._people is not None and not self._people.match(user):
@@ -151,21 +149,24 @@ class Identity:
     def _project(self, headers: Headers) -> str:
         """A project only ever narrows, so a bad one must not turn into none, which would be all of them:
         it is known by its digest, a project of its own that nothing else is filed under."""
-        values = headers.all(self._options.project_header)
-        if not any(value.strip() for value in values):
+        value = single(headers, self._options.project_header)
+        if value == "":
             return ""
-        return accepted(single(headers, self._options.project_header)) or digest("project", *values)
+        return accepted(value) or digest("project", *headers.all(self._options.project_header))
 
     def _session(self, headers: Headers) -> str:
         """A session joins turns and opens nothing: a bad one is no session, found from the conversation."""
-        return accepted(single(headers, self._options.session_header)) or ""
+        return accepted(single(headers, self._options.session_header))
 
 
-def single(headers: Headers, name: str) -> str:
-    """The value of a header that came once and is no list, without the white space around it; else ""."""
-    values = headers.all(name)
+def single(headers: Headers, name: str) -> str | None:
+    """The value of a header without the white space around it, "" when it did not come or no name is
+    configured; None when it came more than once or is a list, and so does not say which value is meant."""
+    values = headers.all(name) if name else ()
     # RFC 9110, 5.3: a recipient may join repeated fields with commas, so a comma may hide a second value.
-    return values[0].strip(" \t") if len(values) == 1 and "," not in values[0] else ""
+    if len(values) > 1 or any("," in value for value in values):
+        return None
+    return values[0].strip(" \t") if values else ""
 
 
 def accepted(value: Any) -> str:

@@ -1,0 +1,200 @@
+"""Verified JWT claims: keys from a file or a URL, held in memory and read anew in the background.
+
+What is pinned by configuration and never taken from a token: the algorithms (RFC 8725, 3.1), the issuer, the
+audience and the keys. A token's own `jku`, `jwk` and `x5u` are not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import aiohttp
+import jwt
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.observe.log import logger
+
+log = logger(__name__)
+
+MAX_TOKEN = 16 * 1024  # characters; a longer one is not looked at
+MAX_KEYS_BYTES = 1024 * 1024  # of a JWKS document
+FETCH_TIMEOUT = timedelta(seconds=5)
+# RFC 7518, 3.1 and RFC 8037: the kind of key that each family of signatures asks for.
+_KEY_TYPE = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOptions:
+    """What a token must be. *algorithms* are asymmetric ones; shared keys and `none` are refused."""
+
+    algorithms: tuple[str, ...]
+    issuer: str
+    audience: str
+    leeway: timedelta = timedelta(seconds=30)
+    refresh: timedelta = timedelta(minutes=5)  # between reads of the keys
+    hurry: timedelta = timedelta(seconds=10)  # soonest that a token of an unknown key makes us read again
+
+
+ReadKeys = Callable[[], Awaitable[bytes]]  # a JWKS document; raises TryLaterError
+
+
+def keys_in_file(path: Path) -> ReadKeys:
+    async def read() -> bytes:
+        try:
+            return await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            raise TryLaterError("the key file cannot be read") from error
+
+    return read
+
+
+def keys_at_url(url: str) -> ReadKeys:
+    """Fetches without following redirects: the keys come from where the operator said, or not at all."""
+
+    async def read() -> bytes:
+        timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT.total_seconds())
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(url, allow_redirects=False) as answer,
+            ):
+                if answer.status != 200:  # noqa: PLR2004
+                    raise TryLaterError(f"the key server answered {answer.status}")
+                document = await answer.content.read(MAX_KEYS_BYTES + 1)
+                while document and not answer.content.at_eof() and len(document) <= MAX_KEYS_BYTES:
+                    document += await answer.content.read(MAX_KEYS_BYTES + 1 - len(document))
+                return document
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise TryLaterError("the key server cannot be reached") from error
+
+    return read
+
+
+class Tokens:
+    """Implements identity.VerifiesTokens. Entering it reads the keys once, and goes on without them when they
+    cannot be had: then nobody is identified until a later read succeeds. Keys once read stay until newer ones
+    are, so a key server that is down for a while costs nothing."""
+
+    def __init__(self, options: TokenOptions, read_keys: ReadKeys) -> None:
+        for algorithm in options.algorithms:
+            if algorithm[:2] not in _KEY_TYPE:
+                raise ValueError(f"{algorithm} is no signature of a public key")
+        self._options = options
+        self._read_keys = read_keys
+        self._keys: Mapping[tuple[str, str], jwt.PyJWK] = MappingProxyType({})  # by (key id, algorithm)
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._refresh()
+        self._task = asyncio.create_task(self._keep_fresh(), name="jwks")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def claims(self, token: str) -> Mapping[str, Any] | None:
+        """The claims of a token that is signed by a known key with an allowed algorithm, meant for us, and
+        valid now; else None. About 50 µs."""
+        if not token or len(token) > MAX_TOKEN:
+            return None
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._key(header)
+            if key is None:
+                return None
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key=key,
+                algorithms=list(self._options.algorithms),
+                issuer=self._options.issuer,
+                audience=self._options.audience,
+                leeway=self._options.leeway,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except (jwt.PyJWTError, RecursionError):
+            return None
+        return claims
+
+    def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
+        algorithm, key_id = header.get("alg"), header.get("kid", "")
+        # RFC 7515, 4.1.11: what `crit` names must be understood, and we understand no extension.
+        if algorithm not in self._options.algorithms or not isinstance(key_id, str) or "crit" in header:
+            return None
+        found = self._keys.get((key_id, algorithm))
+        if found is None and not key_id:
+            # A token without a key id is unambiguous only where one key can have signed it.
+            fitting = [key for (_, fits), key in self._keys.items() if fits == algorithm]
+            return fitting[0] if len(fitting) == 1 else None
+        if found is None:
+            self._wanted.set()  # perhaps a key that was rotated in since we looked
+        return found
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            # At most one read in `hurry`, whatever key ids are thrown at us.
+            await asyncio.sleep(self._options.hurry.total_seconds())
+            patience = max(0.0, (self._options.refresh - self._options.hurry).total_seconds())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            keys = parse_keys(await self._read_keys(), self._options.algorithms)
+        except TryLaterError as error:
+            log.warning("identity.keys_unavailable", reason=str(error), held=len(self._keys))
+            return
+        if not keys:
+            log.warning("identity.keys_unavailable", reason="no usable key in the document", held=len(self._keys))
+            return
+        self._keys = keys
+
+
+def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str, str], jwt.PyJWK]:
+    """The public keys for signatures in a JWKS document by key id and algorithm; keys that are for something
+    else or that we cannot read are left out. Raises TryLaterError when it is no JWKS document."""
+    if len(document) > MAX_KEYS_BYTES:
+        raise TryLaterError("the key document is too large")
+    try:
+        entries = json.loads(document)["keys"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TryLaterError("the key document is no JWKS") from error
+    if not isinstance(entries, list):
+        raise TryLaterError("the key document is no JWKS")
+    found: dict[tuple[str, str], jwt.PyJWK] = {}
+    for entry in entries:
+        # A document that shows a private half ("d") shows a key that anybody can sign with.
+        if isinstance(entry, dict) and entry.get("use", "sig") == "sig" and "d" not in entry:
+            for algorithm in _algorithms_of(entry, algorithms):
+                with suppress(jwt.PyJWTError, ValueError, TypeError, KeyError):
+                    found[str(entry.get("kid", "")), algorithm] = jwt.PyJWK(entry, algorithm=algorithm)
+    return MappingProxyType(found)
+
+
+def _algorithms_of(entry: Mapping[str, Any], algorithms: Sequence[str]) -> list[str]:
+    """The allowed algorithms that this key may verify. A key of another kind verifies none: a public RSA key
+    read as the secret of an HMAC is the classic forgery."""
+    return [
+        each
+        for each in algorithms
+        if entry.get("kty") == _KEY_TYPE[each[:2]] and entry.get("alg", each) == each and _curve_fits(entry, each)
+    ]
+
+
+def _curve_fits(entry: Mapping[str, Any], algorithm: str) -> bool:
+    # RFC 7518, 3.4: each ECDSA algorithm has one curve.
+    curve = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}.get(algorithm)
+    return curve is None or entry.get("crv") == curve
