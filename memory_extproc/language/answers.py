@@ -81,7 +81,9 @@ def refusal(text: str) -> bool:
     """Whether *text* says that it cannot, may not or does not know, and nothing besides offers of help."""
     found = [fold(one) for one in sentences(text)]
     refusing = [_is_refusal(one) for one in found]
-    return any(refusing) and all(refuses or _is_filler(one) for one, refuses in zip(found, refusing, strict=True))
+    return any(refusing) and all(
+        refuses or _is_filler(one) or _INVITES.match(one) for one, refuses in zip(found, refusing, strict=True)
+    )
 
 
 def acknowledgement(text: str) -> bool:
