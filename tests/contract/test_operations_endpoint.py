@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.observe.endpoint import OperationsEndpoint
+from memory_extproc.observe.metrics import Metrics
+
+
+async def test_operators_find_metrics_health_and_the_reason_for_not_being_ready() -> None:
+    metrics = Metrics(CollectorRegistry(), "1.2.3")
+    reasons = ["the journal is locked"]
+    async with (
+        OperationsEndpoint("127.0.0.1", 0, metrics.registry, lambda: reasons[-1]) as endpoint,
+        aiohttp.ClientSession(f"http://127.0.0.1:{endpoint.port}") as session,
+    ):
+        async with session.get("/readyz") as answer:
+            assert (answer.status, await answer.text()) == (503, "the journal is locked\n")
+        async with session.get("/healthz") as answer:
+            assert answer.status == 200
+        reasons.append("")
+        async with session.get("/readyz") as answer:
+            assert (answer.status, await answer.text()) == (200, "ready\n")
+        async with session.get("/metrics") as answer:
+            assert answer.headers["content-type"].startswith("text/plain; version=")
+            assert 'memory_extproc_build_info{version="1.2.3"} 1.0' in await answer.text()
