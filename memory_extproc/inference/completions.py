@@ -121,6 +121,7 @@ class OpenAICompletions:
             model=self._endpoint.limits.model,
             messages=[{"role": "system", "content": _valid(system)}, {"role": "user", "content": _valid(user)}],
             stream=False,
+            extra_headers=self._endpoint.headers,
             **extra,
         )
         body: bytes = raw.http_response.content

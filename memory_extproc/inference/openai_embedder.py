@@ -89,10 +89,12 @@ class OpenAIEmbedder:
             input=texts,
             encoding_format="float",
             dimensions=self.dimension if self._limits.ask_dimension else openai.omit,
+            extra_headers=self._endpoint.headers,
         )
         answer = msgspec.json.decode(raw.http_response.content, type=_Answer)
         rows = {row.index: row.embedding for row in answer.data}
         lengths = {len(row) for row in rows.values()}
         if rows.keys() != set(range(len(texts))) or len(lengths) != 1:
             raise CallError(CallOutcome.MALFORMED)
-        return np.array([rows[at] for at in range(len(texts))], dtype=np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and of_unit_length minds that
+            return np.array([rows[at] for at in range(len(texts))], dtype=np.float32)

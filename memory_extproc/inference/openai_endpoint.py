@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import openai
@@ -143,14 +143,14 @@ class Endpoint:
         self._chance = chance
         self._sleep = sleep
         self._breaker = Breaker(limits.breaker, clock)
-        headers: dict[str, Any] = {MARKER_HEADER: marker} if marker else {}
+        # Sent with each request, not set once: only there does the client let us leave Authorization out.
+        self.headers: dict[str, str | openai.Omit] = {MARKER_HEADER: marker} if marker else {}
         if not limits.access_key:
-            headers["Authorization"] = openai.Omit()  # the client's own way to leave a header out
+            self.headers["Authorization"] = openai.Omit()
         seconds = limits.timeout.total_seconds()
         self.client = openai.AsyncOpenAI(
             base_url=limits.base_url,
             api_key=limits.access_key or "none",
-            default_headers=headers,
             timeout=openai.Timeout(seconds, connect=min(seconds, 5.0)),
             max_retries=0,  # tenacity's business, so that a retry is counted and its wait is ours
         )

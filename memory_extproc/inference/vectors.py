@@ -18,7 +18,8 @@ def readable(text: str, longest: int) -> str:
 def of_unit_length(rows: Matrix) -> Matrix:
     """*rows* as float32 of length 1. A row without direction (no token, an overflow) becomes the first axis,
     so that arithmetic on it stays finite."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     lost = ~np.isfinite(lengths) | (lengths < _LEAST_LENGTH)
     if lost.any():
         rows[lost] = 0.0
