@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from memory_extproc.model import Embedded, Owner, Vector
 # Milvus clients put keys into expressions unescaped, so an id is from an alphabet that needs no escaping.
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 _UNIT_TOLERANCE = 1e-2
+CONTENT_BYTES = 8 * 1024  # of UTF-8, where nothing else is configured
+# Milvus' limits are bytes of UTF-8 on a server and characters in Lite; ours are bytes, for both.
+NAME_BYTES = 512
+METADATA_BYTES = 16 * 1024
 
 
 def is_id(text: str) -> bool:
@@ -40,3 +45,31 @@ def check_rows(owner: Owner, rows: Sequence[Embedded], dimension: int) -> None:
         if not is_id(row.memory.id):
             raise GiveUpError("a memory id outside the safe alphabet")
         check_vector(row.vector, dimension)
+
+
+def fit(row: Embedded, content_bytes: int) -> Embedded:
+    """*row* with its content cut to *content_bytes* of UTF-8 at a character's boundary. A lone surrogate,
+    which JSON can carry and UTF-8 cannot, becomes a question mark."""
+    content = row.memory.content
+    kept = content.encode("utf-8", "replace")[:content_bytes].decode("utf-8", "ignore")
+    return row if kept == content else Embedded(replace(row.memory, content=kept), row.vector)
+
+
+def check_owner(owner: Owner) -> None:
+    """GiveUpError unless both names can be stored and asked for in a filter."""
+    check_name("tenant", owner.tenant)
+    check_name("user", owner.user)
+    if not owner.user:
+        raise GiveUpError("an owner without a user")
+
+
+def check_name(what: str, text: str) -> None:
+    """GiveUpError if *text* is longer than NAME_BYTES of UTF-8 or has control characters or lone surrogates."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise GiveUpError(f"a {what} that is not Unicode text") from None
+    if size > NAME_BYTES:
+        raise GiveUpError(f"a {what} of more than {NAME_BYTES} bytes")
+    if "\0" in text:
+        raise GiveUpError(f"a {what} with a NUL")

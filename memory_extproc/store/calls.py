@@ -1,0 +1,81 @@
+"""One call to Milvus: bounded in time, guarded by the breaker, measured, its errors translated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import grpc
+
+from memory_extproc.errors import NotReadyError, TryLaterError
+from memory_extproc.observe import log
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.breaker import Breaker, Clock
+from memory_extproc.store.client import MilvusException
+from memory_extproc.store.faults import Fault, as_error, fault_of
+
+_LOG = log.logger(__name__)
+T = TypeVar("T")
+# The client gives up by itself at the limit, where it can; ours is the bound that always holds.
+_MARGIN_SECONDS = 0.05
+# What pymilvus raises: its own kinds, gRPC's bare ones, and ValueError or TypeError out of its encoding.
+_RAISED = (MilvusException, grpc.RpcError, OSError, ValueError, TypeError)
+
+
+class Calls:
+    def __init__(self, breaker: Breaker, metrics: Metrics, clock: Clock) -> None:
+        self._breaker = breaker
+        self._metrics = metrics
+        self._clock = clock
+        self._up: bool | None = None
+
+    async def run(self, operation: str, limit: timedelta, call: Callable[[float], Awaitable[T]]) -> T:
+        """What *call* returns; it gets its limit in seconds. Only errors of ours."""
+        try:
+            self._breaker.admit()
+        except TryLaterError:
+            self._metrics.store_seconds.labels(operation, "refused_by_breaker").observe(0)
+            raise
+        started, outcome, seconds = self._clock(), "cancelled", limit.total_seconds()
+        try:
+            async with asyncio.timeout(seconds + _MARGIN_SECONDS):
+                result = await call(seconds)
+        except _RAISED as error:  # TimeoutError is an OSError
+            fault = fault_of(error)
+            outcome = fault.value
+            self._judge(fault)
+            raise as_error(error, operation) from None  # its text names the caller
+        except BaseException:
+            self._breaker.undecided()
+            raise
+        else:
+            outcome = "ok"
+            self._breaker.succeeded()
+            self._report(up=True)
+            return result
+        finally:
+            self._metrics.store_seconds.labels(operation, outcome).observe(self._clock() - started)
+
+    def _judge(self, fault: Fault) -> None:
+        if fault in {Fault.DOWN, Fault.TIMEOUT}:
+            self._breaker.failed()
+            self._report(up=self._breaker.closed and self._up is True)
+        else:  # it answered
+            self._breaker.succeeded()
+            self._report(up=fault not in {Fault.NOT_LOADED, Fault.NOT_READY})
+
+    def not_open(self) -> NotReadyError:
+        self._report(up=False)
+        return NotReadyError("the store is not open yet")
+
+    def _report(self, *, up: bool) -> None:
+        if up == self._up:
+            return
+        if up:
+            _LOG.info("store.up")
+        else:
+            _LOG.warning("store.down")
+        self._up = up
+        self._metrics.store_up.set(1 if up else 0)

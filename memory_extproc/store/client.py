@@ -1,0 +1,61 @@
+"""pymilvus, imported without its side effects: no `.env` read, nothing printed.
+
+Only this module imports it, so that every other finds it already tamed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from memory_extproc.store.options import MilvusOptions
+
+
+@contextmanager
+def _without_dotenv() -> Iterator[None]:
+    """What pymilvus does when it is imported is load_dotenv(), which would put the variables of whatever `.env`
+    it finds into our environment; python-dotenv leaves them alone while this variable is set."""
+    name = "PYTHON_DOTENV_DISABLED"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+with _without_dotenv():
+    from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, MilvusException
+
+# It logs every failed call with its traceback, and with it the filter that names the caller.
+logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
+
+__all__ = ["AsyncMilvusClient", "CollectionSchema", "DataType", "MilvusException", "connect"]
+
+
+def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:
+    """A client with a channel of its own; it connects with its first call, on the running loop."""
+    tls = {
+        "secure": options.tls or uri.startswith("https://"),
+        "ca_pem_path": options.tls_ca,
+        "client_pem_path": options.tls_cert,
+        "client_key_path": options.tls_key,
+        "server_name": options.tls_server_name,
+        # With a CA alone (no certificate of ours) pymilvus looks for it under this name.
+        "server_pem_path": "" if options.tls_cert else options.tls_ca,
+    }
+    return AsyncMilvusClient(
+        uri,
+        user=options.user,
+        password=options.password,
+        token=options.token,
+        db_name=options.database,
+        timeout=options.timeout.total_seconds(),
+        dedicated=True,
+        **{name: value for name, value in tls.items() if value},
+    )

@@ -1,0 +1,117 @@
+"""Milvus Lite in this process, behind a Unix socket that only our own user can open.
+
+pymilvus would start it on a TCP port of the loopback, where it would give everybody's memories to any local user
+who asks: it knows no passwords.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import defaultdict
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+
+# Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
+_MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
+_MEMTABLE_BYTES = 2 * 1024 * 1024
+_MOST_MESSAGE_BYTES = 256 * 1024 * 1024
+_THREADS = 8
+_GRACE_SECONDS = 2.0
+
+
+class EmbeddedLite:
+    """start and stop block for file and thread work: call them off the event loop."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._directory: str | None = None
+        self._server: grpc.Server | None = None
+        self._database: Any = None
+
+    def start(self) -> str:
+        """The address. TryLaterError while another process has the file, GiveUpError if it cannot be read."""
+        os.environ.setdefault(_MEMTABLE_VARIABLE, str(_MEMTABLE_BYTES))
+        # Late, so that the variable is set and a sidecar with a server never pays for it.
+        from milvus_lite.db import MilvusLite  # noqa: PLC0415
+        from milvus_lite.exceptions import DataDirLockedError, MilvusLiteError  # noqa: PLC0415
+        from pymilvus.grpc_gen import milvus_pb2_grpc  # noqa: PLC0415
+
+        # Logs what fails with the filter, and with it the caller.
+        logging.getLogger("milvus_lite.adapter").setLevel(logging.CRITICAL + 1)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._database = MilvusLite(str(self._path))
+        except DataDirLockedError:
+            raise TryLaterError(f"another process has the Milvus Lite file {self._path}") from None
+        except (MilvusLiteError, OSError, ValueError) as error:
+            raise GiveUpError(f"the Milvus Lite file {self._path} cannot be opened: {error}") from error
+        self._directory = tempfile.mkdtemp(prefix="memory-extproc-")  # mode 0700
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="milvus-lite"),
+            options=[
+                ("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", _MOST_MESSAGE_BYTES),
+            ],
+        )
+        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database), self._server)
+        address = f"unix:{self._directory}/milvus.sock"
+        self._server.add_insecure_port(address)
+        self._server.start()
+        return address
+
+    def stop(self) -> None:
+        """Flushes and lets go of the file. May be called again."""
+        if self._server is not None:
+            self._server.stop(_GRACE_SECONDS).wait()
+            self._server = None
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+def _one_writer(database: Any) -> Any:
+    """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
+    acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
+    from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
+
+    class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
+        def __init__(self) -> None:
+            super().__init__(database)
+            self._making = threading.Lock()
+            self._writing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+        def _lock(self, name: str) -> threading.Lock:
+            # An alias and its collection are one.
+            with self._making:
+                return self._writing[database.get_collection(name).name if database.has_collection(name) else name]
+
+        def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with self._lock(request.collection_name):
+                return super().Insert(request, context)
+
+        def Upsert(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with self._lock(request.collection_name):
+                return super().Upsert(request, context)
+
+        def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with self._lock(request.collection_name):
+                return super().Delete(request, context)
+
+        def Flush(self, request: Any, context: Any) -> Any:  # noqa: N802
+            name = request.collection_names[0] if request.collection_names else ""
+            with self._lock(name):
+                return super().Flush(request, context)
+
+    return OneWriter()

@@ -1,0 +1,311 @@
+"""Memories in Milvus: a server, or a Lite file in this process. One adapter; placement.py has the two layouts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from memory_extproc.errors import MemoryExtprocError, NotReadyError
+from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Vector
+from memory_extproc.observe import log
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Now
+from memory_extproc.store import rows
+from memory_extproc.store.breaker import Breaker, Clock
+from memory_extproc.store.calls import Calls
+from memory_extproc.store.capabilities import Capabilities
+from memory_extproc.store.client import AsyncMilvusClient, connect
+from memory_extproc.store.flusher import Flusher
+from memory_extproc.store.lite import EmbeddedLite
+from memory_extproc.store.opening import Opening
+from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.placement import Place, Placement
+from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id
+
+_LOG = log.logger(__name__)
+T = TypeVar("T")
+_STRONG, _BOUNDED = "Strong", "Bounded"
+_BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
+_MOST_ROWS = 16_384  # a server returns at most
+_LEAST_EF = 64
+_ALL = (*rows.SCALARS, rows.VECTOR)
+
+
+class _Opened:
+    """Everything there is only once the store was opened."""
+
+    def __init__(self, client: AsyncMilvusClient, capabilities: Capabilities, placement: Placement) -> None:
+        self.client = client
+        self.capabilities = capabilities
+        self.placement = placement
+
+
+class MilvusStore:
+    """A MemoryStore. Open it before use, as often as it takes; close it at the end. One event loop owns it."""
+
+    def __init__(
+        self, options: MilvusOptions, metrics: Metrics, *, now: Now, clock: Clock = time.monotonic
+    ) -> None:
+        self._options = options
+        self._now = now
+        breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
+        self._calls = Calls(breaker, metrics, clock)
+        self._opening = asyncio.Lock()
+        self._opened: _Opened | None = None
+        self._resources = AsyncExitStack()
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by collection
+        self._flusher: Flusher | None = None
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def lags(self) -> bool:
+        return self._opened is None or self._opened.capabilities.lags
+
+    # --- opening and closing -------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._opened is not None:
+                return
+            async with AsyncExitStack() as undo:
+                uri = self._options.uri or await self._start_lite(undo)
+                client = connect(self._options, uri)
+                undo.push_async_callback(client.close)
+                opening = Opening(client, self._options, self._calls)
+                capabilities = await opening.capabilities()
+                placement = await opening.place(capabilities)
+                if capabilities.one_writer:
+                    self._flusher = Flusher(client, self._options, self._calls, self._writing)
+                    await undo.enter_async_context(self._flusher)
+                    await self._flusher.flush([alias for alias, _ in placement.collections()])
+                self._opened = _Opened(client, capabilities, placement)
+                self._resources = undo.pop_all()
+
+    async def close(self) -> None:
+        async with self._opening:
+            self._opened = None
+            if self._loading is not None:
+                self._loading.cancel()
+                await asyncio.gather(self._loading, return_exceptions=True)
+            await self._resources.aclose()
+
+    async def _start_lite(self, undo: AsyncExitStack) -> str:
+        lite = EmbeddedLite(self._options.path)
+        undo.push_async_callback(asyncio.to_thread, lite.stop)
+        return await asyncio.to_thread(lite.start)
+
+    # --- writing -------------------------------------------------------------------------------------
+    async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
+        check_owner(owner)
+        check_rows(owner, rows_, self._options.dimension)
+        # Upserting one id twice in one message is undefined; the last one counts.
+        latest = {row.memory.id: rows.to_row(fit(row, self._options.content_bytes)) for row in rows_}
+        ready = list(latest.values())
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        async with self._writer(opened, place):
+            for start in range(0, len(ready), _BATCH):
+                await self._put_batch(opened, place, ready[start : start + _BATCH])
+        self._wrote(place, len(ready))
+
+    async def _put_batch(self, opened: _Opened, place: Place, batch: list[dict[str, Any]]) -> None:
+        client = opened.client
+        if opened.capabilities.upsert:
+            await self._call("put", lambda limit: client.upsert(place.collection, batch, timeout=limit))
+            return
+        # Deleted by key alone: an id never moves between owners, and this needs no look at the rows.
+        ids = rows.with_ids(row["id"] for row in batch)
+        await self._call("put", lambda limit: client.delete(place.collection, filter=ids, timeout=limit))
+        await self._call("put", lambda limit: client.insert(place.collection, batch, timeout=limit))
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        check_owner(owner)
+        wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        async with self._writer(opened, place):
+            for start in range(0, len(wanted), _BATCH):
+                await self._delete_batch(opened, owner, place, wanted[start : start + _BATCH])
+        self._wrote(place, len(wanted))
+
+    async def _delete_batch(self, opened: _Opened, owner: Owner, place: Place, ids: list[str]) -> None:
+        filter_ = f"{rows.of_owner(owner)} and {rows.with_ids(ids)}"
+        if opened.capabilities.lite:
+            # Lite would scan the collection for such a filter, and finds rows by their ids alone at once.
+            ours = [
+                row["id"] for row in await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], _STRONG)
+            ]
+            if not ours:
+                return
+            filter_ = rows.with_ids(ours)
+        await self._call(
+            "delete", lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
+        )
+
+    async def delete_owner(self, owner: Owner) -> None:
+        check_owner(owner)
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        filter_ = rows.of_owner(owner)
+        async with self._writer(opened, place):
+            await self._call(
+                "delete_owner", lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
+            )
+        self._wrote(place, self._options.flush_rows)
+
+    # --- reading -------------------------------------------------------------------------------------
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        return [rows.to_memory(row) for row in await self._by_ids("get", owner, ids, rows.SCALARS, _STRONG)]
+
+    async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        return [rows.to_embedded(row) for row in await self._by_ids("fetch", owner, ids, _ALL, _STRONG)]
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        check_owner(owner)
+        check_vector(to, self._options.dimension)
+        opened = self._ready()
+        most = max(1, min(limit, _MOST_ROWS))
+        place = opened.placement.of(owner)
+        parameters: dict[str, Any] = {"metric_type": "COSINE"}
+        if not opened.capabilities.exact_only:
+            parameters["params"] = {"ef": max(_LEAST_EF, most)}
+        filter_ = rows.recallable(owner, scope, self._now())
+
+        async def search(seconds: float) -> Any:
+            return await opened.client.search(
+                place.collection,
+                data=[np.asarray(to, dtype=np.float32)],
+                anns_field=rows.VECTOR,
+                filter=filter_,
+                limit=most,
+                output_fields=list(rows.SCALARS),
+                search_params=parameters,
+                partition_names=place.partitions,
+                consistency_level=_BOUNDED,
+                timeout=seconds,
+            )
+
+        hits = (await self._call("nearest", search))[0]
+        found = [Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"]))) for hit in hits]
+        ours = tuple(one for one in found if one.memory.owner == owner)[: max(0, limit)]
+        return Searched(found=ours, total=None, path="store")
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        check_owner(owner)
+        opened = self._ready()
+        level = _STRONG if fresh else _BOUNDED
+        last = ""
+        while True:
+            ids = await self._ids_after(opened, owner, last, level)
+            for start in range(0, len(ids), size):
+                page = await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
+                yield [rows.to_embedded(row) for row in page]
+            if len(ids) < _MOST_ROWS:
+                return
+            last = ids[-1]
+
+    async def count(self, owner: Owner) -> int:
+        check_owner(owner)
+        opened = self._ready()
+        result = await self._query(opened, "count", owner, rows.of_owner(owner), ["count(*)"], _STRONG)
+        return int(result[0]["count(*)"])
+
+    async def _ids_after(self, opened: _Opened, owner: Owner, last: str, level: str) -> list[str]:
+        """Up to _MOST_ROWS ids in their order. Pages by key, because an offset shifts under writes."""
+        filter_ = rows.of_owner(owner) + (f' and id > "{last}"' if last else "")
+        found = await self._query(opened, "pages", owner, filter_, ["id"], level, limit=_MOST_ROWS, iterator="True")
+        return sorted(row["id"] for row in found)
+
+    async def _by_ids(
+        self, operation: str, owner: Owner, ids: Sequence[str], fields: Sequence[str], level: str
+    ) -> list[Mapping[str, Any]]:
+        """Those of *ids* that are *owner*'s; *fields* include the owner's two."""
+        check_owner(owner)
+        opened = self._ready()
+        wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
+        found: list[Mapping[str, Any]] = []
+        for start in range(0, len(wanted), _BATCH):
+            filter_ = rows.with_ids(wanted[start : start + _BATCH])
+            if not opened.capabilities.lite:  # lets a server prune; would make Lite scan
+                filter_ = f"{rows.of_owner(owner)} and {filter_}"
+            found.extend(await self._query(opened, operation, owner, filter_, fields, level))
+        return [row for row in found if (row["tenant_id"], row["user_id"]) == (owner.tenant, owner.user)]
+
+    async def _query(
+        self,
+        opened: _Opened,
+        operation: str,
+        owner: Owner,
+        filter_: str,
+        fields: Sequence[str],
+        level: str,
+        **more: Any,
+    ) -> Sequence[Mapping[str, Any]]:
+        place = opened.placement.of(owner)
+
+        async def query(limit: float) -> Any:
+            return await opened.client.query(
+                place.collection,
+                filter=filter_,
+                output_fields=list(fields),
+                partition_names=place.partitions,
+                consistency_level=level,
+                strict_float32=True,  # vectors as arrays, not as lists of Python floats
+                timeout=limit,
+                **more,
+            )
+
+        found: Sequence[Mapping[str, Any]] = await self._call(operation, query)
+        return found
+
+    # --- around every call ---------------------------------------------------------------------------
+    def _ready(self) -> _Opened:
+        if self._opened is None:
+            raise self._calls.not_open()
+        return self._opened
+
+    async def _call(self, operation: str, call: Callable[[float], Awaitable[T]]) -> T:
+        try:
+            return await self._calls.run(operation, self._options.timeout, call)
+        except NotReadyError:
+            self._load()
+            raise
+
+    def _load(self) -> None:
+        """After a restart a server answers only once its collections were loaded again: asked for once, in the
+        background; until then every call says not ready."""
+        opened = self._opened
+        if opened is None or (self._loading is not None and not self._loading.done()):
+            return
+
+        self._loading = asyncio.create_task(self._load_all(opened), name="load collections")
+
+    async def _load_all(self, opened: _Opened) -> None:
+        for alias, _ in opened.placement.collections():
+
+            async def load(limit: float, alias: str = alias) -> None:
+                await opened.client.load_collection(alias, timeout=limit)
+
+            try:
+                await self._calls.run("load", self._options.open_timeout, load)
+            except MemoryExtprocError as error:
+                _LOG.warning("store.load_failed", kind=type(error).__name__)
+                return
+
+    @asynccontextmanager
+    async def _writer(self, opened: _Opened, place: Place) -> AsyncIterator[None]:
+        """One writer at a time where the other side needs that."""
+        if opened.capabilities.one_writer:
+            async with self._writing[place.collection]:
+                yield
+        else:
+            yield
+
+    def _wrote(self, place: Place, count: int) -> None:
+        if self._flusher is not None:
+            self._flusher.wrote(place.collection, count)

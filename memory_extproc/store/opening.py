@@ -1,0 +1,159 @@
+"""Opening the store: what is on the other side, and the collections made or checked.
+
+A collection's alias is made last, so that one without it was never in use: what is half made is finished, or made
+anew where it does not fit. Every step can be taken again, and by two replicas at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.observe import log
+from memory_extproc.store import schema
+from memory_extproc.store.calls import Calls
+from memory_extproc.store.capabilities import Capabilities
+from memory_extproc.store.client import AsyncMilvusClient, DataType
+from memory_extproc.store.options import Layout, MilvusOptions
+from memory_extproc.store.placement import Placement, bucket
+from memory_extproc.store.rows import VECTOR, quote
+
+_LOG = log.logger(__name__)
+T = TypeVar("T")
+_CANARY = "canary \u017e \U0001f424"  # beyond ASCII, so that its encoding is part of the hash
+
+
+class Opening:
+    def __init__(self, client: AsyncMilvusClient, options: MilvusOptions, calls: Calls) -> None:
+        self._client = client
+        self._options = options
+        self._calls = calls
+
+    async def capabilities(self) -> Capabilities:
+        version = await self._calls.run(
+            "open", self._options.timeout, lambda limit: self._client.get_server_version(timeout=limit)
+        )
+        return Capabilities.of(version)
+
+    async def place(self, capabilities: Capabilities) -> Placement:
+        """Where rows go, every collection ready. GiveUpError names both sides of what does not fit."""
+        options = self._options
+        alias, physical = options.collection, schema.physical_name(options)
+        layout = options.chosen_layout
+        shards = 1
+        if layout is Layout.SHARDED:
+            if not capabilities.lite:
+                raise GiveUpError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
+            first = await self._describe(f"{alias}_s00")
+            shards = schema.shards_of(first) if first is not None else options.shards
+        placement = Placement(alias, physical, layout, shards, pruning=False)
+        for name, behind in placement.collections():
+            await self._prepare(name, behind, shards, capabilities)
+        pruning = capabilities.bucket_pruning and await self._bucket_is_known()
+        return Placement(alias, physical, layout, shards, pruning)
+
+    async def _prepare(self, alias: str, physical: str, shards: int, capabilities: Capabilities) -> None:
+        described = await self._describe(alias)
+        if described is not None and described["collection_name"] == alias:
+            raise GiveUpError(f"{alias!r} is a collection that was not made by memory-extproc")
+        if described is not None:
+            schema.check(described, self._options)
+        else:
+            await self._make(physical, shards)
+        if not capabilities.exact_only:
+            await self._index_and_load(physical)
+        if described is None:
+            await self._step(lambda limit: self._client.create_alias(physical, alias, timeout=limit))
+
+    async def _make(self, physical: str, shards: int) -> None:
+        """The collection behind an alias that is not there yet."""
+        half_made = await self._describe(physical)
+        if half_made is not None:
+            try:
+                schema.check(half_made, self._options)
+            except GiveUpError:
+                await self._drop_if_empty(physical)
+            else:
+                return
+        options = self._options
+        made = schema.schema(options)
+        more: dict[str, Any] = {"properties": schema.properties(options, shards)}
+        if options.chosen_layout is Layout.SINGLE:
+            more["num_partitions"] = schema.PARTITIONS
+        try:
+            await self._step(
+                lambda limit: self._client.create_collection(physical, schema=made, timeout=limit, **more)
+            )
+        except GiveUpError:
+            # Another replica may have made it in the meantime.
+            if await self._describe(physical) is None:
+                raise
+        # A server drops silently what it does not know.
+        described = await self._describe(physical)
+        if described is None:
+            raise GiveUpError(f"the collection {physical!r} is not there after it was made")
+        schema.check(described, options)
+
+    async def _drop_if_empty(self, physical: str) -> None:
+        stats = await self._step(lambda limit: self._client.get_collection_stats(physical, timeout=limit))
+        if int(stats.get("row_count", 0)):
+            raise GiveUpError(f"the collection {physical!r} holds rows and does not fit the configuration")
+        _LOG.warning("store.half_made_dropped")
+        await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
+
+    async def _index_and_load(self, physical: str) -> None:
+        indexed = await self._step(lambda limit: self._client.list_indexes(physical, timeout=limit))
+        if not indexed:
+            parameters = self._client.prepare_index_params()
+            parameters.add_index(
+                VECTOR, index_type="HNSW", metric_type="COSINE", params={"M": 16, "efConstruction": 200}
+            )
+            await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
+        await self._step(lambda limit: self._client.load_collection(physical, timeout=limit))
+
+    async def _describe(self, name: str) -> Mapping[str, Any] | None:
+        """None if there is no such collection or alias."""
+        found = await self._step(lambda limit: self._client.has_collection(name, timeout=limit))
+        if not found:
+            return None
+        described: Mapping[str, Any] = await self._step(
+            lambda limit: self._client.describe_collection(name, timeout=limit)
+        )
+        return described
+
+    async def _bucket_is_known(self) -> bool:
+        """Whether Lite puts a row where we would look for it, asked with a row in a collection of its own. If not
+        (its internals changed) reads name no bucket: slower, and as right."""
+        name = f"{schema.physical_name(self._options)}_canary"
+        made = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+        made.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
+        made.add_field("user_id", DataType.VARCHAR, is_partition_key=True, max_length=64)
+        made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=2)
+        row = {"id": "canary", "user_id": _CANARY, VECTOR: np.array([1.0, 0.0], dtype=np.float32)}
+        try:
+            if await self._describe(name) is not None:
+                await self._step(lambda limit: self._client.drop_collection(name, timeout=limit))
+            await self._step(lambda limit: self._client.create_collection(name, schema=made, timeout=limit))
+            await self._step(lambda limit: self._client.upsert(name, [row], timeout=limit))
+            found = await self._step(
+                lambda limit: self._client.query(
+                    name,
+                    filter=f"user_id == {quote(_CANARY)}",
+                    output_fields=["id"],
+                    partition_names=[bucket(_CANARY)],
+                    timeout=limit,
+                )
+            )
+            await self._step(lambda limit: self._client.drop_collection(name, timeout=limit))
+        except MemoryExtprocError as error:
+            _LOG.warning("store.bucket_unknown", kind=type(error).__name__)
+            return False
+        if not found:
+            _LOG.warning("store.bucket_unknown", kind="moved")
+        return bool(found)
+
+    async def _step(self, call: Callable[[float], Awaitable[T]]) -> T:
+        return await self._calls.run("open", self._options.open_timeout, call)

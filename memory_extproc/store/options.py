@@ -1,0 +1,56 @@
+"""What the adapter to Milvus is told. Plain values; the defaults of the configuration stand in settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from memory_extproc.store.rules import CONTENT_BYTES
+
+
+class Layout(StrEnum):
+    AUTO = "auto"  # SINGLE at an address, SHARDED in a Lite file
+    SINGLE = "single"  # one collection; the server prunes by partition key
+    SHARDED = "sharded"  # several collections by hash of the owner, for Lite, which scans a collection whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MilvusOptions:
+    collection: str
+    dimension: int
+    fingerprint: str  # of the embedding model
+    address: str = ""  # host:port or a URI; empty: a Lite file at *path*
+    path: Path = Path("data/milvus.db")  # a directory that milvus-lite makes
+    layout: Layout = Layout.AUTO
+    shards: int = 16  # of a new Lite file; one that is there keeps the number it was made with
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    database: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    timeout: timedelta = timedelta(seconds=1)  # of one call
+    open_timeout: timedelta = timedelta(seconds=30)  # of one step of opening: creating, indexing, loading
+    content_bytes: int = CONTENT_BYTES
+    flush_rows: int = 200  # Lite reads rows that are not flushed about a hundred times slower
+    flush_idle: timedelta = timedelta(seconds=30)
+    breaker_failures: int = 3
+    breaker_pause: timedelta = timedelta(seconds=1)
+
+    @property
+    def uri(self) -> str:
+        """*address* with its scheme; empty for a Lite file."""
+        if not self.address or "://" in self.address or self.address.startswith("unix:"):
+            return self.address
+        return ("https://" if self.tls else "http://") + self.address
+
+    @property
+    def chosen_layout(self) -> Layout:
+        if self.layout is Layout.AUTO:
+            return Layout.SINGLE if self.address else Layout.SHARDED
+        return self.layout

@@ -1,0 +1,143 @@
+"""A memory as a row of Milvus and back, and the filters that find it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, Role, Scope, Source
+from memory_extproc.store.rules import METADATA_BYTES, check_name
+
+VECTOR = "embedding"
+# All fields but the vector, in the order of the schema.
+SCALARS = (
+    "id", "user_id", "tenant_id", "project_id", "session_id", "seq", "role", "memory_type", "content", "source",
+    "origin", "state", "importance", "access_count", "created_at", "updated_at", "valid_from", "valid_to",
+    "expires_at", "superseded_by", "embed_model", "metadata",
+)  # fmt: skip
+
+
+def to_row(row: Embedded) -> dict[str, Any]:
+    """Every field is written, because no server of ours may have nullable ones; 0 stands for no time.
+    GiveUpError for what would not fit."""
+    memory = row.memory
+    names = {
+        "project_id": memory.project,
+        "session_id": memory.session,
+        "origin": memory.origin,
+        "embed_model": memory.embed_model,
+        "superseded_by": memory.superseded_by,
+    }
+    for what, name in names.items():
+        check_name(what, name)
+    metadata = json.dumps(dict(memory.metadata), separators=(",", ":"))  # ASCII, so characters are bytes
+    if len(metadata) > METADATA_BYTES:
+        raise GiveUpError(f"metadata of more than {METADATA_BYTES} bytes")
+    return {
+        **names,
+        "id": memory.id,
+        "user_id": memory.owner.user,
+        "tenant_id": memory.owner.tenant,
+        "seq": memory.seq,
+        "role": memory.role.value,
+        "memory_type": memory.type.value,
+        "content": memory.content,
+        "source": memory.source.value,
+        "state": memory.state.value,
+        "importance": float(memory.importance),
+        "access_count": memory.access_count,
+        "created_at": _seconds(memory.created_at),
+        "updated_at": _seconds(memory.updated_at),
+        "valid_from": _seconds(memory.valid_from),
+        "valid_to": _seconds(memory.valid_to),
+        "expires_at": _seconds(memory.expires_at),
+        "metadata": metadata,
+        VECTOR: row.vector,
+    }
+
+
+def to_memory(row: Mapping[str, Any]) -> Memory:
+    """GiveUpError if the row was not written by us or by a newer version with other words."""
+    try:
+        return Memory(
+            id=row["id"],
+            owner=Owner(row["tenant_id"], row["user_id"]),
+            project=row["project_id"],
+            session=row["session_id"],
+            seq=row["seq"],
+            role=Role(row["role"]),
+            type=MemoryType(row["memory_type"]),
+            content=row["content"],
+            source=Source(row["source"]),
+            origin=row["origin"],
+            state=MemoryState(row["state"]),
+            importance=row["importance"],
+            access_count=row["access_count"],
+            created_at=_time(row["created_at"]),
+            updated_at=_time(row["updated_at"]),
+            valid_from=_time_or_none(row["valid_from"]),
+            valid_to=_time_or_none(row["valid_to"]),
+            expires_at=_time_or_none(row["expires_at"]),
+            superseded_by=row["superseded_by"],
+            embed_model=row["embed_model"],
+            metadata=MappingProxyType(json.loads(row["metadata"])),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise GiveUpError(f"a row that is no memory: {type(error).__name__}") from None
+
+
+def to_embedded(row: Mapping[str, Any]) -> Embedded:
+    return Embedded(to_memory(row), np.asarray(row[VECTOR], dtype=np.float32))
+
+
+def _seconds(time: datetime | None) -> int:
+    return 0 if time is None else int(time.timestamp())
+
+
+def _time(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _time_or_none(seconds: int) -> datetime | None:
+    return _time(seconds) if seconds else None
+
+
+# --- filters ---------------------------------------------------------------------------------------
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def quote(text: str) -> str:
+    """*text* as a string literal that servers and Lite read alike: Lite knows no escapes by number, so all but
+    what would end the literal stands as it is."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def of_owner(owner: Owner) -> str:
+    """The tenant is always part of it; the user alone is the partition key."""
+    return f"user_id == {quote(owner.user)} and tenant_id == {quote(owner.tenant)}"
+
+
+def with_ids(ids: Iterable[str]) -> str:
+    """The ids are of the safe alphabet (rules.is_id)."""
+    return "id in [" + ", ".join(f'"{one}"' for one in ids) + "]"
+
+
+def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
+    """What Memory.recallable and Scope.holds say, in Milvus' words."""
+    parts = [
+        of_owner(owner),
+        f"state == {quote(MemoryState.ACTIVE.value)}",
+        f"source != {quote(Source.QUESTION.value)}",
+        f"(expires_at == 0 or expires_at > {int(now.timestamp())})",
+    ]
+    if scope.project:
+        parts.append(f"project_id == {quote(scope.project)}")
+    if len(scope.types) < len(MemoryType):
+        parts.append("memory_type in [" + ", ".join(quote(kind.value) for kind in sorted(scope.types)) + "]")
+    return " and ".join(parts)

@@ -1,0 +1,90 @@
+"""The collection: its fields, what is written about it, and whether one that is there is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.store.client import AsyncMilvusClient, CollectionSchema, DataType
+from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.rows import SCALARS, VECTOR
+from memory_extproc.store.rules import METADATA_BYTES, NAME_BYTES
+
+VERSION = 1
+PARTITIONS = 64  # of a server's collection; cannot be changed later
+_PREFIX = "memory_extproc."
+_ID_BYTES = 64
+_WORD_BYTES = 32
+_INTEGERS = ("seq", "access_count", "created_at", "updated_at", "valid_from", "valid_to", "expires_at")
+_WORDS = ("role", "memory_type", "source", "state")
+
+
+def physical_name(options: MilvusOptions) -> str:
+    return f"{options.collection}_v{VERSION}_{options.dimension}"
+
+
+def schema(options: MilvusOptions) -> CollectionSchema:
+    """Nothing nullable, no dynamic field, no time type: servers drop the first two silently and an old one dies
+    of the third."""
+    made = AsyncMilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+    for name in SCALARS:
+        if name in _INTEGERS:
+            made.add_field(name, DataType.INT64)
+        elif name == "importance":
+            made.add_field(name, DataType.DOUBLE)
+        else:
+            made.add_field(
+                name,
+                DataType.VARCHAR,
+                max_length=_length(name, options),
+                is_primary=name == "id",
+                is_partition_key=name == "user_id",
+            )
+    made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=options.dimension)
+    return made
+
+
+def _length(name: str, options: MilvusOptions) -> int:
+    if name in {"id", "superseded_by"}:
+        return _ID_BYTES
+    if name in _WORDS:
+        return _WORD_BYTES
+    return {"content": options.content_bytes, "metadata": METADATA_BYTES}.get(name, NAME_BYTES)
+
+
+def properties(options: MilvusOptions, shards: int) -> dict[str, str]:
+    """What a collection says about itself. Lite drops descriptions and keeps properties."""
+    return {
+        f"{_PREFIX}fingerprint": options.fingerprint,
+        f"{_PREFIX}layout": options.chosen_layout.value,
+        f"{_PREFIX}shards": str(shards),
+    }
+
+
+def shards_of(described: Mapping[str, Any]) -> int:
+    """With how many shards the collection was made; GiveUpError if it does not say."""
+    written = described.get("properties", {}).get(f"{_PREFIX}shards", "")
+    if not written.isdecimal() or not int(written):
+        raise GiveUpError(f"the collection {described.get('collection_name')!r} was not made by memory-extproc")
+    return int(written)
+
+
+def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
+    """GiveUpError naming both sides unless the collection is one that *options* would make."""
+    name = described.get("collection_name", "")
+    shards_of(described)
+    said = described["properties"]
+    fields = {one["name"]: one for one in described["fields"]}
+    vector = fields.get(VECTOR, {}).get("params", {})
+    sides = [
+        ("embedding dimension", vector.get("dim"), options.dimension),
+        ("embedding model", said.get(f"{_PREFIX}fingerprint"), options.fingerprint),
+        ("layout", said.get(f"{_PREFIX}layout"), options.chosen_layout.value),
+        ("fields", ", ".join(sorted(fields)), ", ".join(sorted((*SCALARS, VECTOR)))),
+        ("content bytes", fields.get("content", {}).get("params", {}).get("max_length"), options.content_bytes),
+        ("partition key", [key for key, one in fields.items() if one.get("is_partition_key")], ["user_id"]),
+    ]
+    for what, there, wanted in sides:
+        if there != wanted:
+            raise GiveUpError(f"the collection {name!r} has the {what} {there!r}, the configuration {wanted!r}")
