@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def test_an_answer_that_comes_byte_by_byte_is_the_same_answer(cassette: str) -> 
 def test_an_answer_cut_anywhere_any_number_of_times_is_the_same_answer(cassette: str, seeds: list[int]) -> None:
     whole = recorded(cassette)
     cuts = sorted({0, len(whole), *(seed % len(whole) for seed in seeds)})
-    chunks = [whole[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    chunks = [whole[start:end] for start, end in itertools.pairwise(cuts)]
     assert read(cassette, *chunks, b"") == EXPECTED[cassette]
 
 
