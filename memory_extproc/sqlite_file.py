@@ -176,8 +176,9 @@ class SqliteFile:
     def _commit(self, batch: Sequence[_Operation[Any]]) -> list[_Done]:
         try:
             connection = self._writer = self._writer or self._opened()
+            before = connection.total_changes
             results = self._transaction(connection, batch)
-            if any(operation.scrub for operation in batch):
+            if connection.total_changes > before and any(operation.scrub for operation in batch):
                 # The log keeps old pages until it is written back; busy readers only put that off.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:

@@ -81,7 +81,7 @@ def _judged(turn: Turn, ordinal: int, role: Role, decision: Decision, now: datet
         return Judged(role, decision, None)
     said = turn.at.replace(microsecond=0)
     memory = Memory(
-        id=digest(_KIND, turn.owner.key, turn.id, str(ordinal)),
+        id=message_id(turn, ordinal),
         owner=turn.owner,
         type=MemoryType.EPISODIC,
         content=cut(turn.asked if role is Role.USER else turn.answered, content_bytes),
@@ -97,6 +97,11 @@ def _judged(turn: Turn, ordinal: int, role: Role, decision: Decision, now: datet
         metadata={"turn": turn.id},
     )
     return Judged(role, decision, memory)
+
+
+def message_id(turn: Turn, ordinal: int) -> str:
+    """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer)."""
+    return digest(_KIND, turn.owner.key, turn.id, str(ordinal))
 
 
 def cut(text: str, most_bytes: int) -> str:

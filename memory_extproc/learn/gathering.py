@@ -1,0 +1,66 @@
+"""Turns of a session gathered until facts are extracted from them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from memory_extproc.model import Owner
+
+
+@dataclass(slots=True)
+class _Gathering:
+    turn_ids: dict[str, None] = field(default_factory=dict)  # in order, each once
+    timer: asyncio.TimerHandle | None = None
+
+
+class Gatherings:
+    """Gives each session's turn ids to *due* when *batch* of them have come together, when the session was
+    *idle* for so long, or when it is told to."""
+
+    def __init__(self, due: Callable[[Owner, tuple[str, ...]], object], *, batch: int, idle: timedelta) -> None:
+        self._due = due
+        self._batch = batch
+        self._idle = idle.total_seconds()
+        self._open: dict[Owner, dict[str, _Gathering]] = {}
+
+    def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
+        """*last*: the session ends with this turn."""
+        gathering = self._open.setdefault(owner, {}).setdefault(session, _Gathering())
+        gathering.turn_ids[turn_id] = None
+        if last or len(gathering.turn_ids) >= self._batch:
+            self._flush(owner, session)
+            return
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        gathering.timer = asyncio.get_running_loop().call_later(self._idle, self._flush, owner, session)
+
+    def flush(self, owner: Owner, session: str = "") -> None:
+        """What is gathered of *session* is due now; without a session, all of the owner's."""
+        for name in [session] if session else list(self._open.get(owner, ())):
+            self._flush(owner, name)
+
+    def flush_all(self) -> None:
+        for owner in list(self._open):
+            self.flush(owner)
+
+    def close(self) -> None:
+        """Stops all timers; what is gathered is not given to anybody."""
+        for sessions in self._open.values():
+            for gathering in sessions.values():
+                if gathering.timer is not None:
+                    gathering.timer.cancel()
+        self._open.clear()
+
+    def _flush(self, owner: Owner, session: str) -> None:
+        sessions = self._open.get(owner, {})
+        gathering = sessions.pop(session, None)
+        if not sessions:
+            self._open.pop(owner, None)
+        if gathering is None:
+            return
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        self._due(owner, tuple(gathering.turn_ids))

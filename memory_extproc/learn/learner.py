@@ -1,0 +1,380 @@
+"""The write path: a completed exchange is journalled at once and learned in the background.
+
+Step 1, at once: the messages of a turn are embedded and put into the owner's partition. Step 2, per session
+and later: facts are extracted from its turns and reconciled with what is known. What is to be done is held in
+process as turn ids only; the words are read from the journal when their turn has come, so an owner who was
+forgotten in the meantime has nothing there to be learned. For that, forgetting erases the journal first,
+then advances the epoch, then deletes what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol, Self
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.learn.extract import Extracts, Fact
+from memory_extproc.learn.gathering import Gatherings
+from memory_extproc.learn.lanes import Backoff, Lanes
+from memory_extproc.learn.remember import Judged, judge, message_id
+from memory_extproc.learn.sessions import Sessions
+from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Coordination, Embeds, Journal, JournalEntry, KeepsMemories, Now
+
+log = logger(__name__)
+_PAGE = 500  # entries read at once when the journal is taken up again
+_GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
+
+
+class Reconciles(Protocol):
+    """Brings facts together with what is known of the owner."""
+
+    async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
+        """Repeating it changes nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnLimits:
+    journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
+    accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
+    batch: int = 10  # turns of a session from which facts are extracted together
+    idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
+    remembering: int = 8  # owners whose messages are stored at a time
+    extracting: int = 4  # owners from whose turns facts are extracted at a time
+    together: int = 32  # turns of one owner stored in one call
+    overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
+    attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
+    backoff: Backoff = field(default_factory=Backoff)
+    visible: timedelta = timedelta(milliseconds=20)  # a put shows in its partition within it
+    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
+    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
+    grace: timedelta = timedelta(seconds=20)  # to work off what was accepted when we leave
+
+
+class Learner:
+    """Implements ports.Learns. Entering takes up what the journal holds from before; leaving works off what
+    was accepted, extraction included, for *grace* at most; the rest stays in the journal.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sessions: Sessions,
+        keeps: KeepsMemories,
+        embedder: Embeds,
+        coordination: Coordination,
+        limits: LearnLimits,
+        metrics: Metrics,
+        *,
+        extractor: Extracts | None,  # None: no facts are extracted
+        reconciler: Reconciles,
+        now: Now,
+        chance: Chance,
+        judged: Callable[[Turn, datetime], Sequence[Judged]] = judge,
+    ) -> None:
+        self._journal = journal
+        self._sessions = sessions
+        self._keeps = keeps
+        self._embedder = embedder
+        self._coordination = coordination
+        self._limits = limits
+        self._metrics = metrics
+        self._extractor = extractor
+        self._reconciler = reconciler
+        self._now = now
+        self._chance = chance
+        self._judge = judged
+        self._remembering: Lanes[str] = Lanes(
+            "remember",
+            self._remember,
+            self._not_remembered,
+            at_once=limits.remembering,
+            together=limits.together,
+            in_vain=limits.overlaid,
+            backoff=limits.backoff,
+            chance=chance,
+        )
+        self._extracting: Lanes[tuple[str, ...]] = Lanes(
+            "extract",
+            self._extract,
+            self._not_extracted,
+            at_once=limits.extracting,
+            together=1,
+            in_vain=limits.overlaid,
+            backoff=limits.backoff,
+            chance=chance,
+        )
+        self._gatherings = Gatherings(self._extracting.add, batch=limits.batch, idle=limits.idle)
+        self._accepting: set[asyncio.Task[Stored]] = set()
+        self._unsettled: dict[Owner, set[object]] = {}
+        self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
+        self._last_words: set[str] = set()  # turns that end their session
+        self._background: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Event()
+        self._told = Stored.JOURNALLED
+
+    async def __aenter__(self) -> Self:
+        self._background = [
+            asyncio.create_task(self._take_up(), name="journal take-up"),
+            asyncio.create_task(self._look_after(), name="journal sweep"),
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        try:
+            async with asyncio.timeout(self._limits.grace.total_seconds()):
+                if self._accepting:
+                    await asyncio.wait(self._accepting)
+                await asyncio.gather(*self._background)
+                await self._remembering.finish()
+                self._gatherings.flush_all()
+                await self._extracting.finish()
+                await self._measure()
+        except TimeoutError:
+            log.warning("learn.drain_cut_short")
+        finally:
+            self._gatherings.close()
+            for task in [*self._background, *self._accepting]:
+                task.cancel()
+            await asyncio.gather(*self._background, *self._accepting, return_exceptions=True)
+            await self._remembering.stop()
+            await self._extracting.stop()
+            for owner in list(self._waiting):
+                self._release(owner)
+
+    # --- taking in -----------------------------------------------------------------------------------
+    async def accept(self, exchanged: Exchanged) -> Stored:
+        if self._closing.is_set():
+            return self._tell(Stored.JOURNAL_FAILED)
+        if len(self._accepting) >= self._limits.accepting:
+            return self._tell(Stored.PROCESS_LIMIT)
+        # A task of our own: whoever called may be cancelled by Envoy, the turn is kept all the same.
+        task = asyncio.create_task(self._journalled(exchanged), name="journal append")
+        owner = exchanged.caller.owner
+        self._accepting.add(task)
+        self._unsettled.setdefault(owner, set()).add(task)
+        task.add_done_callback(lambda done: self._accepted(owner, done))
+        await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
+        return self._outcome(task) if task.done() else Stored.JOURNAL_LATE
+
+    async def settled(self, caller: Caller) -> None:
+        owner = caller.owner
+        if owner not in self._unsettled:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, []).append(waiter)
+        await waiter
+
+    async def end_session(self, caller: Caller) -> None:
+        """Facts of this session, or of all the caller's when none is named, are extracted now."""
+        await self.settled(caller)
+        self._gatherings.flush(caller.owner, caller.session)
+
+    async def _journalled(self, exchanged: Exchanged) -> Stored:
+        placed = await self._sessions.place(exchanged)
+        turn = placed.turn
+        stored, noted = await asyncio.gather(
+            self._journal.append(turn), self._sessions.note(placed), return_exceptions=True
+        )
+        if isinstance(noted, MemoryExtprocError):
+            # The turn is safe; its successor may begin a session of its own.
+            log.warning("session.not_noted", error=type(noted).__name__)
+        elif isinstance(noted, BaseException):
+            raise noted
+        if isinstance(stored, BaseException):
+            raise stored
+        if stored is Stored.JOURNALLED:
+            if exchanged.ends_session:
+                self._last_words.add(turn.id)
+            self._to_remember(turn.owner, turn.id)
+        elif exchanged.ends_session:
+            self._gatherings.flush(turn.owner, turn.session)
+        return stored
+
+    def _accepted(self, owner: Owner, task: asyncio.Task[Stored]) -> None:
+        self._accepting.discard(task)
+        self._settle(owner, [task])
+        if not task.cancelled() and (error := task.exception()):
+            log.error("journal.failed", error=type(error).__name__)
+
+    def _outcome(self, task: asyncio.Task[Stored]) -> Stored:
+        failed = task.cancelled() or task.exception() is not None
+        return self._tell(Stored.JOURNAL_FAILED if failed else task.result())
+
+    def _tell(self, stored: Stored) -> Stored:
+        """Logs when it begins to go wrong and when it is well again; the metric counts each."""
+        if stored in _GONE_WRONG and stored is not self._told:
+            log.error("journal.refuses", outcome=stored.value)
+            self._told = stored
+        elif stored is Stored.JOURNALLED and self._told in _GONE_WRONG:
+            log.info("journal.accepts")
+            self._told = stored
+        return stored
+
+    def _to_remember(self, owner: Owner, turn_id: str) -> None:
+        if self._remembering.add(owner, turn_id):
+            self._unsettled.setdefault(owner, set()).add(turn_id)
+
+    def _settle(self, owner: Owner, what: Sequence[object]) -> None:
+        unsettled = self._unsettled.get(owner)
+        if unsettled is None:
+            return
+        unsettled.difference_update(what)
+        if not unsettled:
+            self._release(owner)
+
+    def _release(self, owner: Owner) -> None:
+        self._unsettled.pop(owner, None)
+        for waiter in self._waiting.pop(owner, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- step 1: messages ----------------------------------------------------------------------------
+    async def _remember(self, owner: Owner, turn_ids: Sequence[str]) -> None:
+        # Whatever comes of it, nobody waits longer than for the first attempt; and no longer than until the
+        # partition shows the rows, which it does before the store has them.
+        try:
+            epoch = await self._coordination.epoch(owner)
+            entries = await self._journal.get(turn_ids)
+            fresh = [entry for entry in entries if not entry.stored]
+            judged = [(entry, self._judge(entry.turn, self._now())) for entry in fresh]
+            rows = await self._embedded([one for _, both in judged for one in both])
+            await self._still_in(epoch, owner)
+            if rows:
+                shown = asyncio.get_running_loop().call_later(
+                    self._limits.visible.total_seconds(), self._settle, owner, turn_ids
+                )
+                try:
+                    await self._keeps.put(owner, rows)
+                finally:
+                    shown.cancel()
+            if unsaid := [memory_id for entry, both in judged for memory_id in _unsaid(entry, both)]:
+                await self._keeps.delete(owner, unsaid)
+            await self._journal.mark_stored(fresh)
+        finally:
+            self._settle(owner, turn_ids)
+        for _, both in judged:
+            for one in both:
+                self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
+        await self._hand_on(entries)
+
+    async def _embedded(self, judged: Sequence[Judged]) -> list[Embedded]:
+        memories = [one.memory for one in judged if one.memory is not None]
+        if not memories:
+            return []
+        vectors = await self._embedder.embed([memory.content for memory in memories])
+        made_by = self._embedder.fingerprint
+        return [
+            Embedded(replace(memory, embed_model=made_by), vector)
+            for memory, vector in zip(memories, vectors, strict=True)
+        ]
+
+    async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
+        if self._extractor is None:
+            await self._journal.mark_learned(entries)
+            return
+        for entry in entries:
+            self._gather(entry.turn)
+
+    def _gather(self, turn: Turn) -> None:
+        last = turn.id in self._last_words
+        self._last_words.discard(turn.id)
+        self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
+
+    async def _not_remembered(self, _: Owner, turn_id: str, error: Exception) -> bool:
+        return await self._count_failure([turn_id], error)
+
+    async def _count_failure(self, turn_ids: Sequence[str], error: Exception) -> bool:
+        """Whether all of them are done with: dead letters, or no longer in the journal."""
+        done = True
+        for entry in await self._journal.get(turn_ids):
+            dead = entry.attempts + 1 >= self._limits.attempts
+            await self._journal.mark_failed(entry, type(error).__name__, dead=dead)
+            done = done and dead
+        return done
+
+    # --- step 2: facts -------------------------------------------------------------------------------
+    async def _extract(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
+        for turn_ids in batches:
+            epoch = await self._coordination.epoch(owner)
+            entries = await self._journal.get(turn_ids)
+            if not entries or self._extractor is None:
+                continue
+            turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
+            facts = await self._extractor.extract(turns)
+            await self._still_in(epoch, owner)
+            await self._reconciler.apply(owner, facts, turns)
+            await self._journal.mark_learned(entries)
+
+    async def _not_extracted(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
+        if len(turn_ids) > 1:  # one of them is at fault: each is tried by itself
+            for turn_id in turn_ids:
+                self._extracting.add(owner, (turn_id,))
+            return True
+        return await self._count_failure(turn_ids, error)
+
+    async def _still_in(self, epoch: int, owner: Owner) -> None:
+        """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
+        if await self._coordination.epoch(owner) != epoch:
+            raise TryLaterError("the owner was forgotten while we worked")
+
+    # --- the journal ---------------------------------------------------------------------------------
+    async def _take_up(self) -> None:
+        """Queues what an earlier process left behind, once; waits while the journal cannot be read."""
+        failures, after, more = 0, "", True
+        while more:
+            try:
+                page = await self._journal.pending(_PAGE, after=after)
+                await self._hand_on([entry for entry in page if entry.stored])
+            except MemoryExtprocError as error:
+                failures += 1
+                log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
+                if await self._closed_within(self._limits.backoff.seconds(failures, self._chance())):
+                    return
+                continue
+            for entry in page:
+                after = entry.place
+                if not entry.stored:
+                    self._to_remember(entry.turn.owner, entry.turn.id)
+            more = len(page) == _PAGE
+
+    async def _look_after(self) -> None:
+        while True:
+            await self._measure()
+            if await self._closed_within(self._limits.sweep.total_seconds()):
+                return
+
+    async def _measure(self) -> None:
+        now = self._now()
+        try:
+            await self._journal.erase_learned(now - self._limits.retention)
+            depth = await self._journal.depth()
+        except MemoryExtprocError as error:
+            log.warning("journal.not_swept", error=type(error).__name__)
+            return
+        age = (now - depth.oldest).total_seconds() if depth.oldest else 0.0
+        self._metrics.journal_depth.set(depth.turns)
+        self._metrics.journal_dead.set(depth.dead)
+        self._metrics.journal_oldest_seconds.set(max(0.0, age))
+
+    async def _closed_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
+    """Ids of messages that an earlier answer of this turn left and that this one does not renew."""
+    if not entry.replaced:
+        return []
+    kept = {one.memory.id for one in judged if one.memory is not None}
+    return [memory_id for memory_id in (message_id(entry.turn, n) for n in (0, 1)) if memory_id not in kept]
