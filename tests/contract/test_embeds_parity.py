@@ -14,7 +14,7 @@ from memory_extproc.inference.model_source import DEFAULT_WEIGHTS_SHA256
 from memory_extproc.inference.onnx_embedder import OnnxModel, open_onnx_embedder
 from memory_extproc.model import Matrix
 
-REFERENCE = Path(__file__).parents[2] / "reference"
+REFERENCE = Path(__file__).parents[1] / "reference"
 ONE_BY_ONE = 1  # tokens in a batch: every text goes alone
 
 
