@@ -1,0 +1,159 @@
+"""`memory-extproc envoy-config`: the Envoy configuration that works with this sidecar's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings import Settings, load
+from memory_extproc.settings.values import split_address
+from memory_extproc.wire.envoy_config_options import (
+    ClientTls,
+    EnvoyOptions,
+    IdentityMode,
+    Upstream,
+    Verified,
+)
+
+T = TypeVar("T")
+ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio"]
+
+
+def envoy_config(
+    *,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="the sidecar's configuration")] = None,
+    upstream: Annotated[str, typer.Option(help="the LLM: http(s)://host:port")] = "http://127.0.0.1:8000",
+    shape: Annotated[
+        ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")
+    ] = "bootstrap",
+    listen: Annotated[str, typer.Option(help="where Envoy listens")] = "0.0.0.0:8888",
+    admin_port: Annotated[int, typer.Option(help="of Envoy's admin page, on loopback")] = 9901,
+    identity: Annotated[
+        IdentityMode,
+        typer.Option(help="strip: clients cannot name themselves; trust: they do; jwt: Envoy verifies a token"),
+    ] = IdentityMode.STRIP,
+    sidecar: Annotated[
+        str, typer.Option(help="as Envoy reaches it, if not at listen.ext_proc; name.namespace:port in Kubernetes")
+    ] = "",
+    sidecar_client_cert: Annotated[str, typer.Option(help="with tls: Envoy's certificate, PEM")] = "",
+    sidecar_client_key: Annotated[str, typer.Option(help="with tls: its key, PEM")] = "",
+    sidecar_ca: Annotated[str, typer.Option(help="with tls: authorities of the sidecar's certificate, PEM")] = "",
+    jwt_issuer: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
+    jwt_audience: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
+    jwks_url: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
+    jwks_file: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
+    gateway: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")] = "llm",
+    namespace: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")] = "default",
+) -> None:
+    """Write Envoy configuration that works with the sidecar's own, as YAML."""
+    with faults_to_exit():
+        settings = load(config, os.environ)
+        address = sidecar or reachable(settings.listen.ext_proc)
+        faults: list[str] = []
+        options = EnvoyOptions(
+            sidecar=address,
+            upstream=_asked(faults, "--upstream", parse_upstream, upstream) or Upstream("", 0, tls=False),
+            listen=_asked(faults, "--listen", split_address, listen) or ("", 0),
+            admin_port=admin_port,
+            identity=identity,
+            user_header=settings.identity.user_header,
+            tenant_header=settings.identity.tenant_header,
+            message_timeout=settings.message_timeout,
+            health_interval=settings.envoy.health_interval,
+            route_timeout=settings.envoy.route_timeout,
+            idle_timeout=settings.envoy.idle_timeout,
+            request_body=settings.limits.request_body,
+            streams=settings.limits.streams,
+            metadata_namespaces=namespaces(settings),
+            verified=_verified(faults, settings, identity, (jwt_issuer, jwt_audience, jwks_url, jwks_file)),
+            client_tls=_client_tls(
+                faults, settings, address, (sidecar_client_cert, sidecar_client_key, sidecar_ca)
+            ),
+        )
+        if not address.startswith("unix:"):
+            _asked(faults, "--sidecar", split_address, address)
+        if faults:
+            raise ConfigurationError(faults)
+        from memory_extproc.wire.envoy_config_shapes import Shape, render  # noqa: PLC0415 - a third of a second
+
+        typer.echo(render(options, Shape(shape), gateway=gateway, namespace=namespace), nl=False)
+    if identity is IdentityMode.TRUST:
+        typer.echo("WARNING: with --identity trust whoever reaches Envoy can name any caller", err=True)
+
+
+def _asked(faults: list[str], option: str, parse: Callable[[str], T], text: str) -> T | None:
+    """What *parse* makes of *text*; None, and one more fault, when it cannot."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        faults.append(f"{option}: {error}")
+        return None
+
+
+def parse_upstream(text: str) -> Upstream:
+    """`http://host`, `https://host:port`; a path would be lost, so it is refused. Raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("expected http://host:port or https://host:port")
+    if parts.path.strip("/") or parts.query or parts.username:
+        raise ValueError("expected host and port alone: clients' paths go on as they are")
+    secure = parts.scheme == "https"
+    return Upstream(parts.hostname, parts.port or (443 if secure else 80), tls=secure)
+
+
+def reachable(listening: str) -> str:
+    """Where an Envoy on the same machine reaches what listens there."""
+    if listening.startswith("unix:"):
+        return listening
+    host, port = split_address(listening)
+    return f"127.0.0.1:{port}" if host in {"0.0.0.0", "::"} else listening  # noqa: S104
+
+
+def namespaces(settings: Settings) -> tuple[str, ...]:
+    """The dynamic metadata that the sidecar is configured to read; Envoy forwards only what it is told to."""
+    places = (settings.identity.metadata, settings.identity.metadata_tenant)
+    named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)
+    return tuple(dict.fromkeys(name for name in named if name))
+
+
+def _verified(
+    faults: list[str], settings: Settings, identity: IdentityMode, given: tuple[str, str, str, str]
+) -> Verified | None:
+    if identity is not IdentityMode.JWT:
+        return None
+    ours = settings.identity.jwt
+    issuer, audience, url, file = given
+    issuer, audience = issuer or ours.issuer, audience or ours.audience
+    if not (url or file):
+        url, file = ours.jwks_url, ours.jwks_file
+    for option, value in (("--jwt-issuer", issuer), ("--jwt-audience", audience), ("--jwks-url", url or file)):
+        if not value:
+            faults.append(f"{option}: --identity jwt needs it, here or in identity.jwt")
+    if url and file:
+        faults.append("--jwks-url: --jwks-file is given too: keep one")
+    return Verified(
+        issuer=issuer,
+        audience=audience,
+        jwks_url=url,
+        jwks_file=file,
+        user_claim=ours.user_claim,
+        tenant_claim=ours.tenant_claim,
+    )
+
+
+def _client_tls(
+    faults: list[str], settings: Settings, address: str, given: tuple[str, str, str]
+) -> ClientTls | None:
+    cert, key, authorities = given
+    if not settings.tls.given:
+        return None
+    named = zip(("--sidecar-client-cert", "--sidecar-client-key", "--sidecar-ca"), given, strict=True)
+    faults += [f"{option}: the sidecar asks for mutual TLS" for option, value in named if not value]
+    return ClientTls(cert, key, authorities, server_name=address.rpartition(":")[0].strip("[]"))
