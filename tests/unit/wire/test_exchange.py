@@ -1,0 +1,415 @@
+"""Scripts: events in, replies out, what was learned."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.model import Caller, Message, Origin, Outcome, Owner, Role, Stored
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.wire.admission import Admission, Admitted, Declined
+from memory_extproc.wire.background import Background
+from memory_extproc.wire.canned import RecordedTurns
+from memory_extproc.wire.enrich import Enriched, Heard
+from memory_extproc.wire.events import (
+    PASS,
+    Event,
+    Headers,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from memory_extproc.wire.exchange import TRANSITIONS, Exchange, OutOfOrderError, Phase, Terms, Workshop
+from memory_extproc.wire.held import HeldBytes
+from memory_extproc.wire.identity import Identity, IdentityOptions
+from tests.fixtures.sidecar import NOON, wire_options
+
+ANN = Caller(Owner("", "ann"))
+CHAT = RequestHeaders(
+    Headers(
+        [
+            (":method", "POST"),
+            (":path", "/v1/chat/completions"),
+            ("content-type", "application/json"),
+            ("x-authz-user-id", "ann"),
+            ("x-memory-retrieve", "force"),
+        ]
+    ),
+    last=False,
+)
+GET = RequestHeaders(Headers([(":method", "GET"), (":path", "/v1/models"), ("x-memory-store", "skip")]), last=True)
+BODY = RequestBody(b"{}", last=True)
+OK = ResponseHeaders(Headers([(":status", "200"), ("content-type", "application/json")]), last=False)
+ANSWER = b'{"id": "c1", "choices": [{"index": 0, "message": {"content": "Ten."}, "finish_reason": "stop"}]}'
+
+
+def heard(**changes: Any) -> Heard:
+    fields: dict[str, Any] = {
+        "caller": ANN,
+        "store": True,
+        "history": (Message(Role.USER, "hello"),),
+        "asked": "how much?",
+        "origin": Origin(dialect="chat_completions"),
+        "previous_response_id": "",
+        "ends_session": False,
+        "injected": ("a fact",),
+    }
+    return Heard(**{**fields, **changes})
+
+
+USED = Enriched(outcome=Outcome.USED, body=b'{"new": 1}', count=2, path="hybrid", heard=heard())
+
+
+class Told:
+    """An enricher that gives what a test says. Keeps the bodies it saw."""
+
+    def __init__(self, enriched: Enriched | Exception) -> None:
+        self.enriched = enriched
+        self.bodies: list[bytes] = []
+
+    async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched:
+        self.bodies.append(body)
+        if isinstance(self.enriched, Exception):
+            raise self.enriched
+        return self.enriched
+
+
+class Bench:
+    """One exchange with everything around it in plain sight."""
+
+    def __init__(self, enriched: Enriched | Exception = USED, terms: Terms | None = None, **options: Any) -> None:
+        self.metrics = Metrics(CollectorRegistry(), "test")
+        self.learns = RecordedTurns(options.pop("stored", Stored.JOURNALLED), options.pop("before", None))
+        self.held = HeldBytes(options.pop("process_bytes", 1_000_000), self.metrics)
+        self.enriches = Told(enriched)
+        self.background = Background(self.metrics, grace=timedelta(seconds=1))
+        wire = wire_options(**options)
+        shop = Workshop(
+            admits=Admission(wire, Identity(IdentityOptions())),
+            enriches=self.enriches,
+            learns=self.learns,
+            held=self.held,
+            background=self.background,
+            metrics=self.metrics,
+            now=lambda: NOON,
+            answer_bytes=wire.answer_bytes,
+            last_reply_waits=timedelta(milliseconds=20),
+        )
+        self.exchange = Exchange(shop, terms or Terms())
+
+    async def play(self, *events: Event) -> list[Reply]:
+        """All replies; the exchange is left as when its stream ends after these events."""
+        replies = [reply for event in events for reply in await self.exchange.handle(event)]
+        await self.exchange.leave()
+        await self.background.__aexit__()
+        return replies
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"memory_extproc_{name}_total", labels) or 0.0
+
+    def outcome(self, outcome: Outcome, dialect: str = "chat_completions") -> float:
+        return self.count("exchanges", dialect=dialect, outcome=outcome.value)
+
+
+async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
+    bench = Bench()
+    replies = await bench.play(
+        CHAT, BODY, OK, ResponseBody(ANSWER[:20], last=False), ResponseBody(ANSWER[20:], last=True)
+    )
+    assert replies == [
+        Reply(remove_headers=("x-memory-retrieve",)),
+        Reply(body=b'{"new": 1}'),
+        Reply(
+            set_headers=(
+                ("x-memory-status", "used;n=2;path=hybrid"),
+                ("cache-control", "private, no-store"),
+            )
+        ),
+        PASS,
+        PASS,
+    ]
+    (exchanged,) = bench.learns.exchanged
+    assert (exchanged.asked, exchanged.answered, exchanged.response_id) == ("how much?", "Ten.", "c1")
+    assert exchanged.injected == ("a fact",)
+    assert bench.count("turns", outcome="journalled") == 1
+    assert bench.outcome(Outcome.USED) == 1
+    assert bench.held.held == 0
+
+
+async def test_a_request_that_is_not_ours_ends_at_its_headers() -> None:
+    bench = Bench()
+    assert await bench.play(GET) == [Reply(remove_headers=("x-memory-store",), ends=True)]
+    assert bench.outcome(Outcome.NOT_CHAT, "none") == 1
+
+
+async def test_a_buffered_body_is_whole_whatever_its_end_flag_says() -> None:
+    bench = Bench()
+    replies = await bench.play(CHAT, RequestBody(b"{}", last=False), RequestTrailers(), OK)
+    assert replies[1].body == b'{"new": 1}'
+    assert bench.enriches.bodies == [b"{}"]
+
+
+async def test_an_unpacked_body_goes_out_without_its_encoding() -> None:
+    bench = Bench(Enriched(outcome=Outcome.OPTED_OUT, body=b"{}", unpacked=True))
+    replies = await bench.play(CHAT, BODY)
+    assert replies[1] == Reply(body=b"{}", remove_headers=("content-encoding",))
+
+
+async def test_an_exchange_without_a_block_may_be_cached() -> None:
+    bench = Bench(Enriched(outcome=Outcome.EMPTY))
+    replies = await bench.play(CHAT, BODY, OK)
+    assert replies[2] == Reply(set_headers=(("x-memory-status", "empty"),), ends=True)
+
+
+async def test_an_answer_that_begins_before_the_request_is_whole_teaches_nothing() -> None:
+    bench = Bench()
+    early = ResponseHeaders(Headers([(":status", "413")]), last=False)
+    assert await bench.play(CHAT, early) == [Reply(remove_headers=("x-memory-retrieve",)), Reply(ends=True)]
+    assert bench.outcome(Outcome.ABANDONED) == 1
+    assert bench.learns.exchanged == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "fate"),
+    [
+        ([(":status", "500"), ("content-type", "application/json")], "not_ok"),
+        ([(":status", "429"), ("content-type", "application/json")], "not_ok"),
+        ([(":status", "200"), ("content-type", "text/html")], "unreadable"),
+        ([(":status", "200")], "unreadable"),
+        (
+            [(":status", "200"), ("content-type", "application/json"), ("content-encoding", "rot13")],
+            "unreadable",
+        ),
+    ],
+)
+async def test_an_answer_that_cannot_be_learned_passes_without_us(
+    headers: list[tuple[str, str]], fate: str
+) -> None:
+    bench = Bench()
+    replies = await bench.play(CHAT, BODY, ResponseHeaders(Headers(headers), last=False))
+    assert replies[-1].ends
+    assert bench.count("turns", outcome=fate) == 1
+    assert bench.held.held == 0
+
+
+async def test_an_answer_without_a_body_is_closed_at_its_headers() -> None:
+    bench = Bench()
+    replies = await bench.play(CHAT, BODY, ResponseHeaders(OK.headers, last=True))
+    assert bench.exchange.phase is Phase.CLOSED
+    assert replies[-1].set_headers[0] == ("x-memory-status", "used;n=2;path=hybrid")
+    assert bench.learns.exchanged == []
+
+
+async def test_what_the_dialect_saw_end_is_learned_though_no_end_flag_came() -> None:
+    """Envoy keeps trailers to itself by default, and the last chunk before them has no flag."""
+    bench = Bench()
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=False))
+    assert len(bench.learns.exchanged) == 1
+
+
+async def test_trailers_end_an_answer() -> None:
+    bench = Bench()
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=False), ResponseTrailers())
+    assert bench.exchange.phase is Phase.CLOSED
+    assert len(bench.learns.exchanged) == 1
+
+
+@pytest.mark.parametrize("chunks", [[], [ANSWER[:30]]])
+async def test_an_answer_cut_off_is_not_learned(chunks: list[bytes]) -> None:
+    bench = Bench()
+    await bench.play(CHAT, BODY, OK, *(ResponseBody(chunk, last=False) for chunk in chunks))
+    assert bench.learns.exchanged == []
+    assert bench.count("turns", outcome="cut_off") == 1
+    assert bench.held.held == 0
+
+
+async def test_an_error_in_a_200_is_not_learned() -> None:
+    bench = Bench()
+    await bench.play(CHAT, BODY, OK, ResponseBody(b'{"error": {"message": "no"}}', last=True))
+    assert bench.count("turns", outcome="not_ok") == 1
+
+
+async def test_a_refusal_is_learned_without_the_refused_answer() -> None:
+    refused = b'{"choices": [{"index": 0, "message": {"refusal": "No."}, "finish_reason": "stop"}]}'
+    bench = Bench()
+    await bench.play(CHAT, BODY, OK, ResponseBody(refused, last=True))
+    assert [exchanged.answered for exchanged in bench.learns.exchanged] == [""]
+
+
+async def test_what_is_not_to_be_stored_is_not_even_watched() -> None:
+    bench = Bench(Enriched(outcome=Outcome.EMPTY, heard=heard(store=False)))
+    replies = await bench.play(CHAT, BODY, OK)
+    assert replies[-1].ends
+    assert bench.count("turns", outcome="not_asked") == 1
+
+
+@pytest.mark.parametrize(("store", "ended"), [(True, []), (False, [ANN])])
+async def test_the_end_of_a_session_is_told_once_by_the_turn_or_by_itself(store: bool, ended: list[Caller]) -> None:
+    bench = Bench(Enriched(outcome=Outcome.EMPTY, heard=heard(store=store, ends_session=True)))
+    events: list[Event] = [CHAT, BODY, OK]
+    if store:
+        events.append(ResponseBody(ANSWER, last=True))
+    await bench.play(*events)
+    assert bench.learns.ended == ended
+    assert [exchanged.ends_session for exchanged in bench.learns.exchanged] == [True] * store
+
+
+async def test_an_answer_above_the_limit_passes_and_is_dropped() -> None:
+    bench = Bench(answer_bytes=100)
+    big = ResponseBody(b" " * 60, last=False)
+    replies = await bench.play(CHAT, BODY, OK, big, big, ResponseBody(b"", last=True))
+    assert replies[3:] == [PASS, PASS, PASS]
+    assert bench.count("turns", outcome="capture_limit") == 1
+    assert bench.held.held == 0
+
+
+async def test_without_memory_for_an_answer_it_is_not_learned() -> None:
+    bench = Bench(process_bytes=100)
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
+    assert bench.count("turns", outcome="process_limit") == 1
+    assert bench.held.held == 0
+
+
+async def test_without_memory_for_a_request_it_passes_as_overloaded() -> None:
+    bench = Bench(process_bytes=1)
+    replies = await bench.play(CHAT, BODY, OK)
+    assert replies[1] is PASS
+    assert replies[2].set_headers == (("x-memory-status", "overloaded"),)
+    assert bench.enriches.bodies == []
+
+
+async def test_a_mode_in_which_bodies_cannot_be_changed_is_left_at_the_headers() -> None:
+    bench = Bench(terms=Terms(sends_body=False))
+    assert await bench.play(CHAT) == [Reply(remove_headers=("x-memory-retrieve",), ends=True)]
+    assert bench.outcome(Outcome.UNAVAILABLE) == 1
+
+
+async def test_a_fault_is_counted_as_unavailable() -> None:
+    bench = Bench(RuntimeError("a bug"))
+    await bench.exchange.handle(CHAT)
+    with pytest.raises(RuntimeError):
+        await bench.exchange.handle(BODY)
+    await bench.exchange.leave(faulty=True)
+    assert bench.outcome(Outcome.UNAVAILABLE) == 1
+    assert bench.held.held == 0
+
+
+async def test_in_observability_mode_a_body_in_pieces_is_put_together() -> None:
+    bench = Bench(terms=Terms(watching=True))
+    await bench.play(CHAT, RequestBody(b"{", last=False), RequestBody(b"}", last=True), OK)
+    assert bench.enriches.bodies == [b"{}"]
+
+
+async def test_in_observability_mode_trailers_make_a_body_whole() -> None:
+    bench = Bench(terms=Terms(watching=True))
+    await bench.play(CHAT, RequestBody(b"{}", last=False), RequestTrailers(), OK)
+    assert bench.enriches.bodies == [b"{}"]
+
+
+async def test_the_last_reply_does_not_wait_for_ever() -> None:
+    release = asyncio.Event()
+
+    async def held_up() -> None:
+        await release.wait()
+
+    bench = Bench(before=held_up)
+    for event in (CHAT, BODY, OK, ResponseBody(ANSWER, last=True)):
+        await bench.exchange.handle(event)
+    assert bench.learns.exchanged == []
+    release.set()
+    await bench.learns.wait_for(1)
+    await bench.exchange.leave()
+    assert len(bench.learns.exchanged) == 1
+
+
+async def test_a_handler_cancelled_at_the_last_chunk_still_learns() -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def held_up() -> None:
+        started.set()
+        await release.wait()
+
+    bench = Bench(before=held_up)
+    for event in (CHAT, BODY, OK):
+        await bench.exchange.handle(event)
+    last = asyncio.ensure_future(bench.exchange.handle(ResponseBody(ANSWER, last=True)))
+    await started.wait()
+    last.cancel()
+    await asyncio.gather(last, return_exceptions=True)
+    release.set()
+    await bench.learns.wait_for(1)
+
+
+EVENTS = st.sampled_from(
+    [
+        CHAT,
+        GET,
+        RequestBody(b"{}", last=False),
+        BODY,
+        RequestTrailers(),
+        OK,
+        ResponseHeaders(Headers([(":status", "500")]), last=False),
+        ResponseHeaders(OK.headers, last=True),
+        ResponseBody(ANSWER, last=False),
+        ResponseBody(b"", last=True),
+        ResponseBody(ANSWER, last=True),
+        ResponseTrailers(),
+    ]
+)
+
+
+@given(st.lists(EVENTS, max_size=12), st.booleans())
+def test_any_order_of_messages_is_answered_once_each_or_refused_unchanged(
+    events: list[Event], watching: bool
+) -> None:
+    async def play() -> None:
+        bench = Bench(terms=Terms(watching=watching))
+        for event in events:
+            before = bench.exchange.phase
+            last = event.last or (isinstance(event, RequestBody) and not watching)
+            if (before, type(event), last) in TRANSITIONS:
+                assert len(await bench.exchange.handle(event)) == 1
+            else:
+                with pytest.raises(OutOfOrderError):
+                    await bench.exchange.handle(event)
+                assert bench.exchange.phase is before
+        await bench.exchange.leave()
+        await bench.exchange.leave()
+        await bench.background.__aexit__()
+        assert len(bench.learns.exchanged) <= 1
+        assert bench.held.held == 0
+        counted = [
+            sample.value
+            for metric in bench.metrics.exchanges.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total")
+        ]
+        assert sum(counted) == 1
+
+    asyncio.run(play())
+
+
+def test_nothing_follows_the_end() -> None:
+    assert not [step for step in TRANSITIONS if step[0] is Phase.CLOSED]
+
+
+def test_only_a_response_can_begin_early() -> None:
+    """Every phase before the response takes its headers; no other message may skip a phase."""
+    for phase in (Phase.OPENED, Phase.REQUEST, Phase.UPSTREAM):
+        assert TRANSITIONS[phase, ResponseHeaders, False] is Phase.RESPONSE
+        assert (phase, ResponseBody, True) not in TRANSITIONS
+
+
+def test_declined_is_the_word_of_admission() -> None:
+    admission = Admission(wire_options(), Identity(IdentityOptions()))
+    assert admission.admit(GET) == Declined(Outcome.NOT_CHAT)
