@@ -20,7 +20,7 @@ from memory_extproc.errors import BadBodyError
 # The wire bounds what it keeps of an answer; this bounds us when nobody does.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
-_THOUGHT = re.compile(r"\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
+_THOUGHT = re.compile(r"\s*+<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -47,10 +47,10 @@ class Account:
 
     def text(self) -> str:
         """The parts in order: those of one message run on, messages stand on lines of their own."""
-        messages: dict[int, str] = {}
+        messages: dict[int, list[str]] = {}
         for message, part in sorted(self.parts):
-            messages[message] = messages.get(message, "") + "".join(self.parts[message, part])
-        return "\n".join(messages.values())
+            messages.setdefault(message, []).extend(self.parts[message, part])
+        return "\n".join(map("".join, messages.values()))
 
 
 class Reads(Protocol):
@@ -62,20 +62,23 @@ class Reads(Protocol):
         """*name* is the event's own, "" without one. Events with data of [DONE] never come here."""
 
 
-def reader(content_type: str, dialect: Reads) -> ReadsAnswer | None:
-    """A reader for this content type; None unless it is JSON or an event stream."""
+def reader(content_type: str, dialect: Reads, limit: int = MAX_ANSWER_BYTES) -> ReadsAnswer | None:
+    """A reader for this content type; None unless it is JSON or an event stream. An answer of more than
+    *limit* bytes is not complete."""
     media = content_type.partition(";")[0].strip().lower()
     if media == "text/event-stream":
-        return EventReader(dialect)
+        return EventReader(dialect, limit)
     if media == "application/json" or (media.startswith("application/") and media.endswith("+json")):
-        return DocumentReader(dialect)
+        return DocumentReader(dialect, limit)
     return None
 
 
 def _answer(account: Account) -> Answer:
+    text = account.text()
+    # Servers without a reasoning parser leave the model's thoughts in front of its answer.
+    thought = _THOUGHT.match(text)
     return Answer(
-        # Servers without a reasoning parser leave the model's thoughts in front of its answer.
-        text=_THOUGHT.sub("", account.text(), count=1) if account.parts else "",
+        text=text[thought.end() :] if thought else text,
         complete=account.complete,
         refused=account.refused,
         failed=account.failed,
@@ -88,8 +91,9 @@ def _answer(account: Account) -> Answer:
 class EventReader:
     """An answer that comes as server-sent events."""
 
-    def __init__(self, dialect: Reads) -> None:
+    def __init__(self, dialect: Reads, limit: int) -> None:
         self._dialect = dialect
+        self._limit = limit
         self._stream = EventStream()
         self._account = Account()
         self._seen = 0
@@ -101,7 +105,7 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> None:
         self._seen += len(chunk)
-        self._unreadable = self._unreadable or self._seen > MAX_ANSWER_BYTES
+        self._unreadable = self._unreadable or self._seen > self._limit
         if self._unreadable or self._account.ended:
             return
         try:
@@ -138,8 +142,9 @@ class EventReader:
 class DocumentReader:
     """An answer that comes as one JSON document."""
 
-    def __init__(self, dialect: Reads) -> None:
+    def __init__(self, dialect: Reads, limit: int) -> None:
         self._dialect = dialect
+        self._limit = limit
         self._body = bytearray()
         self._end = _DocumentEnd()
         self._too_long = False
@@ -149,7 +154,7 @@ class DocumentReader:
         return self._end.seen
 
     def feed(self, chunk: bytes) -> None:
-        if len(self._body) + len(chunk) > MAX_ANSWER_BYTES:
+        if len(self._body) + len(chunk) > self._limit:
             self._too_long = True
             self._body.clear()
         if not self._too_long:

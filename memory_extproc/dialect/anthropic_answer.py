@@ -12,9 +12,6 @@ class AnthropicAnswer:
     """The text blocks run on: citations cut one sentence into several. Thinking is not read."""
 
     def document(self, account: Account, document: Fields) -> None:
-        if document.get("type") == "error":
-            account.fail()
-            return
         _identify(account, document)
         content = document.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
@@ -37,8 +34,6 @@ class AnthropicAnswer:
                 _stop(account, delta.get("stop_reason") if isinstance(delta, dict) else None)
             case "message_stop":
                 account.ended = account.complete = True
-            case "error":
-                account.fail()
 
 
 def _identify(account: Account, message: Any) -> None:

@@ -25,6 +25,7 @@ class Profile:
 
 
 UNKNOWN = Profile(Form.USER_SUFFIX)
+_LONGEST_NAME = 256  # characters; names come from clients and are kept to find their profile again
 
 # "us.anthropic.claude-...": vendors as Amazon Bedrock writes them before a model's name.
 _VENDOR = re.compile(
@@ -33,9 +34,13 @@ _VENDOR = re.compile(
 )
 
 
-@lru_cache(maxsize=1024)
 def profile_for(model: str) -> Profile:
     """The profile of a model by the name a client calls it; UNKNOWN when none is on record."""
+    return _known(model) if len(model) <= _LONGEST_NAME else UNKNOWN
+
+
+@lru_cache(maxsize=1024)
+def _known(model: str) -> Profile:
     name = _bare(model)
     return next((profile for pattern, profile in _profiles() if pattern.match(name)), UNKNOWN)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -61,20 +61,20 @@ def value_end(body: bytes, at: int) -> int:
     """Where the value that begins at *at* ends."""
     if body[at : at + 1] not in _OPENING:
         return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
-    depth = 0
-    for bracket in _BRACKET.finditer(body, at):
-        depth += 1 if bracket[1] in _OPENING else -1
-        if depth == 0:
-            return bracket.end()
+    level = 0
+    for end, step in _brackets(body, at):
+        level += step
+        if level == 0:
+            return end
     raise ValueError("the value has no end: the body was not checked to be JSON")
 
 
 def depth(body: bytes) -> int:
     """How deep lists and objects nest at most, for any bytes; exact when they are JSON."""
-    deepest = now = 0
-    for bracket in _BRACKET.finditer(body):
-        now += 1 if bracket[1] in _OPENING else -1
-        deepest = max(deepest, now)
+    deepest = level = 0
+    for _, step in _brackets(body, 0):
+        level += step
+        deepest = max(deepest, level)
     return deepest
 
 
@@ -150,6 +150,18 @@ def without_lone_surrogates(body: bytes) -> bytes:
     UTF-8 and our decoder do not.
     """
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+
+
+def _brackets(body: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """The brackets outside of strings from *at* on: where each ends, and 1 for an opening one, else -1.
+
+    Matches are chained and never searched for: a search would start anew at every byte of what has no
+    bracket any more, and a client could make it quadratic with spaces.
+    """
+    match = _BRACKET.match
+    while bracket := match(body, at):
+        at = bracket.end()
+        yield at, 1 if bracket[1] in _OPENING else -1
 
 
 def _unquoted(name: bytes) -> str:
