@@ -28,6 +28,7 @@ class Fact:
     turn_id: str
     source: Source  # rules or llm
     version: str  # of the rules or the prompt that made it, kept with the memory
+    exclusive: bool = False  # only one value can hold at a time: a home, an employer, one trip's budget
     importance: float = 0.5  # 0 to 1
     confidence: float = 1.0  # 0 to 1
 

@@ -29,6 +29,7 @@ _OCCUPATION_ENDINGS = ("er", "or", "ist", "ian", "ant", "ect", "smith", "wright"
 _NOUN_PHRASE = re.compile(
     r"^(.*?)(?:\s+(?:at|for|in|with|from|on|by|who|working|based|specializing|of|and|turned)\b.*)?$"
 )
+_PREPOSITION = re.compile(r"\s+(?:for|of|to|in|at|on|with|from)\s+")
 _NOT_PLACES = re.compile(
     r"(?:a\s+(?:hurry|rush|mess|bubble|bind|meeting|call|way)|fear|peace|denial|doubt|trouble|the\s+(?:moment|middle|app|way|zone|mood|past|future|next|end))\b"
 )
@@ -71,6 +72,7 @@ class Checks:
         self._lasting = _whole(lists["lasting"])
         self._things = _whole(lists["things"])
         self._passing = _whole(lists["passing"])
+        self._events = frozenset(lists["events"].split("|"))
         self._secret = re.compile(rf"\b(?:{lists['secret']})\b")
         self._relation = _whole(rf"(?:\w+\s+)?(?:{lists['relations']})")
 
@@ -99,6 +101,11 @@ class Checks:
             "without": self._without,
             "own thing": self._own_thing,
         }
+
+    def is_event(self, thing: str) -> bool:
+        """Whether one has several of *thing*, told apart by their dates."""
+        *_, last = ["", *_head_of(thing).split()]
+        return last in self._events
 
     def head(self, value: str) -> str:
         """The noun that "two big cats" is about; the value itself where none is known."""
@@ -150,8 +157,7 @@ class Checks:
     def _own_thing(self, caught: Captured) -> bool:
         """Whether "my *thing* is *value*" will still be worth knowing tomorrow."""
         thing = fold(caught.groups.get("thing", ""))
-        head, _, _ = re.sub(r"\s+(?:for|of|to|in|at|on|with|from)\s+", "\0", thing).partition("\0")
-        bare = head.removeprefix("new ").removeprefix("current ")
+        bare = _head_of(thing).removeprefix("new ").removeprefix("current ")
         *_, last = ["", *bare.split()]
         if self._secret.search(thing) or not self.plain(caught) or _ABOUT_OTHERS.search(thing):
             return False
@@ -162,6 +168,11 @@ class Checks:
         if self._things.fullmatch(last):
             return re.match(r"(?:an?|the)\s+\w", caught.folded) is not None
         return _hard(caught.value) and not _IDLE.match(caught.folded)
+
+
+def _head_of(thing: str) -> str:
+    """ "flight" of "flight to Rome", "hawaii budget" of "Hawaii budget for May"; folded."""
+    return _PREPOSITION.split(fold(thing), maxsplit=1)[0]
 
 
 def _whole(alternatives: str) -> re.Pattern[str]:

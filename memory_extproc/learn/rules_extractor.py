@@ -52,6 +52,7 @@ class Rule:
     type: MemoryType
     importance: float
     value: str  # what the fact says of its attribute; empty: the words that were caught
+    exclusive: bool
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
 
@@ -106,15 +107,18 @@ class RulesExtractor:
             groups["thing"] = _spoken_of(groups["thing"], before, turn.injected)
         words = _words(groups, caught.value, self._checks)
         content = _BLANKS.sub(" ", rule.content.format_map(words)).strip()
+        attribute = rule.attribute.format_map(words)
+        several = not rule.update and self._checks.is_event(attribute)
         return Fact(
             content=content,
             type=rule.type,
             subject=words["Who"].lower(),
-            attribute=_BLANKS.sub(" ", rule.attribute.format_map(words)).strip().lower(),
+            attribute=_BLANKS.sub(" ", f"{attribute} {caught.value}" if several else attribute).strip().lower(),
             value=rule.value or caught.value or words.get("state", ""),
             turn_id=turn.id,
             source=Source.RULES,
             version=self._version,
+            exclusive=rule.exclusive and not several,
             importance=rule.importance,
             confidence=0.8,
         )
@@ -129,6 +133,7 @@ class RulesExtractor:
             turn_id=turn.id,
             source=Source.RULES,
             version=self._version,
+            exclusive=True,
             importance=0.7,
             confidence=0.8,
         )
@@ -146,6 +151,7 @@ def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
         type=MemoryType(entry.get("type", MemoryType.SEMANTIC)),
         importance=entry["importance"],
         value=entry.get("value", ""),
+        exclusive=entry.get("exclusive", False),
         update=entry.get("update", False),
         words=entry.get("words", {}),
     )
@@ -170,6 +176,7 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "object": f" {given.strip()}" if given else "",
         "to": f" to {value}" if value else "",
         "head": checks.head(value),
+        "sort": "date" if any(character.isdigit() for character in value) else "place",
         "does": _does(words.get("deed", "")),
         "does_value": _does(value),
         "without": _without(words),
