@@ -29,8 +29,8 @@ _SHARE = Meta(ge=0, le=1)
 
 _FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _FIRST_PERSON = re.compile(r"\A(?:i|i'm|i've|my|we|our)\b", re.IGNORECASE)
-_SPELLED = {word: str(number) for number, word in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve".split())}  # fmt: skip
+_NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
+_SPELLED = {word: str(number) for number, word in enumerate(tokens(_NUMBER_WORDS))}
 _log = log.logger(__name__)
 
 

@@ -16,10 +16,12 @@ _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _QUOTED_LINE = re.compile(r"(?m)^[ \t]*(?:>|\|).*$")
 # A request that hands a text over: everything behind it is that text.
 _HANDS_OVER = re.compile(
-    r"""(?ix)\b(?:translate|rewrite|re-write|proofread|correct|summari[sz]e|paraphrase|rephrase|edit|improve|polish|shorten
+    r"""(?ix)\b(?:translate|rewrite|re-write|proofread|correct|summari[sz]e|paraphrase|rephrase|edit|improve
+          |polish|shorten
         |analy[sz]e|review|explain|debug|classify|grade|parse|convert|complete|continue|fix
         |(?:write|tell|compose|create|draft)\s+(?:me\s+)?(?:an?|the|another)\s+\w+
-        |here(?:'s|\s+is|\s+are)|below\s+is|the\s+following|(?:this|my)\s+(?:email|text|letter|essay|article|document))
+        |here(?:'s|\s+is|\s+are)|below\s+is|the\s+following|(?:this|my)\s+(?:email|text|letter|essay|article
+        |document))
         \b[^\n.!?]{0,80}(?::|\n\s*\n)"""
 )
 _MAIL = re.compile(
@@ -27,57 +29,79 @@ _MAIL = re.compile(
 )
 # Told in play or in jest: nothing in the message can be trusted to be meant.
 _PLAYS = re.compile(
-    r"""(?x)\b(?:pretend|role-?\s?play\w*|act\s+(?:as|like)|imagine|suppose|supposing|hypothetical\w*|let'?s\s+(?:say|pretend|imagine|assume)
-        |assume\s+(?:that\s+)?(?:i|my|you)|in\s+this\s+(?:scenario|story|game)|in\s+(?:my|the)\s+(?:novel|story|game|book|screenplay|script)
+    r"""(?x)\b(?:pretend|role-?\s?play\w*|act\s+(?:as|like)|imagine|suppose|supposing|hypothetical\w*
+          |let'?s\s+(?:say|pretend|imagine|assume)
+        |assume\s+(?:that\s+)?(?:i|my|you)|in\s+this\s+(?:scenario|story|game)|in\s+(?:my|the)\s+(?:novel|story
+        |game|book|screenplay|script)
         |you\s+are\s+(?:an?|the|my)\b|you're\s+(?:an?|my)\b|your\s+name\s+is|my\s+character
-        |(?:just\s+)?(?:kidding|joking)|jk|lol|lmao|rofl|haha\w*|april\s+fool\w*|stell\s+dir\s+vor|angenommen|imaginons|imagina)\b|/s\s*$"""
+        |(?:just\s+)?(?:kidding|joking)|jk|lol|lmao|rofl|haha\w*|april\s+fool\w*|stell\s+dir\s+vor|angenommen
+        |imaginons|imagina)\b|/s\s*$"""
 )
 _QUOTED = re.compile(
-    r"\"[^\"\n]{2,}\"|\u201c[^\u201d\n]{2,}\u201d|\u201e[^\u201c\u201d\n]{2,}[\u201c\u201d]|\u00ab[^\u00bb\n]{2,}\u00bb|(?<!\w)['\u2018][^'\u2018\u2019\n]{3,}['\u2019](?!\w)"
+    r"\"[^\"\n]{2,}\"|\u201c[^\u201d\n]{2,}\u201d|\u201e[^\u201c\u201d\n]{2,}[\u201c\u201d]"
+    r"|\u00ab[^\u00bb\n]{2,}\u00bb|(?<!\w)['\u2018][^'\u2018\u2019\n]{3,}['\u2019](?!\w)"
 )
 _SHORT_QUOTE = 3  # words; "my cat is called 'Rex'" quotes a name, not a person
 _QUOTE_MARK = "\ufffc"
 
 _UNSURE = re.compile(
-    r"""(?x)\b(?:if|unless|would|wouldn't|i'd|we'd|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly|probably|wish\w*|hope|hoping
-        |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know|think|remember|believe)
-        |thinking\s+(?:of|about)|considering|almost|as\s+(?:if|though)|were\s+to|used\s+to|no\s+longer|anymore|once\s+(?:lived|worked)
-        |supposed\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls|vielleicht|w\u00fcrde|k\u00f6nnte|peut-\u00eatre|quiz\u00e1s?|tal\s+vez)\b
+    r"""(?x)\b(?:if|unless|would|wouldn't|i'd|we'd|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
+          |probably|wish\w*|hope|hoping
+        |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
+        |think|remember|believe)
+        |thinking\s+(?:of|about)|considering|almost|as\s+(?:if|though)|were\s+to|used\s+to|no\s+longer|anymore
+        |once\s+(?:lived|worked)
+        |supposed\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls|vielleicht|w\u00fcrde|k\u00f6nnte
+        |peut-\u00eatre|quiz\u00e1s?|tal\s+vez)\b
       |^\s*as\s+an?\b|^when(?:ever)?\b|\bsi\s+(?:je|yo)\b"""
 )
 _REPORTED = re.compile(
-    r"\b(?:said|says|saying|tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted|article|thinks|insists?"
+    r"\b(?:said|says|saying|tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
+    r"|article|thinks|insists?"
     r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b"
 )
 _CODE_LINE = re.compile(
-    r"[{};]\s*$|[=!]=|\w+\(.*\)\s*[;{]|^\s*(?:select|insert|update|delete|def|class|import|from|var|let|const)\s.*[=({]|^\s*select\b.*\bfrom\b|</?\w+>"
+    r"[{};]\s*$|[=!]=|\w+\(.*\)\s*[;{]|^\s*(?:select|insert|update|delete|def|class|import|from|var|let"
+    r"|const)\s.*[=({]|^\s*select\b.*\bfrom\b|</?\w+>"
 )
 
-_SUBJECTS = r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes|yo|mi|mis|me\s+llamo)\b"
+_SUBJECTS = (
+    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
+    r"|yo|mi|mis|me\s+llamo)\b"
+)
 _CONNECTORS = r"(?:and|but|so|because|since|while|although|though|plus|also|und|aber|et|mais|y|pero)"
 _CLAUSE = re.compile(
-    rf"\s*[,;:]\s*(?:{_CONNECTORS}\s+)?(?={_SUBJECTS})|\s+{_CONNECTORS}\s+(?={_SUBJECTS})|\s+[-\u2013\u2014]+\s+|\s*;\s*",
+    rf"\s*[,;:]\s*(?:{_CONNECTORS}\s+)?(?={_SUBJECTS})|\s+{_CONNECTORS}\s+(?={_SUBJECTS})|\s+[-\u2013\u2014]+\s+"
+    rf"|\s*;\s*",
     re.IGNORECASE,
 )
 _SHARED = re.compile(
-    r"\s*,?\s+(?:and|but)\s+(?=(?:really\s+|also\s+|now\s+|currently\s+)?(?:love|like|hate|prefer|work|live|speak|play|enjoy|dislike|can't|cannot|don't|never"
-    r"|have|own|use|drive|study|weigh|am|loves|likes|hates|prefers|works|lives|speaks|plays|has|is|studies|allergic)\b)",
+    r"\s*,?\s+(?:and|but)\s+(?=(?:really\s+|also\s+|now\s+|currently\s+)?(?:love|like|hate|prefer|work|live|speak"
+    r"|play|enjoy|dislike|can't|cannot|don't|never"
+    r"|have|own|use|drive|study|weigh|am|loves|likes|hates|prefers|works|lives|speaks|plays|has|is|studies"
+    r"|allergic)\b)",
     re.IGNORECASE,
 )
 _HEAD = re.compile(
-    r"^((?:i'm|i\s+am)\b(?=.*)|i\b|we\b|(?:my|our)\s+[\w' -]+?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
+    r"^((?:i'm|i\s+am)\b|i\b|we\b|(?:my|our)\s+[\w' -]+?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays"
+    r"|speaks)\b))",
     re.IGNORECASE,
 )
 _ASKING_TAIL = re.compile(
-    r"(?:\s*[,;\u2013\u2014-]\s*|\s+)(?:(?:so|and|but)\s+)?(?=(?:what|what's|how|how's|which|where|when|who|why|can|could|would|will|should|do|does|did|is|are|any|reicht"
+    r"(?:\s*[,;\u2013\u2014-]\s*|\s+)(?:(?:so|and|but)\s+)?(?=(?:what|what's|how|how's|which|where|when|who|why"
+    r"|can|could|would|will|should|do|does|did|is|are|any|reicht"
     r"|was|wie)\b[^,;]*\?)",
     re.IGNORECASE,
 )
 _OPENERS = re.compile(
-    r"""(?ix)^(?:(?:well|so|also|btw|by\ the\ way|actually|hi|hello|hey|yes|no|nope|yeah|yep|oh|ok|okay|and|but|fyi|just\ so\ you\ know|for\ context
-        |for\ (?:the\ record|reference|your\ information|background)|please|remember|note|keep\ in\ mind|don't\ forget|that|as\ i\ (?:said|mentioned)|now|to\ be\ clear|update|correction
-        |anyway|in\ fact|honestly|personally|you\ should\ know|i\ should\ mention|i\ forgot\ to\ (?:say|mention)|one\ more\ thing|sure|thanks|great|cool|first|second|next|again|today
-        |tatsächlich|übrigens|also|merk\ dir|bitte|dass|au\ fait|alors|bueno|por\ cierto|recuerda|que|hallo|bonjour|hola)\b[\s,:.!-]*)+"""
+    r"""(?ix)^(?:(?:well|so|also|btw|by\ the\ way|actually|hi|hello|hey|yes|no|nope|yeah|yep|oh|ok|okay|and|but
+          |fyi|just\ so\ you\ know|for\ context
+        |for\ (?:the\ record|reference|your\ information|background)|please|remember|note|keep\ in\ mind
+        |don't\ forget|that|as\ i\ (?:said|mentioned)|now|to\ be\ clear|update|correction
+        |anyway|in\ fact|honestly|personally|you\ should\ know|i\ should\ mention|i\ forgot\ to\ (?:say|mention)
+        |one\ more\ thing|sure|thanks|great|cool|first|second|next|again|today
+        |tatsächlich|übrigens|also|merk\ dir|bitte|dass|au\ fait|alors|bueno|por\ cierto|recuerda|que|hallo
+        |bonjour|hola)\b[\s,:.!-]*)+"""
 )
 
 
@@ -141,7 +165,9 @@ def _clauses(sentence: str) -> list[str]:
 
 
 def _with_subject(head: str, predicate: str) -> str:
-    """ "allergic to soy" after "I'm vegan" is "I'm allergic to soy"; "love tea" after "I'm Ann" is "I love tea"."""
+    """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
+    into "I love tea"."""
     if predicate.startswith("allergic"):
         return f"{head} {predicate}" if fold(head) in {"i'm", "i am"} else f"{head} is {predicate}"
-    return f"{'I' if fold(head) in {'i', 'i am', chr(105) + chr(39) + 'm'} else head} {predicate}"
+    subject = "I" if fold(head) in {"i", "i am", "i'm"} else head
+    return f"{subject} {predicate}"

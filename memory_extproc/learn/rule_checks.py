@@ -13,14 +13,18 @@ from memory_extproc.language.words import content_words, fold, lexicon_of, token
 _LONGEST_VALUE = 16  # words
 _LONGEST_NAME = 3
 _IDLE = re.compile(
-    r"(?:it|this|that|these|those|them|him|her|you|your|yours|here|there|something|anything|nothing|everything|how|what|when|why|where|whether|who"
-    r"|being|having|to\s+(?:know|see|hear|say|think|ask|thank|be)|not|so|such|one|ones|all|both|some|any|around|with|along|too|each|the\s+(?:idea|way|fact|option|one"
-    r"|first|second|third|last|latter|former|other|answer|suggestion|result|sound|look|feel|part|new|plan|above|following|same|code|design))\b"
+    r"(?:it|this|that|these|those|them|him|her|you|your|yours|here|there|something|anything|nothing|everything"
+    r"|how|what|when|why|where|whether|who"
+    r"|being|having|to\s+(?:know|see|hear|say|think|ask|thank|be)|not|so|such|one|ones|all|both|some|any|around"
+    r"|with|along|too|each|the\s+(?:idea|way|fact|option|one"
+    r"|first|second|third|last|latter|former|other|answer|suggestion|result|sound|look|feel|part|new|plan|above"
+    r"|following|same|code|design))\b"
 )
 _ABOUT_OTHERS = re.compile(r"\b(?:i|i'm|i've|me|my|mine|myself|you|your|yours)\b")
 _NUMBER = re.compile(r"\d")
 _DATE = re.compile(
-    r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"
+    r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
+    r"|sun)days?\b"
     r"|\b(?:tomorrow|tonight|next|noon|midnight|christmas|easter|summer|winter|spring|autumn|fall)\b|\d"
 )
 _AGE = re.compile(r"\d{1,3}(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
@@ -31,15 +35,18 @@ _NOUN_PHRASE = re.compile(
 )
 _PREPOSITION = re.compile(r"\s+(?:for|of|to|in|at|on|with|from)\s+")
 _NOT_PLACES = re.compile(
-    r"(?:a\s+(?:hurry|rush|mess|bubble|bind|meeting|call|way)|fear|peace|denial|doubt|trouble|the\s+(?:moment|middle|app|way|zone|mood|past|future|next|end))\b"
+    r"(?:a\s+(?:hurry|rush|mess|bubble|bind|meeting|call|way)|fear|peace|denial|doubt|trouble|the\s+(?:moment"
+    r"|middle|app|way|zone|mood|past|future|next|end))\b"
 )
 _NOT_EMPLOYERS = re.compile(
-    r"(?:home|night|nights|least|first|all|once|times|\d|free|fun|me|now|ages|hours|weeks|years|the\s+(?:moment|best|day))\b"
+    r"(?:home|night|nights|least|first|all|once|times|\d|free|fun|me|now|ages|hours|weeks|years|the\s+(?:moment"
+    r"|best|day))\b"
 )
-_NOT_NAMES = frozenset(
-    "later back tomorrow when if a crazy at on maybe asap an the not now today soon anytime again back sorry ok okay done here fine "
-    "in for to with sure happy glad lost stuck new good great tired ready ceo cto".split()
-)
+_NO_NAMES = """
+later back tomorrow when if a crazy at on maybe asap an the not now today soon anytime again sorry
+ok okay done here fine in for to with sure happy glad lost stuck new good great tired ready ceo cto
+"""
+_NOT_NAMES = frozenset(tokens(_NO_NAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,8 @@ class Checks:
         self._occupations = frozenset(words["occupations"].split("|"))
         self._not_occupations = frozenset(words["not_occupations"].split("|"))
         self._possession = re.compile(
-            rf"(?:(?:an?|the|one|two|three|four|five|six|seven|\d+|twin|several|many|type\s+[12])\s+)?(?:[\w'-]+\s+){{0,3}}?(?P<head>{words['possessions']})"
+            rf"(?:(?:an?|the|one|two|three|four|five|six|seven|\d+|twin|several|many"
+            rf"|type\s+[12])\s+)?(?:[\w'-]+\s+){{0,3}}?(?P<head>{words['possessions']})"
             r"(?:\s+(?:and|from|in|at|on|with|,)\b.*)?"
         )
         self._habits = re.compile(rf"(?:{words['habits']})s?\b")
@@ -133,7 +141,7 @@ class Checks:
     def _titled(self, caught: Captured) -> bool:
         words = caught.value.split()
         written = all(
-            word[:1].isupper() and (word[1:].islower() or len(word) > 1 and "'" in word or word.endswith("."))
+            word[:1].isupper() and (word[1:].islower() or (len(word) > 1 and "'" in word) or word.endswith("."))
             for word in words
         )
         known = self._nationalities.fullmatch(caught.folded) is not None
@@ -171,7 +179,7 @@ class Checks:
 
 
 def _head_of(thing: str) -> str:
-    """ "flight" of "flight to Rome", "hawaii budget" of "Hawaii budget for May"; folded."""
+    """Such as "flight" of "flight to Rome", "hawaii budget" of "Hawaii budget for May"; folded."""
     return _PREPOSITION.split(fold(thing), maxsplit=1)[0]
 
 

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from memory_extproc.language.words import fold
+from memory_extproc.language.words import fold, tokens
 from memory_extproc.learn.extract import LONGEST_FACT, Fact
 from memory_extproc.learn.own_words import meant, statements
 from memory_extproc.learn.rule_checks import Captured, Checks
 from memory_extproc.model import MemoryType, Source, Turn
 
 _TRAILING = re.compile(
-    r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though|actually"
-    r"|originally|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently|for everything))+$",
+    r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
+    r"|actually"
+    r"|originally|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
+    r"|for everything))+$",
     re.IGNORECASE,
 )
 _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exactly)\s+", re.IGNORECASE)
@@ -26,18 +28,25 @@ _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is"
               "coach": "coaches", "watch": "watches", "founded": "founded", "started": "started"}  # fmt: skip
 _PROCEDURE = re.compile(
     r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
-        (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,|\ -|\ \u2013)\s*
-          (?P<steps>(?:(?:we|i|you|first|just|always|simply|please|you\ (?:need|have)\ to|we\ (?:need|have)\ to)\s*,?\s+)*
-            (?:run|use|execute|push|build|install|merge|open|click|start|stop|restart|type|call|go|log|ssh|set|create|copy|tag|unplug|press|hold|pull
-            |check|wait|turn|fill|send|update|clone|edit|delete|select|mix|add|preheat|heat|put|take|bump|write|submit|export|apply|docker|kubectl|make|npm|git|`|1[.)])
+        (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,
+          |\ -|\ \u2013)\s*
+          (?P<steps>(?:(?:we|i|you|first|just|always|simply|please|you\ (?:need|have)\ to|we\ (?:need
+            |have)\ to)\s*,?\s+)*
+            (?:run|use|execute|push|build|install|merge|open|click|start|stop|restart|type|call|go|log|ssh|set
+              |create|copy|tag|unplug|press|hold|pull
+            |check|wait|turn|fill|send|update|clone|edit|delete|select|mix|add|preheat|heat|put|take|bump|write
+            |submit|export|apply|docker|kubectl|make|npm|git|`|1[.)])
             .*(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
-      | (?:the\ |our\ |my\ )?(?:steps?|procedure|process|way|recipe|instructions?)\ (?:to|for)\ (?P<goal>[^\n:]{2,80}?)\s*(?:is|are)?\s*(?::|\bis\b|\bare\b)\s*(?::\s*)?
+      | (?:the\ |our\ |my\ )?(?:steps?|procedure|process|way|recipe|instructions?)\ (?:to
+      |for)\ (?P<goal>[^\n:]{2,80}?)\s*(?:is|are)?\s*(?::|\bis\b|\bare\b)\s*(?::\s*)?
           (?P<list>.{8,}(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
     )"""
 )
-_IDLE_AIMS = frozenset(
-    "be me my sum summarize summarise answer clarify recap begin start conclude repeat explain put give say make confirm".split()
-)
+_NO_DEEDS = """
+be me my sum summarize summarise answer clarify recap begin start conclude repeat explain put give
+say make confirm
+"""
+_IDLE_AIMS = frozenset(tokens(_NO_DEEDS))
 _LONGEST_STEPS = 300  # characters
 
 
@@ -140,7 +149,8 @@ class RulesExtractor:
 
 
 def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
-    who = rf"(?:i|we|(?:my|our) (?P<rel>(?:(?:older|younger|eldest|oldest|youngest|big|little|best|twin|step|late) )?(?:{relations})))"
+    person = rf"(?:(?:older|younger|eldest|oldest|youngest|big|little|best|twin|step|late) )?(?:{relations})"
+    who = rf"(?:i|we|(?:my|our) (?P<rel>{person}))"
     pattern = entry["pattern"].replace("{who}", who).replace("{rel}", rf"(?:\w+ )?(?:{relations})")
     pattern = pattern.replace("{value}", "(?P<value>.+?)")
     return Rule(

@@ -5,20 +5,19 @@ from __future__ import annotations
 from memory_extproc.language.words import ENGLISH, fold, number_key, stem, tokens
 
 # Words that name nothing by themselves: "the Hawaii trip's total budget" is the budget for Hawaii.
-_BARE = frozenset(
-    stem(word)
-    for word in (
-        "the a an of for to my our their his her user's current total overall new planned trip vacation holiday "
-        "name's is are was with on in at by about around approximately roughly exactly usd eur gbp dollar dollars euro "
-        "euros pound pounds per cent percent"
-    ).split()
-)
+_NAMES_NOTHING = """
+the a an of for to my our their his her user's current total overall new planned trip vacation
+holiday name's is are was with on in at by about around approximately roughly exactly usd eur gbp
+dollar dollars euro euros pound pounds per cent percent
+"""
+_BARE = frozenset(map(stem, tokens(_NAMES_NOTHING)))
 _SYNONYMS = {
     stem(word): stem(meaning)
     for word, meaning in (
         ("mom", "mother"), ("mum", "mother"), ("mommy", "mother"), ("dad", "father"), ("daddy", "father"),
         ("kid", "child"), ("kids", "child"), ("children", "child"), ("favorite", "favourite"), ("color", "colour"),
-        ("residence", "home"), ("city", "home"), ("location", "home"), ("company", "employer"), ("workplace", "employer"),
+        ("residence", "home"), ("city", "home"), ("location", "home"), ("company", "employer"),
+        ("workplace", "employer"),
         ("profession", "occupation"), ("job", "occupation"), ("grandma", "grandmother"), ("grandpa", "grandfather"),
         ("puppy", "dog"), ("kitten", "cat"), ("spouse", "partner"), ("e-mail", "email"), ("cell", "phone"),
     )
@@ -48,5 +47,5 @@ def repeats(text: str, other: str) -> bool:
 
 
 def _joined(token: str) -> str:
-    """ "10 k" is "10k"."""
+    # "10 k" is "10k"
     return fold(token).replace(" ", "")
