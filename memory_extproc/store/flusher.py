@@ -11,6 +11,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.observe import log
 from memory_extproc.store.calls import Calls
 from memory_extproc.store.client import AsyncMilvusClient
+from memory_extproc.store.gate import Gate
 from memory_extproc.store.options import MilvusOptions
 
 _LOG = log.logger(__name__)
@@ -24,12 +25,12 @@ class Flusher:
         client: AsyncMilvusClient,
         options: MilvusOptions,
         calls: Calls,
-        writing: Mapping[str, asyncio.Lock],
+        gates: Mapping[str, Gate],
     ) -> None:
         self._client = client
         self._options = options
         self._calls = calls
-        self._writing = writing
+        self._gates = gates
         self._waiting: dict[str, int] = {}  # rows by collection
         self._wrote = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -52,7 +53,7 @@ class Flusher:
         for one in collections:
             self._waiting.pop(one, None)
             try:
-                async with self._writing[one]:
+                async with self._gates[one].writing():
                     await self._calls.run("flush", self._options.open_timeout, partial(self._flush, one))
             except MemoryExtprocError as error:
                 _LOG.warning("store.flush_failed", kind=type(error).__name__)

@@ -22,6 +22,7 @@ from memory_extproc.store.calls import Calls
 from memory_extproc.store.capabilities import Capabilities
 from memory_extproc.store.client import AsyncMilvusClient, connect
 from memory_extproc.store.flusher import Flusher
+from memory_extproc.store.gate import Gate
 from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
@@ -32,6 +33,7 @@ _LOG = log.logger(__name__)
 T = TypeVar("T")
 _STRONG, _BOUNDED = "Strong", "Bounded"
 _BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
+_LITE_BATCH = 100  # readers of a Lite collection wait for its writer
 _MOST_ROWS = 16_384  # a server returns at most
 _LEAST_EF = 64
 _ALL = (*rows.SCALARS, rows.VECTOR)
@@ -59,7 +61,7 @@ class MilvusStore:
         self._opening = asyncio.Lock()
         self._opened: _Opened | None = None
         self._resources = AsyncExitStack()
-        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by collection
+        self._gates: defaultdict[str, Gate] = defaultdict(Gate)  # by collection, for Lite
         self._flusher: Flusher | None = None
         self._loading: asyncio.Task[None] | None = None
 
@@ -80,7 +82,7 @@ class MilvusStore:
                 capabilities = await opening.capabilities()
                 placement = await opening.place(capabilities)
                 if capabilities.one_writer:
-                    self._flusher = Flusher(client, self._options, self._calls, self._writing)
+                    self._flusher = Flusher(client, self._options, self._calls, self._gates)
                     await undo.enter_async_context(self._flusher)
                     await self._flusher.flush([alias for alias, _ in placement.collections()])
                 self._opened = _Opened(client, capabilities, placement)
@@ -101,17 +103,17 @@ class MilvusStore:
 
     # --- writing -------------------------------------------------------------------------------------
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
-        check_owner(owner)
         check_rows(owner, rows_, self._options.dimension)
         # Upserting one id twice in one message is undefined; the last one counts.
         latest = {row.memory.id: rows.to_row(fit(row, self._options.content_bytes)) for row in rows_}
         ready = list(latest.values())
         opened = self._ready()
         place = opened.placement.of(owner)
-        async with self._writer(opened, place):
-            for start in range(0, len(ready), _BATCH):
-                await self._put_batch(opened, place, ready[start : start + _BATCH])
-        self._wrote(place, len(ready))
+        batch = _LITE_BATCH if opened.capabilities.lite else _BATCH
+        for start in range(0, len(ready), batch):
+            async with self._writer(opened, place):
+                await self._put_batch(opened, place, ready[start : start + batch])
+            self._wrote(place, batch)
 
     async def _put_batch(self, opened: _Opened, place: Place, batch: list[dict[str, Any]]) -> None:
         client = opened.client
@@ -128,34 +130,31 @@ class MilvusStore:
         wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
         opened = self._ready()
         place = opened.placement.of(owner)
-        async with self._writer(opened, place):
-            for start in range(0, len(wanted), _BATCH):
-                await self._delete_batch(opened, owner, place, wanted[start : start + _BATCH])
+        for start in range(0, len(wanted), _BATCH):
+            filter_ = await self._filter_to_delete(opened, owner, wanted[start : start + _BATCH])
+            if filter_:
+                await self._delete(opened, "delete", place, filter_)
         self._wrote(place, len(wanted))
 
-    async def _delete_batch(self, opened: _Opened, owner: Owner, place: Place, ids: list[str]) -> None:
-        filter_ = f"{rows.of_owner(owner)} and {rows.with_ids(ids)}"
-        if opened.capabilities.lite:
-            # Lite would scan the collection for such a filter, and finds rows by their ids alone at once.
-            ours = [
-                row["id"] for row in await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], _STRONG)
-            ]
-            if not ours:
-                return
-            filter_ = rows.with_ids(ours)
-        await self._call(
-            "delete", lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
-        )
+    async def _filter_to_delete(self, opened: _Opened, owner: Owner, ids: list[str]) -> str:
+        """Empty where there is nothing to delete."""
+        if not opened.capabilities.lite:
+            return f"{rows.of_owner(owner)} and {rows.with_ids(ids)}"
+        # Lite would scan the collection for that; it finds rows by their ids alone at once.
+        ours = await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], _STRONG)
+        return rows.with_ids(row["id"] for row in ours) if ours else ""
+
+    async def _delete(self, opened: _Opened, operation: str, place: Place, filter_: str) -> None:
+        async with self._writer(opened, place):
+            await self._call(
+                operation, lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
+            )
 
     async def delete_owner(self, owner: Owner) -> None:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        filter_ = rows.of_owner(owner)
-        async with self._writer(opened, place):
-            await self._call(
-                "delete_owner", lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
-            )
+        await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
         self._wrote(place, self._options.flush_rows)
 
     # --- reading -------------------------------------------------------------------------------------
@@ -190,7 +189,8 @@ class MilvusStore:
                 timeout=seconds,
             )
 
-        hits = (await self._call("nearest", search))[0]
+        async with self._reader(opened, place):
+            hits = (await self._call("nearest", search))[0]
         found = [Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"]))) for hit in hits]
         ours = tuple(one for one in found if one.memory.owner == owner)[: max(0, limit)]
         return Searched(found=ours, total=None, path="store")
@@ -260,7 +260,8 @@ class MilvusStore:
                 **more,
             )
 
-        found: Sequence[Mapping[str, Any]] = await self._call(operation, query)
+        async with self._reader(opened, place):
+            found: Sequence[Mapping[str, Any]] = await self._call(operation, query)
         return found
 
     # --- around every call ---------------------------------------------------------------------------
@@ -301,7 +302,15 @@ class MilvusStore:
     async def _writer(self, opened: _Opened, place: Place) -> AsyncIterator[None]:
         """One writer at a time where the other side needs that."""
         if opened.capabilities.one_writer:
-            async with self._writing[place.collection]:
+            async with self._gates[place.collection].writing():
+                yield
+        else:
+            yield
+
+    @asynccontextmanager
+    async def _reader(self, opened: _Opened, place: Place) -> AsyncIterator[None]:
+        if opened.capabilities.one_writer:
+            async with self._gates[place.collection].reading():
                 yield
         else:
             yield

@@ -12,7 +12,7 @@ import numpy as np
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, Role, Scope, Source
-from memory_extproc.store.rules import METADATA_BYTES, check_name
+from memory_extproc.store.rules import metadata_text
 
 VECTOR = "embedding"
 # All fields but the vector, in the order of the schema.
@@ -24,31 +24,21 @@ SCALARS = (
 
 
 def to_row(row: Embedded) -> dict[str, Any]:
-    """Every field is written, because no server of ours may have nullable ones; 0 stands for no time.
-    GiveUpError for what would not fit."""
+    """Of a memory that passed rules.check_rows. Every field is written, because an old server has no nullable
+    ones; 0 stands for no time."""
     memory = row.memory
-    names = {
-        "project_id": memory.project,
-        "session_id": memory.session,
-        "origin": memory.origin,
-        "embed_model": memory.embed_model,
-        "superseded_by": memory.superseded_by,
-    }
-    for what, name in names.items():
-        check_name(what, name)
-    metadata = json.dumps(dict(memory.metadata), separators=(",", ":"))  # ASCII, so characters are bytes
-    if len(metadata) > METADATA_BYTES:
-        raise GiveUpError(f"metadata of more than {METADATA_BYTES} bytes")
     return {
-        **names,
         "id": memory.id,
         "user_id": memory.owner.user,
         "tenant_id": memory.owner.tenant,
+        "project_id": memory.project,
+        "session_id": memory.session,
         "seq": memory.seq,
         "role": memory.role.value,
         "memory_type": memory.type.value,
         "content": memory.content,
         "source": memory.source.value,
+        "origin": memory.origin,
         "state": memory.state.value,
         "importance": float(memory.importance),
         "access_count": memory.access_count,
@@ -57,7 +47,9 @@ def to_row(row: Embedded) -> dict[str, Any]:
         "valid_from": _seconds(memory.valid_from),
         "valid_to": _seconds(memory.valid_to),
         "expires_at": _seconds(memory.expires_at),
-        "metadata": metadata,
+        "superseded_by": memory.superseded_by,
+        "embed_model": memory.embed_model,
+        "metadata": metadata_text(memory),
         VECTOR: row.vector,
     }
 

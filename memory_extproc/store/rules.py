@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.model import Embedded, Owner, Vector
+from memory_extproc.model import Embedded, Memory, Owner, Vector
 
 # Milvus clients put keys into expressions unescaped, so an id is from an alphabet that needs no escaping.
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
@@ -38,13 +39,26 @@ def check_vector(vector: Vector, dimension: int) -> None:
 
 
 def check_rows(owner: Owner, rows: Sequence[Embedded], dimension: int) -> None:
-    """GiveUpError unless all of *rows* are *owner*'s, with an id and a vector that can be stored."""
+    """GiveUpError unless all of *rows* are *owner*'s, and what names and finds them can be stored."""
+    check_owner(owner)
     for row in rows:
         if row.memory.owner != owner:
             raise GiveUpError("a memory of another owner")
         if not is_id(row.memory.id):
             raise GiveUpError("a memory id outside the safe alphabet")
+        for what in ("project", "session", "origin", "embed_model", "superseded_by"):
+            check_name(what, getattr(row.memory, what))
         check_vector(row.vector, dimension)
+        if len(metadata_text(row.memory)) > METADATA_BYTES:
+            raise GiveUpError(f"metadata of more than {METADATA_BYTES} bytes")
+
+
+def metadata_text(memory: Memory) -> str:
+    """The metadata as JSON in ASCII, so that its characters are bytes. GiveUpError if it is not JSON."""
+    try:
+        return json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        raise GiveUpError("metadata that is not JSON") from None
 
 
 def fit(row: Embedded, content_bytes: int) -> Embedded:

@@ -13,7 +13,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Embedded, Memory, Owner, Scope, Searched, Vector
 from memory_extproc.ports import Now
 from memory_extproc.store.held import nearest_of
-from memory_extproc.store.rules import check_rows, check_vector
+from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, check_vector, fit
 
 
 @dataclass(slots=True)
@@ -68,24 +68,28 @@ class TransientStore:
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         check_rows(owner, rows, self._dimension)
         await self.weather.pass_through("put")
-        self._rows.setdefault(owner, {}).update((row.memory.id, row) for row in rows)
+        self._rows.setdefault(owner, {}).update((row.memory.id, fit(row, CONTENT_BYTES)) for row in rows)
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        check_owner(owner)
         await self.weather.pass_through("get")
         return [row.memory for row in self._chosen(owner, ids)]
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        check_owner(owner)
         await self.weather.pass_through("fetch")
         return self._chosen(owner, ids)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         check_vector(to, self._dimension)
+        check_owner(owner)
         await self.weather.pass_through("nearest")
         rows = self._visible(owner, fresh=False)
         found = nearest_of(rows, to, limit, scope, self._now())
         return Searched(found=tuple(found), total=None, path="store")
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        check_owner(owner)
         await self.weather.pass_through("pages")
         rows = self._visible(owner, fresh=fresh)
         for start in range(0, len(rows), size):
@@ -94,16 +98,19 @@ class TransientStore:
             yield rows[start : start + size]
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        check_owner(owner)
         await self.weather.pass_through("delete")
         held = self._rows.get(owner, {})
         for one in ids:
             held.pop(one, None)
 
     async def delete_owner(self, owner: Owner) -> None:
+        check_owner(owner)
         await self.weather.pass_through("delete_owner")
         self._rows.pop(owner, None)
 
     async def count(self, owner: Owner) -> int:
+        check_owner(owner)
         await self.weather.pass_through("count")
         return len(self._rows.get(owner, {}))
 

@@ -1,0 +1,373 @@
+"""What every memory store promises, over the fake, a Lite file, a Lite server and a real Milvus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
+from memory_extproc.ports import MemoryStore
+from memory_extproc.store.transient import TransientStore
+from tests.builders import MONDAY, a_memory
+from tests.fixtures.milvus import (
+    DIMENSION,
+    a_row,
+    milvus,
+    milvus_lite,
+    on_monday,
+    opened,
+    options,
+    pointing,
+    somebody,
+)
+
+__all__ = ["milvus", "milvus_lite"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+EVERYTHING = Scope()
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["transient", "lite", "lite_server", pytest.param("milvus", marks=pytest.mark.server)],
+)
+async def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[MemoryStore]:
+    if request.param == "transient":
+        yield TransientStore(DIMENSION, now=on_monday)
+        return
+    path: Path = tmp_path_factory.mktemp("store")
+    fixture = {"lite_server": "milvus_lite", "milvus": "milvus"}.get(request.param)
+    address = request.getfixturevalue(fixture).address if fixture else ""
+    async with AsyncExitStack() as stack:
+        yield await stack.enter_async_context(opened(options(path, address)))
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    limit = time.monotonic() + 20
+    while not await condition():
+        assert time.monotonic() < limit, f"waited 20 s in vain until {what}"
+        await asyncio.sleep(0.02)
+
+
+async def settled(store: MemoryStore, owner: Owner, row: Embedded) -> None:
+    """A search may lag behind put: until *row* is found."""
+
+    async def found() -> bool:
+        searched = await store.nearest(owner, row.vector, 50, EVERYTHING)
+        return any(one.memory.id == row.memory.id for one in searched.found)
+
+    await until(found, "the row is found")
+
+
+def contents(found: Sequence[Found]) -> list[str]:
+    return [one.memory.content for one in found]
+
+
+async def all_of(store: MemoryStore, owner: Owner, size: int = 100) -> list[Embedded]:
+    return [row async for page in store.pages(owner, size, fresh=True) for row in page]
+
+
+async def test_a_memory_comes_back_as_it_was_put(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    memory = replace(
+        a_memory('Ann\'s "budget" is 10\u202f000 € \\ year\n🌴', ann),
+        project="hawaii",
+        session="s-1",
+        seq=7,
+        role=Role.USER,
+        type=MemoryType.EPISODIC,
+        source=Source.VERBATIM,
+        origin="chat_completions",
+        state=MemoryState.SUPERSEDED,
+        importance=0.7,
+        access_count=3,
+        valid_from=MONDAY - timedelta(days=3),
+        valid_to=MONDAY,
+        expires_at=MONDAY + timedelta(days=3),
+        superseded_by="f" * 64,
+        embed_model="all-MiniLM-L6-v2/int8",
+        metadata={"confirmations": 2, "words": 'žluťoučký "kůň"', "nested": {"a": [1, 2.5, None, True]}},
+    )
+    await store.put(ann, [Embedded(memory, pointing(0.6, 0.3))])
+    assert list(await store.get(ann, [memory.id])) == [memory]
+    (fetched,) = await store.fetch(ann, [memory.id])
+    assert fetched.memory == memory
+    assert np.array_equal(fetched.vector, pointing(0.6, 0.3))
+    (paged,) = await all_of(store, ann)
+    assert paged.memory == memory
+    assert np.array_equal(paged.vector, pointing(0.6, 0.3))
+
+
+async def test_the_nearest_come_best_first_and_no_more_than_asked_for(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    rows = [a_row(f"at {part}", ann, pointing(part)) for part in (0.1, 0.9, 0.5, -0.7)]
+    await store.put(ann, rows)
+    await settled(store, ann, rows[-1])
+    searched = await store.nearest(ann, pointing(1.0), 3, EVERYTHING)
+    assert contents(searched.found) == ["at 0.9", "at 0.5", "at 0.1"]
+    assert [one.cosine for one in searched.found] == pytest.approx([0.9, 0.5, 0.1], abs=1e-4)
+    assert searched.path == "store"
+
+
+async def test_what_is_not_recallable_is_kept_but_never_found(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    kept = [
+        a_row("superseded", ann, state=MemoryState.SUPERSEDED),
+        a_row("quarantined", ann, state=MemoryState.QUARANTINED),
+        a_row("deleted", ann, state=MemoryState.DELETED),
+        a_row("expired", ann, expires_at=MONDAY),
+        a_row("a question?", ann, source=Source.QUESTION),
+    ]
+    shown = a_row("good until tomorrow", ann, expires_at=MONDAY + timedelta(days=1))
+    await store.put(ann, [*kept, shown])
+    await settled(store, ann, shown)
+    assert contents((await store.nearest(ann, pointing(1.0), 10, EVERYTHING)).found) == ["good until tomorrow"]
+    assert await store.count(ann) == 6
+    assert {row.memory.id for row in await all_of(store, ann)} == {row.memory.id for row in [*kept, shown]}
+
+
+async def test_a_scope_narrows_by_project_and_by_type(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    rows = [
+        a_row("fact of hawaii", ann, project="hawaii"),
+        a_row("step of hawaii", ann, project="hawaii", type=MemoryType.PROCEDURAL),
+        a_row("fact of nothing", ann),
+    ]
+    await store.put(ann, rows)
+    for row in rows:
+        await settled(store, ann, row)
+
+    async def found(scope: Scope) -> set[str]:
+        return set(contents((await store.nearest(ann, pointing(1.0), 10, scope)).found))
+
+    assert await found(Scope(project="hawaii")) == {"fact of hawaii", "step of hawaii"}
+    assert await found(Scope(types=frozenset({MemoryType.SEMANTIC}))) == {"fact of hawaii", "fact of nothing"}
+    assert await found(Scope("hawaii", frozenset({MemoryType.PROCEDURAL}))) == {"step of hawaii"}
+    assert await found(Scope(types=frozenset())) == set()
+    assert await found(Scope(project='no"such')) == set()
+
+
+async def test_no_search_and_no_reading_shows_another_owners_row(store: MemoryStore) -> None:
+    ann, bob, other_ann = somebody()
+    rows = {owner: a_row(f"of {owner.tenant}", owner) for owner in (ann, bob, other_ann)}
+    for owner, row in rows.items():
+        await store.put(owner, [row])
+    ids = [row.memory.id for row in rows.values()]
+    for owner, row in rows.items():
+        await settled(store, owner, row)
+        mine = [row.memory]
+        assert [one.memory for one in (await store.nearest(owner, pointing(1.0), 10, EVERYTHING)).found] == mine
+        assert list(await store.get(owner, ids)) == mine
+        assert [one.memory for one in await store.fetch(owner, ids)] == mine
+        assert [one.memory for one in await all_of(store, owner)] == mine
+        assert await store.count(owner) == 1
+
+
+async def test_deleting_leaves_another_owners_rows_alone(store: MemoryStore) -> None:
+    ann, bob, other_ann = somebody()
+    rows = {owner: a_row(f"of {owner.tenant}", owner) for owner in (ann, bob, other_ann)}
+    for owner, row in rows.items():
+        await store.put(owner, [row])
+    everyones = [row.memory.id for row in rows.values()]
+    await store.delete(bob, everyones)
+    assert [await store.count(owner) for owner in rows] == [1, 0, 1]
+    await store.delete_owner(ann)
+    assert [await store.count(owner) for owner in rows] == [0, 0, 1]
+    assert list(await store.get(ann, everyones)) == []
+
+
+async def test_a_row_of_another_owner_is_refused_and_nothing_is_stored(store: MemoryStore) -> None:
+    ann, bob, other_ann = somebody()
+    for stranger in (bob, other_ann):
+        with pytest.raises(GiveUpError, match="another owner"):
+            await store.put(ann, [a_row("mine", ann), a_row("not mine", stranger)])
+    assert await store.count(ann) == 0
+
+
+async def test_putting_an_id_again_replaces_the_row(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    first = a_row("said", ann, pointing(1.0))
+    second = Embedded(replace(first.memory, access_count=1), pointing(0.0, 1.0))
+    third = Embedded(replace(first.memory, access_count=2), pointing(0.0, 0.0, 1.0))
+    await store.put(ann, [first])
+    await store.put(ann, [second, third])
+    assert await store.count(ann) == 1
+    (kept,) = await all_of(store, ann)
+    assert kept.memory.access_count == 2
+    assert np.array_equal(kept.vector, third.vector)
+
+
+async def test_pages_hold_every_row_once(store: MemoryStore) -> None:
+    ann, bob, _ = somebody()
+    rows = [a_row(f"number {n}", ann, pointing(n / 100)) for n in range(53)]
+    await store.put(ann, rows)
+    await store.put(bob, [a_row("not Ann's", bob)])
+    pages = [page async for page in store.pages(ann, 10, fresh=True)]
+    assert all(len(page) <= 10 for page in pages)
+    assert sorted(row.memory.id for page in pages for row in page) == sorted(row.memory.id for row in rows)
+
+
+async def test_an_unknown_owner_has_nothing_and_deleting_it_is_no_fault(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    assert (await store.nearest(ann, pointing(1.0), 5, EVERYTHING)).found == ()
+    assert await all_of(store, ann) == []
+    assert await store.count(ann) == 0
+    await store.delete(ann, ["f" * 64])
+    await store.delete(ann, [])
+    await store.delete_owner(ann)
+    assert list(await store.get(ann, [])) == []
+
+
+async def test_a_deleted_row_is_gone_and_can_be_put_again(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    first, second = a_row("one", ann), a_row("two", ann)
+    await store.put(ann, [first, second])
+    await store.delete(ann, [first.memory.id])
+    assert [row.memory.content for row in await all_of(store, ann)] == ["two"]
+    await store.put(ann, [first])
+    assert await store.count(ann) == 2
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param(np.full(DIMENSION, np.nan, dtype=np.float32), id="not numbers"),
+        pytest.param(np.zeros(DIMENSION, dtype=np.float32), id="zero"),
+        pytest.param(np.full(DIMENSION, np.inf, dtype=np.float32), id="infinite"),
+        pytest.param(np.full(DIMENSION, 3e38, dtype=np.float32), id="too long"),
+        pytest.param(np.eye(DIMENSION + 1, dtype=np.float32)[0], id="another dimension"),
+    ],
+)
+async def test_a_vector_that_cannot_be_searched_is_refused(store: MemoryStore, vector: Vector) -> None:
+    ann, _, _ = somebody()
+    with pytest.raises(GiveUpError, match="vector"):
+        await store.put(ann, [a_row("said", ann, vector)])
+    with pytest.raises(GiveUpError, match="vector"):
+        await store.nearest(ann, vector, 5, EVERYTHING)
+    assert await store.count(ann) == 0
+
+
+@pytest.mark.parametrize("odd", ['x" or id != "', "", "ž", "a b", "x" * 65, "\n"])
+async def test_an_id_that_could_change_a_filter_is_refused_and_never_asked_for(
+    store: MemoryStore, odd: str
+) -> None:
+    ann, _, _ = somebody()
+    await store.put(ann, [a_row("said", ann)])
+    with pytest.raises(GiveUpError, match="alphabet"):
+        await store.put(ann, [a_row("said", ann, id=odd)])
+    assert list(await store.get(ann, [odd])) == []
+    await store.delete(ann, [odd])
+    assert await store.count(ann) == 1
+
+
+async def test_metadata_that_cannot_be_written_is_refused(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    for odd in ({"a": object()}, {"a": float("nan")}, {"a": "x" * 20_000}):
+        with pytest.raises(GiveUpError, match="metadata"):
+            await store.put(ann, [a_row("said", ann, metadata=odd)])
+    assert await store.count(ann) == 0
+
+
+@pytest.mark.parametrize("odd", ["", "x" * 513, "ž" * 257, "nul\0", "\ud800"])
+async def test_an_owner_whose_name_cannot_be_stored_is_refused_everywhere(store: MemoryStore, odd: str) -> None:
+    owner = Owner("acme", odd)
+    with pytest.raises(GiveUpError):
+        await store.put(owner, [a_row("said", owner, id="some-id")])
+    with pytest.raises(GiveUpError):
+        await store.nearest(owner, pointing(1.0), 5, EVERYTHING)
+    with pytest.raises(GiveUpError):
+        await store.get(owner, ["some-id"])
+    with pytest.raises(GiveUpError):
+        await store.count(owner)
+    with pytest.raises(GiveUpError):
+        await store.delete_owner(owner)
+
+
+async def test_long_content_is_cut_between_two_characters(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    exact, longer = "x" + "ž" * 4095, "🌴" * 3000
+    rows = [a_row(exact, ann, id="exact"), a_row(longer, ann, id="longer"), a_row("a\ud800b", ann, id="surrogate")]
+    await store.put(ann, rows)
+    kept = {memory.id: memory.content for memory in await store.get(ann, ["exact", "longer", "surrogate"])}
+    assert kept == {"exact": exact, "longer": "🌴" * 2048, "surrogate": "a?b"}
+
+
+# Whatever a gateway may let through as a name: quotes, escapes, line ends, operators, any script.
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40) | st.sampled_from(
+    [
+        '"',
+        "\\",
+        '\\"',
+        "' or 1 == 1",
+        '" or user_id != "',
+        "a\nb\r\tc",
+        "\x07\x1b",
+        "\u2028",
+        "{u}",
+        "%",
+        "*",
+        "né🐤",
+        "\x7f",
+    ]
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(user=NAMES, tenant=NAMES, project=NAMES)
+async def test_no_name_escapes_from_its_filter(store: MemoryStore, user: str, tenant: str, project: str) -> None:
+    ann, bob = Owner(tenant, user), Owner(tenant + "x", user)
+    for owner in (ann, bob):
+        await store.delete_owner(owner)
+    row = a_row("mine", ann, project=project)
+    await store.put(ann, [row])
+    await store.put(bob, [a_row("not mine", bob, project=project)])
+    assert list(await store.get(ann, [row.memory.id])) == [row.memory]
+    assert [one.memory for one in await all_of(store, ann)] == [row.memory]
+    await settled(store, ann, row)
+    assert contents((await store.nearest(ann, pointing(1.0), 5, Scope(project=project))).found) == ["mine"]
+    await store.delete_owner(ann)
+    assert await store.count(ann) == 0
+    assert await store.count(bob) == 1
+
+
+async def test_writers_at_the_same_time_lose_nothing(store: MemoryStore) -> None:
+    people = [owner for _ in range(4) for owner in somebody()]
+    await asyncio.gather(
+        *(
+            store.put(owner, [a_row(f"{turn} {n}", owner) for n in range(5)])
+            for turn in range(6)
+            for owner in people
+        ),
+        *(store.nearest(owner, pointing(1.0), 5, EVERYTHING) for owner in people),
+    )
+    assert [await store.count(owner) for owner in people] == [30] * len(people)
+
+
+async def test_more_rows_than_one_message_holds_are_put_together(store: MemoryStore) -> None:
+    ann, _, _ = somebody()
+    long = json.dumps(list(range(200)))
+    rows = [a_row(f"{n} {long}", ann) for n in range(1100)]
+    await store.put(ann, rows)
+    assert await store.count(ann) == 1100
+    assert len(await all_of(store, ann, size=1000)) == 1100
+    await store.delete(ann, [row.memory.id for row in rows])
+    assert await store.count(ann) == 0
