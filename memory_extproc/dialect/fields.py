@@ -21,7 +21,7 @@ _NAMES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "nu
 def parse(body: bytes) -> dict[str, Any]:
     """The body's object; of duplicate keys the last counts. BadBodyError says what it is instead."""
     start = len(spans.BOM) if body.startswith(spans.BOM) else 0
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and spans.depth(body) > MAX_DEPTH:
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and spans.deeper_than(body, MAX_DEPTH):
         raise BadBodyError(f"nested deeper than {MAX_DEPTH} levels")
     value = _decoded(body[start:] if start else body, start)
     if not isinstance(value, dict):

@@ -24,8 +24,11 @@ _KEY = re.compile(rb"(" + _STRING + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
 _COMMA = re.compile(_SPACE + rb"," + _SPACE)
 # A string, or a number or literal up to what may follow one.
 _SCALAR = re.compile(_STRING + rb'|[^\s,\[\]{}":]++', re.DOTALL)
-# Everything up to and with the next bracket that is not inside a string.
-_BRACKET = re.compile(rb'(?:[^\[\]{}"]++|' + _STRING + rb")*+([\[\]{}])", re.DOTALL)
+# Everything up to and with the next bracket that is not inside a string; and the same past objects that hold
+# no other, such as nearly every message of a long conversation: one match instead of thousands.
+_FLAT = rb'[^\[\]{}"]++|' + _STRING
+_BRACKET = re.compile(rb"(?:" + _FLAT + rb")*+([\[\]{}])", re.DOTALL)
+_DEEP_BRACKET = re.compile(rb"(?:" + _FLAT + rb"|\{(?:" + _FLAT + rb")*+\})*+([\[\]{}])", re.DOTALL)
 _OPENING = frozenset((b"[", b"{"))
 # Escapes one by one, so that the second half of an escaped backslash never starts one. Pairs first: what is
 # left over is a lone surrogate.
@@ -61,21 +64,17 @@ def value_end(body: bytes, at: int) -> int:
     """Where the value that begins at *at* ends."""
     if body[at : at + 1] not in _OPENING:
         return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
-    level = 0
-    for end, step in _brackets(body, at):
+    level = 1
+    for end, step in _brackets(_DEEP_BRACKET, body, at + 1):
         level += step
         if level == 0:
             return end
     raise ValueError("the value has no end: the body was not checked to be JSON")
 
 
-def depth(body: bytes) -> int:
-    """How deep lists and objects nest at most, for any bytes; exact when they are JSON."""
-    deepest = level = 0
-    for _, step in _brackets(body, 0):
-        level += step
-        deepest = max(deepest, level)
-    return deepest
+def deeper_than(body: bytes, levels: int) -> bool:
+    """Whether lists and objects nest deeper than so many levels, for any bytes; exact when they are JSON."""
+    return _depth(_DEEP_BRACKET, body) + 1 > levels and _depth(_BRACKET, body) > levels
 
 
 def members(body: bytes, at: int) -> list[Member]:
@@ -152,13 +151,21 @@ def without_lone_surrogates(body: bytes) -> bytes:
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
 
 
-def _brackets(body: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """The brackets outside of strings from *at* on: where each ends, and 1 for an opening one, else -1.
+def _depth(pattern: re.Pattern[bytes], body: bytes) -> int:
+    deepest = level = 0
+    for _, step in _brackets(pattern, body, 0):
+        level += step
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _brackets(pattern: re.Pattern[bytes], body: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """The brackets *pattern* stops at from *at* on: where each ends, and 1 for an opening one, else -1.
 
     Matches are chained and never searched for: a search would start anew at every byte of what has no
     bracket any more, and a client could make it quadratic with spaces.
     """
-    match = _BRACKET.match
+    match = pattern.match
     while bracket := match(body, at):
         at = bracket.end()
         yield at, 1 if bracket[1] in _OPENING else -1

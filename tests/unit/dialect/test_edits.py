@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.dialect.base import BodyControls, Dialect, Form, apply
+from memory_extproc.dialect.base import BodyControls, Dialect, Edit, Form, apply
 from memory_extproc.dialect.routes import dialect_for
 from tests.unit.dialect.json_texts import BLOCK, OURS, Body, Tree, bodies, tree
 
@@ -183,3 +183,10 @@ def test_ten_thousand_messages_and_a_megabyte_in_one_are_no_matter(write: Callab
     assert talk_of(edited(CHAT, many))[-1]["content"] == f"number 9999\n\n{BLOCK}"
     long = write({"messages": [user('"words"\n' * 125_000)]}).encode()
     assert str(talk_of(edited(CHAT, long))[-1]["content"]).endswith(f'"words"\n\n\n{BLOCK}')
+
+
+def test_edits_come_in_any_order_and_never_overlap() -> None:
+    assert apply(b"abcdef", [Edit(4, 6, b""), Edit(1, 1, b"1"), Edit(1, 1, b"2"), Edit(2, 3, b"C")]) == b"a12bCd"
+    for edits in ([Edit(0, 2, b""), Edit(1, 3, b"")], [Edit(5, 7, b"")]):
+        with pytest.raises(ValueError, match="overlaps"):
+            apply(b"abcdef", edits)
