@@ -105,6 +105,7 @@ class RedisCoordination:
         prefix: str = "memory-extproc",
         timeout: timedelta = timedelta(milliseconds=500),
         connections: int = 64,
+        password: str | None = None,
     ) -> None:
         self._timeout = timeout.total_seconds()
         self._prefix = prefix
@@ -117,6 +118,7 @@ class RedisCoordination:
             socket_connect_timeout=self._timeout,
             retry=Retry(NoBackoff(), 1),  # one more try, on a new connection, when a kept one was cut
             protocol=2,
+            **({"password": password} if password else {}),  # given apart from the URL, which gets printed
         )
         self._client = aioredis.Redis.from_pool(pool)
         self._swap = self._client.register_script(_SWAP)

@@ -31,30 +31,18 @@ class Gatherings:
         gathering = self._open.setdefault(owner, {}).setdefault(session, _Gathering())
         gathering.turn_ids[turn_id] = None
         if last or len(gathering.turn_ids) >= self._batch:
-            self._flush(owner, session)
+            self.flush(owner, session)
             return
         if gathering.timer is not None:
             gathering.timer.cancel()
-        gathering.timer = asyncio.get_running_loop().call_later(self._idle, self._flush, owner, session)
+        gathering.timer = asyncio.get_running_loop().call_later(self._idle, self.flush, owner, session)
 
-    def flush(self, owner: Owner, session: str = "") -> None:
-        """What is gathered of *session* is due now; without a session, all of the owner's."""
-        for name in [session] if session else list(self._open.get(owner, ())):
-            self._flush(owner, name)
+    def sessions(self, owner: Owner) -> list[str]:
+        """Those of which something is gathered."""
+        return list(self._open.get(owner, ()))
 
-    def flush_all(self) -> None:
-        for owner in list(self._open):
-            self.flush(owner)
-
-    def close(self) -> None:
-        """Stops all timers; what is gathered is not given to anybody."""
-        for sessions in self._open.values():
-            for gathering in sessions.values():
-                if gathering.timer is not None:
-                    gathering.timer.cancel()
-        self._open.clear()
-
-    def _flush(self, owner: Owner, session: str) -> None:
+    def flush(self, owner: Owner, session: str) -> None:
+        """What is gathered of *session* is due now."""
         sessions = self._open.get(owner, {})
         gathering = sessions.pop(session, None)
         if not sessions:
@@ -64,3 +52,16 @@ class Gatherings:
         if gathering.timer is not None:
             gathering.timer.cancel()
         self._due(owner, tuple(gathering.turn_ids))
+
+    def flush_all(self) -> None:
+        for owner in list(self._open):
+            for session in self.sessions(owner):
+                self.flush(owner, session)
+
+    def close(self) -> None:
+        """Stops all timers; what is gathered is not given to anybody."""
+        for sessions in self._open.values():
+            for gathering in sessions.values():
+                if gathering.timer is not None:
+                    gathering.timer.cancel()
+        self._open.clear()

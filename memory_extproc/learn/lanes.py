@@ -76,15 +76,13 @@ class Lanes(Generic[Job]):
         lane = self._lanes.get(owner)
         if lane is None:
             lane = self._lanes[owner] = _Lane()
-            task = asyncio.create_task(self._run(owner, lane), name=f"{self._name} lane")
-            self._tasks[owner] = task
-            task.add_done_callback(lambda _: self._ended(owner))
+            self._tasks[owner] = asyncio.create_task(self._run(owner, lane), name=f"{self._name} lane")
         lane.jobs.append(job)
         lane.news.set()
         return not lane.tried or self._waiting < self._in_vain
 
     async def finish(self) -> None:
-        """Returns when nothing is left but what has to wait for better times."""
+        """Returns when nothing is left but what has to wait for better times; that is tried once more."""
         self._finishing = True
         for lane in self._lanes.values():
             lane.news.set()
@@ -98,23 +96,31 @@ class Lanes(Generic[Job]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, owner: Owner) -> None:
-        del self._tasks[owner]
-        self._waiting -= self._lanes.pop(owner).tried
-
     async def _run(self, owner: Owner, lane: _Lane[Job]) -> None:
+        try:
+            await self._work_off(owner, lane)
+        finally:
+            # In the same step as the last look at the jobs, so that none is added to a lane that has ended.
+            del self._lanes[owner], self._tasks[owner]
+            self._waiting -= lane.tried
+
+    async def _work_off(self, owner: Owner, lane: _Lane[Job]) -> None:
         clock = asyncio.get_running_loop().time
         failures = singly = 0
         again = 0.0  # when what was tried in vain is tried again
+        last_try = False
         while lane.jobs:
             lane.news.clear()
             waits = clock() < again
             start = lane.tried if waits else 0
             batch = lane.jobs[start : start + (1 if singly else self._together)]
             if not batch or (waits and self._waiting >= self._in_vain):
-                if self._finishing:
+                if self._finishing and last_try:
                     return
-                await _either(lane.news, again - clock())
+                if self._finishing:
+                    last_try, again = True, 0.0
+                else:
+                    await _either(lane.news, again - clock())
                 continue
             error = await self._attempt(owner, batch)
             if error is None:

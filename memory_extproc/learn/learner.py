@@ -113,7 +113,8 @@ class Learner:
         self._accepting: set[asyncio.Task[Stored]] = set()
         self._unsettled: dict[Owner, set[object]] = {}
         self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
-        self._last_words: set[str] = set()  # turns that end their session
+        self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
+        self._last_words: set[str] = set()  # those of them that end their session
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
         self._told = Stored.JOURNALLED
@@ -172,9 +173,14 @@ class Learner:
         await waiter
 
     async def end_session(self, caller: Caller) -> None:
-        """Facts of this session, or of all the caller's when none is named, are extracted now."""
-        await self.settled(caller)
-        self._gatherings.flush(caller.owner, caller.session)
+        """Facts of this session, or of all the caller's when none is named, are extracted as soon as the
+        messages accepted so far are stored."""
+        ahead = self._ahead.get(caller.owner, {})
+        last_of = {session: turn_id for turn_id, session in ahead.items() if caller.session in {"", session}}
+        self._last_words.update(last_of.values())
+        for session in self._gatherings.sessions(caller.owner):
+            if caller.session in {"", session} and session not in last_of:
+                self._gatherings.flush(caller.owner, session)
 
     async def _journalled(self, exchanged: Exchanged) -> Stored:
         placed = await self._sessions.place(exchanged)
@@ -192,9 +198,9 @@ class Learner:
         if stored is Stored.JOURNALLED:
             if exchanged.ends_session:
                 self._last_words.add(turn.id)
-            self._to_remember(turn.owner, turn.id)
+            self._to_remember(turn)
         elif exchanged.ends_session:
-            self._gatherings.flush(turn.owner, turn.session)
+            await self.end_session(Caller(turn.owner, session=turn.session))
         return stored
 
     def _accepted(self, owner: Owner, task: asyncio.Task[Stored]) -> None:
@@ -217,9 +223,18 @@ class Learner:
             self._told = stored
         return stored
 
-    def _to_remember(self, owner: Owner, turn_id: str) -> None:
-        if self._remembering.add(owner, turn_id):
-            self._unsettled.setdefault(owner, set()).add(turn_id)
+    def _to_remember(self, turn: Turn) -> None:
+        self._ahead.setdefault(turn.owner, {})[turn.id] = turn.session
+        if self._remembering.add(turn.owner, turn.id):
+            self._unsettled.setdefault(turn.owner, set()).add(turn.id)
+
+    def _remembered(self, owner: Owner, turn_ids: Sequence[str]) -> None:
+        ahead = self._ahead.get(owner, {})
+        for turn_id in turn_ids:
+            ahead.pop(turn_id, None)
+            self._last_words.discard(turn_id)
+        if not ahead:
+            self._ahead.pop(owner, None)
 
     def _settle(self, owner: Owner, what: Sequence[object]) -> None:
         unsettled = self._unsettled.get(owner)
@@ -263,6 +278,7 @@ class Learner:
             for one in both:
                 self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
         await self._hand_on(entries)
+        self._remembered(owner, turn_ids)
 
     async def _embedded(self, judged: Sequence[Judged]) -> list[Embedded]:
         memories = [one.memory for one in judged if one.memory is not None]
@@ -279,16 +295,14 @@ class Learner:
         if self._extractor is None:
             await self._journal.mark_learned(entries)
             return
-        for entry in entries:
-            self._gather(entry.turn)
+        for turn in (entry.turn for entry in entries):
+            self._gatherings.add(turn.owner, turn.session, turn.id, last=turn.id in self._last_words)
 
-    def _gather(self, turn: Turn) -> None:
-        last = turn.id in self._last_words
-        self._last_words.discard(turn.id)
-        self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
-
-    async def _not_remembered(self, _: Owner, turn_id: str, error: Exception) -> bool:
-        return await self._count_failure([turn_id], error)
+    async def _not_remembered(self, owner: Owner, turn_id: str, error: Exception) -> bool:
+        done = await self._count_failure([turn_id], error)
+        if done:
+            self._remembered(owner, [turn_id])
+        return done
 
     async def _count_failure(self, turn_ids: Sequence[str], error: Exception) -> bool:
         """Whether all of them are done with: dead letters, or no longer in the journal."""
@@ -341,7 +355,7 @@ class Learner:
             for entry in page:
                 after = entry.place
                 if not entry.stored:
-                    self._to_remember(entry.turn.owner, entry.turn.id)
+                    self._to_remember(entry.turn)
             more = len(page) == _PAGE
 
     async def _look_after(self) -> None:

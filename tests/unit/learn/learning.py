@@ -1,0 +1,158 @@
+"""A learner with everything around it in memory, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.extract import Fact
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.lanes import Backoff
+from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Journal, KeepsMemories
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.transient import TransientStore, Weather
+from tests.builders import ANN, MONDAY
+
+QUICK = Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=5))
+LIMITS = LearnLimits(
+    journal_wait=timedelta(seconds=5),
+    idle=timedelta(hours=1),
+    backoff=QUICK,
+    sweep=timedelta(milliseconds=5),
+    grace=timedelta(seconds=5),
+)
+
+
+class ListingExtractor:
+    """One fact for each turn; *failing* is raised while set, for turns whose words contain *at* alone if given."""
+
+    name = "listing"
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.failing: Exception | None = None
+        self.at = ""
+
+    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+        if self.failing and any(self.at in turn.asked for turn in turns):
+            raise self.failing
+        self.batches.append([turn.asked for turn in turns])
+        return [a_fact(turn) for turn in turns]
+
+
+def a_fact(turn: Turn) -> Fact:
+    return Fact(
+        content=f"User said {turn.asked}",
+        type=MemoryType.SEMANTIC,
+        subject="user",
+        attribute="said",
+        value=turn.asked,
+        turn_id=turn.id,
+        source=Source.RULES,
+        version="1",
+    )
+
+
+class ListingReconciler:
+    """Remembers what it was given; *failing* is raised while set."""
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[Owner, str]] = []
+        self.failing: Exception | None = None
+
+    async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> None:
+        if self.failing:
+            raise self.failing
+        self.facts += [(owner, fact.value) for fact in facts]
+
+
+@dataclass
+class Surroundings:
+    now: datetime = MONDAY
+    limits: LearnLimits = LIMITS
+    weather: Weather = field(default_factory=Weather)
+    shared_store: TransientStore | None = None  # of another process
+    embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))
+    embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
+    extractor: ListingExtractor | None = field(default_factory=ListingExtractor)
+    reconciler: ListingReconciler = field(default_factory=ListingReconciler)
+
+    def __post_init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry, "test")
+        self.coordination = TransientCoordination(lambda: self.now)
+        self.store = self.shared_store or TransientStore(32, now=lambda: self.now, weather=self.weather)
+        self.journal: Journal = TransientJournal(now=lambda: self.now)
+        self.partitions = Partitions(
+            self.store, self.coordination, PartitionLimits(), self.metrics, now=lambda: self.now
+        )
+        self.keeps: KeepsMemories = self.partitions
+        names = (f"s{n}" for n in itertools.count(1))
+        self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
+
+    def build(self) -> Learner:
+        return Learner(
+            self.journal,
+            self.sessions,
+            self.keeps,
+            self.embeds or self.embedder,
+            self.coordination,
+            self.limits,
+            self.metrics,
+            extractor=self.extractor,
+            reconciler=self.reconciler,
+            now=lambda: self.now,
+            chance=lambda: 0.0,
+        )
+
+    @asynccontextmanager
+    async def learner(self) -> AsyncIterator[Learner]:
+        async with self.partitions, self.build() as learner:
+            yield learner
+
+    def exchange(self, asked: str, answered: str = "", owner: Owner = ANN, session: str = "s") -> Exchanged:
+        """In a named session, without history: every asked text is a turn of its own."""
+        caller = Caller(owner, session=session)
+        return Exchanged(caller=caller, history=(), asked=asked, answered=answered, at=self.now)
+
+    async def rows(self, owner: Owner = ANN) -> list[Memory]:
+        """What the store holds of *owner*, in the order it was said."""
+        found = [row.memory async for page in self.store.pages(owner, 100, fresh=True) for row in page]
+        return sorted(found, key=lambda memory: (memory.session, memory.seq))
+
+    async def stored(self, owner: Owner = ANN) -> list[str]:
+        return [memory.content for memory in await self.rows(owner)]
+
+    async def findable(self, text: str, owner: Owner = ANN) -> bool:
+        vector = await self.embedder.embed_query(text)
+        searched = await self.partitions.nearest(owner, vector, 10, Scope())
+        return any(found.memory.content == text for found in searched.found)
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"memory_extproc_{name}", labels) or 0.0
+
+
+async def until(condition: Callable[[], object], what: str, limit: float = 5.0) -> None:
+    """Gives way to other tasks until *condition* holds; it may be a coroutine function."""
+    deadline = time.monotonic() + limit
+    while True:
+        held = condition()
+        if asyncio.iscoroutine(held):
+            held = await held
+        if held:
+            return
+        assert time.monotonic() < deadline, f"waited {limit} s in vain until {what}"
+        await asyncio.sleep(0)

@@ -1,0 +1,419 @@
+"""What the learner promises about turns it accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import structlog
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.extract import Fact
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.model import Caller, Matrix, Message, Owner, Role, Source, Stored, Turn
+from tests.builders import ANN, BOB, OTHER_ANN, a_turn
+from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
+
+BUDGET = "My budget for the Hawaii trip is $10,000."
+PARIS = "I live in Paris near the Canal Saint-Martin."
+
+
+async def test_what_was_said_is_found_by_the_next_request() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+        assert await world.findable(BUDGET)
+        assert not await world.findable(BUDGET, BOB)
+        assert not await world.findable(BUDGET, OTHER_ANN)
+
+
+async def test_each_message_is_one_memory_with_its_place_and_the_model_that_embedded_it() -> None:
+    world = Surroundings(extractor=None)
+    answer = "Flights from Chicago cost about $900 in May."
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET, answer))
+        await learner.accept(world.exchange(PARIS, "Got it!"))
+    rows = await world.rows()
+    assert [(row.seq, row.role, row.content) for row in rows] == [
+        (0, Role.USER, BUDGET),
+        (1, Role.ASSISTANT, answer),
+        (2, Role.USER, PARIS),
+    ]
+    assert {row.embed_model for row in rows} == {"canned/32"}
+    assert world.sample("remembered_total", role="user", decision="kept") == 2
+    assert world.sample("remembered_total", role="assistant", decision="polite") == 1
+
+
+async def test_a_retry_is_a_duplicate_and_leaves_nothing_new() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.DUPLICATE
+    assert await world.stored() == [BUDGET]
+    assert world.reconciler.facts == [(ANN, BUDGET)]
+
+
+async def test_a_regenerated_answer_takes_the_place_of_the_first() -> None:
+    world = Surroundings(extractor=None)
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET, "Flights from Chicago cost about $900."))
+        await learner.settled(Caller(ANN))
+        await learner.accept(world.exchange(BUDGET, "Hotels in Maui cost about $300."))
+        await learner.settled(Caller(ANN))
+        assert await world.stored() == [BUDGET, "Hotels in Maui cost about $300."]
+        await learner.accept(world.exchange(BUDGET, "I'm sorry, but I can't help with that."))
+    assert await world.stored() == [BUDGET], "a refusal leaves nothing, nor what stood in its place before"
+
+
+async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_all_the_same() -> None:
+    world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
+    gate = asyncio.Event()
+
+    class SlowJournal(TransientJournal):
+        async def append(self, turn: Turn) -> Stored:
+            await gate.wait()
+            return await super().append(turn)
+
+    world.journal = SlowJournal(now=lambda: world.now)
+    async with world.learner() as learner:
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        gate.set()
+        await waiting
+        assert await world.findable(BUDGET)
+
+
+async def test_a_caller_that_is_cancelled_takes_nothing_with_it() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        accepting = asyncio.create_task(learner.accept(world.exchange(BUDGET)))
+        await asyncio.sleep(0)
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+    assert await world.stored() == [BUDGET]
+
+
+@pytest.mark.parametrize("fault", [TryLaterError("locked"), GiveUpError("damaged"), ZeroDivisionError("a bug")])
+async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Exception) -> None:
+    world = Surroundings()
+    journal = TransientJournal(now=lambda: world.now)
+    world.journal = journal
+    world.limits = replace(LIMITS, sweep=timedelta(hours=1))
+    async with world.learner() as learner:
+        await until(lambda: len(learner._background) == 2 and learner._background[0].done(), "taken up")
+        journal.fault = fault
+        with structlog.testing.capture_logs() as logs:
+            outcomes = [await learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)]
+        assert outcomes == [Stored.JOURNAL_FAILED] * 2
+        assert [line["event"] for line in logs].count("journal.refuses") == 1
+        journal.fault = None
+        with structlog.testing.capture_logs() as logs:
+            assert await learner.accept(world.exchange("now it works")) is Stored.JOURNALLED
+        assert "journal.accepts" in [line["event"] for line in logs]
+        await learner.settled(Caller(ANN))
+
+
+async def test_a_full_journal_is_an_outcome() -> None:
+    world = Surroundings()
+    world.journal = TransientJournal(now=lambda: world.now, max_turns=1)
+    world.weather.down = True
+    world.limits = replace(LIMITS, grace=timedelta(0))
+    async with world.learner() as learner:
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNAL_FULL
+
+
+async def test_too_many_at_once_and_whoever_comes_too_late_are_refused() -> None:
+    world = Surroundings(limits=replace(LIMITS, accepting=1))
+    async with world.learner() as learner:
+        outcomes = await asyncio.gather(*(learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)))
+        assert outcomes == [Stored.JOURNALLED, Stored.PROCESS_LIMIT]
+    assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNAL_FAILED
+
+
+async def test_while_the_store_is_down_what_was_said_is_found_all_the_same_and_stored_later() -> None:
+    world = Surroundings(extractor=None)
+    world.weather.down = True
+    async with world.learner() as learner:
+        for text in (BUDGET, PARIS):
+            assert await learner.accept(world.exchange(text)) is Stored.JOURNALLED
+            await learner.settled(Caller(ANN))
+            assert await world.findable(text)
+        world.weather.down = False
+        await until(world.stored, "the backlog was stored")
+    assert sorted(await world.stored()) == sorted([BUDGET, PARIS])
+    assert (await world.journal.depth()).turns == 0
+
+
+async def test_a_store_that_hangs_does_not_keep_the_next_request_waiting() -> None:
+    world = Surroundings(extractor=None)
+    gate = world.weather.hold("put")
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await asyncio.wait_for(learner.settled(Caller(ANN)), 2)
+        assert not gate.is_set()
+        gate.set()
+    assert await world.stored() == [BUDGET]
+
+
+async def test_an_owner_whose_turns_must_wait_does_not_hold_up_others() -> None:
+    world = Surroundings(extractor=None)
+
+    class DownForAnn:
+        def __init__(self) -> None:
+            self.down = True
+
+        async def put(self, owner: Owner, rows: Sequence[object]) -> None:
+            if owner == ANN and self.down:
+                raise TryLaterError("down")
+            await world.partitions.put(owner, rows)  # type: ignore[arg-type] # handed through
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.partitions, name)
+
+    keeps = DownForAnn()
+    world.keeps = keeps  # type: ignore[assignment] # the rest is the partitions' own
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await learner.accept(world.exchange(BUDGET, owner=BOB))
+        await learner.settled(Caller(BOB))
+        await until(lambda: world.stored(BOB), "Bob's was stored")
+        assert await world.stored(ANN) == []
+        keeps.down = False
+    assert await world.stored(ANN) == [BUDGET]
+
+
+async def test_a_turn_that_cannot_be_learned_becomes_a_dead_letter_and_the_others_go_on() -> None:
+    world = Surroundings(extractor=None, limits=replace(LIMITS, attempts=3))
+    tries: list[int] = []
+
+    class Picky(CannedEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Matrix:
+            if any("poison" in text for text in texts):
+                tries.append(len(texts))
+                raise GiveUpError("no vector for that")
+            return await world.embedder.embed(texts)
+
+    world.embeds = Picky()
+    async with world.learner() as learner:
+        texts = [BUDGET, "I keep poison ivy in my garden.", PARIS]
+        await asyncio.gather(*(learner.accept(world.exchange(text)) for text in texts))
+        await until(lambda: world.sample("journal_dead_letters") == 1, "it was given up")
+    assert sorted(await world.stored()) == sorted([BUDGET, PARIS])
+    assert tries[-3:] == [1, 1, 1]
+    depth = await world.journal.depth()
+    assert (depth.turns, depth.dead) == (0, 1)
+
+
+async def test_a_bug_is_logged_without_anybodys_words_and_does_not_stop_the_owners_other_turns() -> None:
+    world = Surroundings(extractor=None, limits=replace(LIMITS, attempts=1))
+    world.embedder.failing = KeyError("what Ann said")
+    with structlog.testing.capture_logs() as logs:
+        async with world.learner() as learner:
+            await learner.accept(world.exchange(BUDGET))
+            await until(lambda: world.sample("journal_dead_letters") == 1, "it was given up")
+            world.embedder.failing = None
+            await learner.accept(world.exchange(PARIS))
+    assert await world.stored() == [PARIS]
+    [failed] = [line for line in logs if line["event"] == "learn.failed"]
+    assert failed["error"] == "KeyError"
+    assert "Ann" not in repr(logs)
+
+
+# --- facts -----------------------------------------------------------------------------------------------
+async def test_facts_are_extracted_once_enough_turns_of_a_session_came_together() -> None:
+    world = Surroundings(limits=replace(LIMITS, batch=3))
+    assert world.extractor
+    async with world.learner() as learner:
+        for n in range(3):
+            await learner.accept(world.exchange(f"I have {n} cats."))
+            await learner.accept(world.exchange(f"I have {n} dogs.", session="other", owner=BOB))
+        await until(lambda: len(world.reconciler.facts) == 6, "both sessions were extracted from")
+        assert sorted(world.extractor.batches) == [
+            ["I have 0 cats.", "I have 1 cats.", "I have 2 cats."],
+            ["I have 0 dogs.", "I have 1 dogs.", "I have 2 dogs."],
+        ]
+        await until(lambda: world.sample("journal_depth") == 0, "nothing is left")
+
+
+async def test_facts_are_extracted_when_a_session_falls_silent() -> None:
+    world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=10)))
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await until(lambda: world.reconciler.facts == [(ANN, BUDGET)], "the session was extracted from")
+
+
+async def test_facts_are_extracted_when_a_session_ends() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        await learner.accept(world.exchange("I have a cat."))
+        await learner.accept(replace(world.exchange(BUDGET), ends_session=True))
+        await until(lambda: len(world.reconciler.facts) == 2, "the last words brought both")
+        await learner.accept(world.exchange(PARIS, session="a"))
+        await learner.accept(world.exchange("I have a dog.", session="b"))
+        await learner.end_session(Caller(ANN, session="a"))
+        await until(lambda: len(world.reconciler.facts) == 3, "session a was extracted from")
+        await learner.end_session(Caller(BOB))
+        await learner.end_session(Caller(ANN))
+        await until(lambda: len(world.reconciler.facts) == 4, "session b was extracted from")
+        assert world.reconciler.facts[2:] == [(ANN, PARIS), (ANN, "I have a dog.")]
+
+
+async def test_a_repeated_last_word_ends_the_session_too() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await learner.settled(Caller(ANN))
+        await until(lambda: world.sample("remembered_total", role="user", decision="kept") == 1, "remembered")
+        assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is Stored.DUPLICATE
+        await until(lambda: world.reconciler.facts, "the session was extracted from")
+
+
+async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
+    world = Surroundings(limits=replace(LIMITS, batch=1))
+    assert world.extractor
+    world.extractor.failing = TryLaterError("the model is down")
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await learner.accept(world.exchange(PARIS))
+        await learner.settled(Caller(ANN))
+        assert await world.findable(PARIS)
+        assert world.reconciler.facts == []
+        world.extractor.failing = None
+        await until(lambda: len(world.reconciler.facts) == 2, "extraction caught up")
+
+
+async def test_a_turn_that_extraction_cannot_bear_costs_its_session_nothing() -> None:
+    world = Surroundings(limits=replace(LIMITS, batch=3, attempts=2))
+    assert world.extractor
+    world.extractor.failing, world.extractor.at = GiveUpError("malformed"), "poison"
+    async with world.learner() as learner:
+        for text in (BUDGET, "I keep poison ivy.", PARIS):
+            await learner.accept(world.exchange(text))
+        await until(lambda: world.sample("journal_dead_letters") == 1, "it was given up")
+        await until(lambda: len(world.reconciler.facts) == 2, "the others were extracted from")
+    assert (await world.journal.depth()).turns == 0
+
+
+# --- forgetting ------------------------------------------------------------------------------------------
+async def test_who_is_forgotten_while_we_work_leaves_nothing() -> None:
+    world = Surroundings()
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    class SlowEmbedder(CannedEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Matrix:
+            began.set()
+            await gate.wait()
+            return await world.embedder.embed(texts)
+
+    world.embeds = SlowEmbedder()
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await until(began.is_set, "work began")
+        await world.journal.erase_owner(ANN)
+        await world.coordination.advance_epoch(ANN)
+        gate.set()
+        await learner.settled(Caller(ANN))
+        assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNALLED
+    assert await world.stored() == [PARIS], "what was said after the forget is learned"
+
+
+async def test_facts_of_who_was_forgotten_meanwhile_are_dropped() -> None:
+    world = Surroundings(limits=replace(LIMITS, batch=1))
+
+    class ForgottenMeanwhile(ListingExtractor):
+        async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+            await world.journal.erase_owner(ANN)
+            await world.coordination.advance_epoch(ANN)
+            return await super().extract(turns)
+
+    world.extractor = extractor = ForgottenMeanwhile()
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await until(lambda: extractor.batches, "extraction ran")
+    assert world.reconciler.facts == []
+
+
+# --- starting and stopping -------------------------------------------------------------------------------
+async def test_what_an_earlier_process_left_is_taken_up() -> None:
+    world = Surroundings(limits=replace(LIMITS, batch=2))
+    waiting, stored = a_turn(BUDGET, ""), a_turn(PARIS, "")
+    await world.journal.append(replace(stored, id="a" * 64, session="s"))
+    await world.journal.append(replace(waiting, id="b" * 64, session="s", seq=2))
+    await world.journal.mark_stored(await world.journal.pending(1))
+    async with world.learner():
+        await until(lambda: len(world.reconciler.facts) == 2, "both were extracted from")
+    assert await world.stored() == [BUDGET], "the other was stored before"
+
+
+async def test_a_journal_that_cannot_be_read_at_first_is_taken_up_later() -> None:
+    world = Surroundings()
+    journal = TransientJournal(now=lambda: world.now)
+    world.journal = journal
+    await journal.append(a_turn(BUDGET, ""))
+    journal.fault = TryLaterError("locked")
+    with structlog.testing.capture_logs() as logs:
+        async with world.learner():
+            await until(lambda: "journal.unreadable" in [line["event"] for line in logs], "it was tried")
+            journal.fault = None
+            await until(world.stored, "it was taken up")
+    assert await world.stored() == [BUDGET]
+
+
+async def test_leaving_works_off_all_that_was_accepted_facts_included() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        for n in range(25):
+            await learner.accept(world.exchange(f"I have {n} cats and a garden.", session=f"s{n % 4}"))
+    assert len(await world.stored()) == 25
+    assert len(world.reconciler.facts) == 25
+    assert (await world.journal.depth()).turns == 0
+    assert world.sample("journal_depth") == 0
+
+
+@pytest.mark.parametrize("grace", [0.0, 1.0])
+async def test_what_cannot_be_worked_off_when_leaving_stays_in_the_journal(grace: float) -> None:
+    world = Surroundings(limits=replace(LIMITS, grace=timedelta(seconds=grace)))
+    world.weather.down = True
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+    assert [entry.turn.asked for entry in await world.journal.pending(10)] == [BUDGET]
+    world.weather.down = False
+    again = Surroundings(shared_store=world.store)
+    again.journal = world.journal
+    async with again.learner():
+        await until(again.stored, "the next process stored it")
+    assert await world.stored() == [BUDGET]
+
+
+async def test_nobody_is_left_waiting_when_we_leave() -> None:
+    world = Surroundings(limits=replace(LIMITS, grace=timedelta(0), visible=timedelta(hours=1)))
+    world.weather.hold("put")
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        await asyncio.sleep(0)
+    await asyncio.wait_for(waiting, 1)
+    assert [entry.turn.asked for entry in await world.journal.pending(10)] == [BUDGET]
+
+
+async def test_the_journals_depth_is_shown_and_learned_turns_go_after_their_retention() -> None:
+    world = Surroundings(extractor=None)
+    async with world.learner() as learner:
+        world.weather.down = True
+        await learner.accept(world.exchange(BUDGET))
+        world.now += timedelta(minutes=1)
+        await until(lambda: world.sample("journal_depth") == 1, "the depth was measured")
+        await until(lambda: world.sample("journal_oldest_seconds") == 60, "the age was measured")
+        world.weather.down = False
+        await until(lambda: world.sample("journal_depth") == 0, "it was learned")
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.DUPLICATE
+        world.now += timedelta(hours=1)
+        old = replace(world.exchange(BUDGET), history=(Message(Role.USER, "x"),))
+        assert await learner.accept(old) is Stored.JOURNALLED
+    assert {row.source for row in await world.rows()} == {Source.VERBATIM}
