@@ -23,7 +23,7 @@ _REFUSES = re.compile(
             (?:told|mentioned|shared|provided|said|specified|given)\b
       | \bi\s+(?:have|'ve\s+got)\s+no\s+(?:information|record|memory|access|knowledge|way|idea)\b
       | \b(?:goes|is)\s+against\s+(?:my|our)\b
-      | \bich\s+(?:kann|darf|weiß|habe)\s+(?:\S+\s+){0,5}(?:nicht|kein\w*)\b | \bals\s+(?:ki|sprachmodell)\b
+      | \bich\s+(?:kann|darf|weiss|habe)\s+(?:\S+\s+){0,5}(?:nicht|kein\w*)\b | \bals\s+(?:ki|sprachmodell)\b
       | \bje\s+(?:ne\s+(?:peux|sais)|n'ai)\s+pas\b | \bno\s+(?:puedo|tengo|s\u00e9)\b | \blo\s+siento\b
       | \u62b1\u6b49 | \u65e0\u6cd5 | \u3067\u304d\u307e\u305b\u3093
     )""",

@@ -15,6 +15,9 @@ from typing import Any
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
 _UNSPACED = f"[{_HAN}{_KANA}]"
+_KANA_RUN = re.compile(f"[{_KANA}]")
+_HAN_RUN = re.compile(f"[{_HAN}]")
+_READ_FOR_LANGUAGE = 2000  # characters
 _CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9"
 
 _TOKEN = re.compile(
@@ -51,15 +54,10 @@ def _lexicons() -> Mapping[str, Lexicon]:
     parsed = _read("lexicon.toml")
     return {
         language: Lexicon(
-            language, frozenset(entry["stop"].split()), frozenset(entry["not"].split()), entry["person"]
+            language, frozenset(fold(entry["stop"]).split()), frozenset(fold(entry["not"]).split()), entry["person"]
         )
         for language, entry in parsed.items()
     }
-
-
-LEXICONS = _lexicons()
-PHRASES = _read("phrases.toml")
-ENGLISH = LEXICONS["en"]
 
 
 def fold(text: str) -> str:
@@ -67,6 +65,11 @@ def fold(text: str) -> str:
     # casefold may leave a form that NFKC composes anew, hence normalising after it as well
     folded = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).casefold()
     return unicodedata.normalize("NFKC", folded)
+
+
+LEXICONS = _lexicons()
+PHRASES = _read("phrases.toml")
+ENGLISH = LEXICONS["en"]
 
 
 def tokens(text: str) -> list[str]:
@@ -87,7 +90,12 @@ def _lexicon_of(words: frozenset[str]) -> Lexicon:
 def lexicon_of(text: str) -> Lexicon:
     """The language whose small words *text* uses most; English when none stands out. A word such as
     "son" is a stop word in one language and a son in another, so lists are never merged."""
-    return _lexicon_of(frozenset(fold(token) for token in tokens(text[:2000])))
+    beginning = text[:_READ_FOR_LANGUAGE]
+    if _KANA_RUN.search(beginning):
+        return LEXICONS["ja"]
+    if _HAN_RUN.match(beginning.strip()):
+        return LEXICONS["zh"]
+    return _lexicon_of(frozenset(fold(token) for token in tokens(beginning)))
 
 
 def content_words(text: str) -> list[str]:
