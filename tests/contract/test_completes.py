@@ -1,0 +1,71 @@
+"""The contract of ports.Completes, held by the endpoint's client and by the stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.inference.canned import CannedCompletions
+from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
+from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Completes
+from tests.fixtures.endpoint import Reply, a_completion, an_error, serving
+
+Answers = list[str | Exception]
+Opening = Callable[[Answers], AbstractAsyncContextManager[Completes]]
+
+
+@asynccontextmanager
+async def canned(answers: Answers) -> AsyncIterator[Completes]:
+    yield CannedCompletions(answers)
+
+
+def reply(answer: str | Exception) -> Reply:
+    if isinstance(answer, Exception):
+        return an_error(503 if isinstance(answer, TryLaterError) else 400)
+    return a_completion(answer)
+
+
+@asynccontextmanager
+async def endpoint(answers: Answers) -> AsyncIterator[Completes]:
+    async with serving([reply(answer) for answer in answers]) as stand_in:
+        completions = OpenAICompletions(
+            Endpoint(
+                EndpointLimits(base_url=stand_in.base_url, model="m", attempts=1),
+                role="memory_extraction",
+                marker="",
+                metrics=Metrics(CollectorRegistry(), "test"),
+                chance=lambda: 0.0,
+                clock=lambda: 0.0,
+            ),
+            CompletionLimits(),
+        )
+        try:
+            yield completions
+        finally:
+            await completions.close()
+
+
+@pytest.fixture(params=[canned, endpoint])
+def opening(request: pytest.FixtureRequest) -> Opening:
+    chosen: Opening = request.param
+    return chosen
+
+
+async def test_answers_come_back_as_text(opening: Opening) -> None:
+    async with opening(["one", '{"two": 2}']) as completes:
+        assert await completes.complete("s", "u") == "one"
+        assert await completes.complete("s", "u", schema={"type": "object"}) == '{"two": 2}'
+
+
+@pytest.mark.parametrize("fault", [TryLaterError("down"), GiveUpError("bad request")])
+async def test_a_fault_is_of_the_kind_that_says_what_to_do(opening: Opening, fault: Exception) -> None:
+    async with opening([fault, "back"]) as completes:
+        with pytest.raises(type(fault)):
+            await completes.complete("s", "u")
+        assert await completes.complete("s", "u") == "back"

@@ -1,0 +1,177 @@
+"""The contract of ports.Embeds, held by every embedder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.inference.batching_embedder import EmbedderLimits
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.inference.model_directory import Precision
+from memory_extproc.inference.model_source import parse_source
+from memory_extproc.inference.onnx_embedder import open_onnx_embedder
+from memory_extproc.inference.openai_embedder import OpenAIEmbedder, RemoteEmbedderLimits
+from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
+from memory_extproc.inference.prepare import prepare
+from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds
+from tests.fixtures.endpoint import Reply, serving
+from tests.fixtures.tiny_bert import write_tiny_bert
+
+Opening = Callable[[], AbstractAsyncContextManager[Embeds]]
+DIMENSION = 64
+AWKWARD = [
+    "",
+    " ",
+    "\n\t",
+    "\x00",
+    "\ud800",
+    "a\udfffb",
+    "😀" * 2000,
+    "a" * 1_000_000,
+    "x " * 500_000,
+    "我住在上海",
+    "1",
+]
+
+
+class LibraryModel:
+    """What we use of the class SentenceTransformer."""
+
+    max_seq_length: int | None = None
+
+    def __init__(self, name: str, device: str | None) -> None:
+        self.name = name
+
+    def encode(self, texts: Sequence[str], **_: Any) -> Any:
+        for text in texts:
+            text.encode()  # as the tokenizer does: no lone surrogates
+        vectors = [np.bincount([ord(c) % DIMENSION for c in text] + [0], minlength=DIMENSION) for text in texts]
+        return np.array(vectors, dtype=np.float64)
+
+
+@asynccontextmanager
+async def canned() -> AsyncIterator[Embeds]:
+    yield CannedEmbedder(DIMENSION)
+
+
+def answer(request: dict[str, Any]) -> Reply:
+    vectors = LibraryModel("", None).encode(request["input"])
+    data = [{"index": at, "embedding": vector.tolist()} for at, vector in enumerate(vectors)]
+    return Reply(json.dumps({"object": "list", "data": data}))
+
+
+@asynccontextmanager
+async def remote() -> AsyncIterator[Embeds]:
+    async with serving(answer) as stand_in:
+        endpoint = Endpoint(
+            EndpointLimits(base_url=stand_in.base_url, model="m", timeout=timedelta(seconds=30)),
+            role="embedding",
+            marker="",
+            metrics=Metrics(CollectorRegistry(), "test"),
+            chance=lambda: 0.0,
+            clock=lambda: 0.0,
+        )
+        embedder = OpenAIEmbedder(endpoint, RemoteEmbedderLimits(dimension=DIMENSION, batch=3))
+        try:
+            yield embedder
+        finally:
+            await embedder.close()
+
+
+@asynccontextmanager
+async def library() -> AsyncIterator[Embeds]:
+    async with open_sentence_transformers_embedder(
+        "m", "cpu", EmbedderLimits(), load=lambda: LibraryModel
+    ) as embedder:
+        yield embedder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tiny")
+    source = parse_source(str(write_tiny_bert(root / "tiny")))
+    return prepare(source, Precision.INT8, root / "models", force=False, say=lambda _: None).directory
+
+
+@pytest.fixture(params=["canned", "onnx", "openai", "sentence_transformers"])
+def opening(request: pytest.FixtureRequest, tiny_model: Path) -> Opening:
+    openings: dict[str, Opening] = {
+        "canned": canned,
+        "onnx": lambda: open_onnx_embedder(tiny_model, EmbedderLimits(threads=2)),
+        "openai": remote,
+        "sentence_transformers": library,
+    }
+    return openings[request.param]
+
+
+@pytest.fixture
+async def embedder(opening: Opening) -> AsyncIterator[Embeds]:
+    async with opening() as opened:
+        yield opened
+
+
+async def test_every_text_gets_a_unit_row_in_order(embedder: Embeds) -> None:
+    texts = ["1 2", "3", "4 5 6 7 8 9", "3", "10"]
+
+    rows = await embedder.embed(texts)
+
+    assert rows.shape == (5, embedder.dimension)
+    assert rows.dtype == np.float32
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-5)
+    for text, row in zip(texts, rows, strict=True):
+        assert np.allclose((await embedder.embed([text]))[0], row, atol=1e-3)
+
+
+async def test_no_texts_give_no_rows(embedder: Embeds) -> None:
+    assert (await embedder.embed([])).shape == (0, embedder.dimension)
+
+
+async def test_any_text_gives_a_finite_unit_vector(embedder: Embeds) -> None:
+    rows = await embedder.embed(AWKWARD)
+    queries = [await embedder.embed_query(text) for text in AWKWARD]
+
+    for vectors in (rows, np.stack(queries)):
+        assert np.isfinite(vectors).all()
+        assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+async def test_a_query_is_embedded_as_a_memory_is_and_the_same_each_time(embedder: Embeds) -> None:
+    first = await embedder.embed_query("7 8 9")
+
+    assert first.shape == (embedder.dimension,)
+    assert first.dtype == np.float32
+    assert np.allclose(first, (await embedder.embed(["7 8 9"]))[0], atol=1e-3)
+    assert np.array_equal(first, await embedder.embed_query("7 8 9"))
+
+
+async def test_a_query_vector_that_others_may_hold_cannot_be_written_to(embedder: Embeds) -> None:
+    vector = await embedder.embed_query("1 2 3")
+
+    with pytest.raises(ValueError, match="read-only"):
+        vector[0] = 0.0
+
+
+async def test_many_at_one_time_get_their_own_vectors(embedder: Embeds) -> None:
+    texts = [f"{n} {n + 1}" for n in range(40)]
+
+    together = await asyncio.gather(*(embedder.embed_query(text) for text in texts), embedder.embed(texts))
+
+    assert np.allclose(np.stack(together[:-1]), together[-1], atol=1e-3)
+    assert len({row.tobytes() for row in together[-1]}) > 30
+
+
+async def test_the_fingerprint_is_the_same_after_a_restart(opening: Opening, embedder: Embeds) -> None:
+    async with opening() as again:
+        assert (again.fingerprint, again.dimension) == (embedder.fingerprint, embedder.dimension)
+    assert embedder.fingerprint

@@ -1,0 +1,200 @@
+"""Who goes first, who goes together, and what becomes of those who leave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits
+from memory_extproc.model import Matrix
+
+
+class GatedModel:
+    """Records what it was run on; each run waits until the test lets it through."""
+
+    fingerprint, dimension, max_seq_length = "gated", 2, 100
+
+    def __init__(self) -> None:
+        self.runs: list[list[str]] = []
+        self.failing: Exception | None = None
+        self._gate = threading.Semaphore(0)
+        self._started = threading.Semaphore(0)
+
+    def cut(self, text: str) -> str:
+        return text
+
+    def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
+        self.runs.append(list(texts))
+        self._started.release()
+        assert self._gate.acquire(timeout=10)
+        if self.failing:
+            raise self.failing
+        return np.array([[1.0, float(len(text))] for text in texts], dtype=np.float32)
+
+    def let(self, runs: int) -> None:
+        self._gate.release(runs)
+
+    async def started(self) -> None:
+        assert await asyncio.to_thread(self._started.acquire, timeout=10)
+
+
+@asynccontextmanager
+async def embedding(**limits: int) -> AsyncIterator[tuple[GatedModel, BatchingEmbedder]]:
+    model = GatedModel()
+    embedder = BatchingEmbedder(model, EmbedderLimits(**limits))
+    try:
+        yield model, embedder
+    finally:
+        model.let(100)
+        await embedder.close()
+
+
+async def test_an_idle_thread_takes_a_query_at_once_and_what_came_meanwhile_goes_together() -> None:
+    async with embedding() as (model, embedder):
+        first = asyncio.create_task(embedder.embed_query("a"))
+        await model.started()
+        others = [asyncio.create_task(embedder.embed_query(text)) for text in "bcd"]
+        await asyncio.sleep(0)
+        model.let(2)
+        await asyncio.gather(first, *others)
+
+        assert model.runs == [["a"], ["b", "c", "d"]]
+
+
+async def test_queries_go_before_background_work_that_came_first() -> None:
+    async with embedding(batch_tokens=4) as (model, embedder):
+        background = asyncio.create_task(embedder.embed(["m1", "m2", "m3"]))
+        await model.started()
+        query = asyncio.create_task(embedder.embed_query("q"))
+        await asyncio.sleep(0)
+        model.let(3)
+        await query
+        model.let(10)
+        await background
+
+        assert [run[0] for run in model.runs][:2] == ["m1", "q"]
+
+
+async def test_background_work_goes_in_pieces_so_that_a_query_waits_for_one_only() -> None:
+    async with embedding(batch_tokens=100) as (model, embedder):
+        model.let(100)
+        await embedder.embed(["x" * 30] * 50)
+
+        assert max(len(run) for run in model.runs) <= 100 // (30 // 3 + 2)
+
+
+async def test_one_text_beyond_the_batch_goes_alone() -> None:
+    async with embedding(batch_tokens=1) as (model, embedder):
+        model.let(100)
+        await embedder.embed(["long " * 50, "long " * 50])
+
+        assert [len(run) for run in model.runs] == [1, 1]
+
+
+async def test_rows_come_back_in_the_order_of_the_texts_however_they_were_batched() -> None:
+    async with embedding(batch_tokens=10) as (model, embedder):
+        model.let(100)
+
+        rows = await embedder.embed(["dddd", "a", "ccc", "bb"])
+
+        assert rows[:, 1].tolist() == [4.0, 1.0, 3.0, 2.0]
+
+
+async def test_a_query_nobody_waits_for_any_more_is_not_run() -> None:
+    async with embedding() as (model, embedder):
+        first = asyncio.create_task(embedder.embed_query("a"))
+        await model.started()
+        left = asyncio.create_task(embedder.embed_query("left"))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.wait([left])
+        background = asyncio.create_task(embedder.embed(["m"]))
+        await asyncio.sleep(0)
+        model.let(10)
+        await asyncio.gather(first, background)
+
+        assert model.runs == [["a"], ["m"]]
+
+
+async def test_a_caller_who_leaves_while_the_model_runs_harms_nobody() -> None:
+    async with embedding() as (model, embedder):
+        leaving = asyncio.create_task(embedder.embed_query("a"))
+        await model.started()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        model.let(10)
+
+        assert (await embedder.embed_query("bb"))[1] == 2.0
+
+
+async def test_a_repeated_query_is_not_run_again_and_the_oldest_is_forgotten_first() -> None:
+    async with embedding(cached_queries=2) as (model, embedder):
+        model.let(100)
+        for text in ("a", "b", "a", "c", "a", "b"):
+            await embedder.embed_query(text)
+
+        assert model.runs == [["a"], ["b"], ["c"], ["b"]]
+
+
+async def test_without_a_cache_every_query_is_run() -> None:
+    async with embedding(cached_queries=0) as (model, embedder):
+        model.let(100)
+        await embedder.embed_query("a")
+        await embedder.embed_query("a")
+
+        assert model.runs == [["a"], ["a"]]
+
+
+async def test_beyond_the_bound_a_query_is_refused_at_once() -> None:
+    async with embedding(waiting_queries=1) as (model, embedder):
+        running = asyncio.create_task(embedder.embed_query("a"))
+        await model.started()
+        waiting = asyncio.create_task(embedder.embed_query("b"))
+        await asyncio.sleep(0)
+        with pytest.raises(TryLaterError, match="too many"):
+            await embedder.embed_query("c")
+        model.let(10)
+        await asyncio.gather(running, waiting)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(MemoryError(), TryLaterError), (RuntimeError("shape of a secret"), GiveUpError)]
+)
+async def test_a_fault_of_the_model_reaches_its_callers_and_nobody_after_them(
+    fault: Exception, kind: type[Exception]
+) -> None:
+    async with embedding() as (model, embedder):
+        model.let(100)
+        model.failing = fault
+        with pytest.raises(kind) as caught:
+            await embedder.embed(["x", "y"])
+        assert "secret" not in str(caught.value)
+        model.failing = None
+
+        assert (await embedder.embed_query("x"))[1] == 1.0
+
+
+async def test_closing_waits_for_what_runs_and_puts_off_what_waits() -> None:
+    async with embedding() as (model, embedder):
+        running = asyncio.create_task(embedder.embed_query("a"))
+        await model.started()
+        waiting = [asyncio.create_task(embedder.embed_query("b")), asyncio.create_task(embedder.embed(["c"]))]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(embedder.close())
+        for task in waiting:
+            with pytest.raises(TryLaterError, match="closed"):
+                await task
+        model.let(1)
+        await closing
+
+        assert (await running)[0] == 1.0
+        with pytest.raises(TryLaterError, match="closed"):
+            await embedder.embed_query("d")
+        with pytest.raises(TryLaterError, match="closed"):
+            await embedder.embed(["d"])

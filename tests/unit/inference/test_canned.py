@@ -1,0 +1,59 @@
+"""The stand-ins say what they promise, so that tests may lean on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.inference.batching_embedder import EmbedderLimits
+from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
+from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+
+
+async def test_texts_that_share_words_are_near_and_others_are_not() -> None:
+    budget, question, hiking = await CannedEmbedder().embed(
+        ["My budget for the Hawaii trip is $10,000", "What is my budget for the Hawaii trips?", "I like hiking"]
+    )
+
+    assert budget @ question > 0.7
+    assert abs(budget @ hiking) < 0.3
+
+
+async def test_a_failing_embedder_fails() -> None:
+    embedder = CannedEmbedder()
+    embedder.failing = TryLaterError("down")
+
+    with pytest.raises(TryLaterError):
+        await embedder.embed_query("x")
+
+
+async def test_what_was_asked_is_kept_and_the_answers_are_used_up() -> None:
+    completions = CannedCompletions(["one"])
+
+    assert await completions.complete("s", "u", schema={}) == "one"
+    assert completions.asked == [("s", "u", {})]
+    with pytest.raises(GiveUpError, match="no answer is left"):
+        await completions.complete("s", "u")
+
+
+async def test_answers_may_be_worked_out() -> None:
+    assert await CannedCompletions(lambda system, user: f"{system}-{user}").complete("s", "u") == "s-u"
+
+
+async def test_a_library_that_is_not_installed_is_named_with_the_remedy() -> None:
+    def missing() -> object:
+        raise ConfigurationError(["memory.embedding: sentence-transformers is not installed"])
+
+    opening = open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=missing)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="not installed"):
+        async with opening:
+            pytest.fail("opened")
+
+
+async def test_a_model_the_library_does_not_know_is_given_up() -> None:
+    def load(name: str, device: str | None) -> object:
+        raise OSError(name)
+
+    with pytest.raises(GiveUpError, match="cannot load 'm'"):
+        async with open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=lambda: load):
+            pytest.fail("opened")
