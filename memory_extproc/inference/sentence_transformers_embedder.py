@@ -21,10 +21,10 @@ _LONGEST_WINDOW = 8192  # tokens; for models that claim an endless one
 _BATCH = 64
 
 
-def installed() -> Load:
+def installed(module: str = "sentence_transformers") -> Load:
     """The library's class. Imported when asked for: it takes seconds and hundreds of megabytes."""
     try:
-        library = importlib.import_module("sentence_transformers")
+        library = importlib.import_module(module)
     except ImportError as error:
         remedy = "install memory-extproc[sentence-transformers]"
         fault = f"memory.embedding: sentence-transformers is not installed; {remedy}"

@@ -7,7 +7,11 @@ import pytest
 from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
 from memory_extproc.inference.batching_embedder import EmbedderLimits
 from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
-from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+from memory_extproc.inference.sentence_transformers_embedder import installed, open_sentence_transformers_embedder
+
+
+class SentenceTransformer:
+    """Stands for the library's class of that name."""
 
 
 async def test_texts_that_share_words_are_near_and_others_are_not() -> None:
@@ -41,13 +45,14 @@ async def test_answers_may_be_worked_out() -> None:
 
 
 async def test_a_library_that_is_not_installed_is_named_with_the_remedy() -> None:
-    def missing() -> object:
-        raise ConfigurationError(["memory.embedding: sentence-transformers is not installed"])
-
-    opening = open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=missing)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="not installed"):
+    opening = open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=lambda: installed("not_there"))
+    with pytest.raises(ConfigurationError, match=r"install memory-extproc\[sentence-transformers\]"):
         async with opening:
             pytest.fail("opened")
+
+
+def test_the_class_of_an_installed_library_is_found() -> None:
+    assert installed("tests.unit.inference.test_canned") is SentenceTransformer
 
 
 async def test_a_model_the_library_does_not_know_is_given_up() -> None:

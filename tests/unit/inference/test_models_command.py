@@ -1,0 +1,78 @@
+"""`memory-extproc models`, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from memory_extproc.cli.models import app
+from memory_extproc.inference.model_directory import MODEL
+from tests.fixtures.tiny_bert import write_tiny_bert
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    return write_tiny_bert(tmp_path / "tiny")
+
+
+def prepare(source: Path | str, into: Path, *more: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["prepare", "--source", str(source), "--models-dir", str(into), *more])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_person_reads_what_was_made(tiny: Path, tmp_path: Path) -> None:
+    code, out, err = prepare(tiny, tmp_path / "models")
+
+    assert code == 0
+    assert "made: " in out
+    assert "64 dimensions, 16 tokens" in out
+    assert "quantising" in err
+
+
+def test_a_program_reads_one_json_object(tiny: Path, tmp_path: Path) -> None:
+    first = prepare(tiny, tmp_path, "--json", "--precision", "fp32", "--name", "mine")
+    second = prepare(tiny, tmp_path, "--json", "--precision", "fp32", "--name", "mine")
+
+    assert (first[0], first[2]) == (0, "")
+    made = json.loads(first[1])
+    assert (made["state"], made["directory"], made["dimension"]) == ("made", str(tmp_path / "mine-fp32"), 64)
+    assert json.loads(second[1]) == {**made, "state": "unchanged"}
+
+
+def test_a_repair_says_what_was_wrong(tiny: Path, tmp_path: Path) -> None:
+    prepare(tiny, tmp_path)
+    (tmp_path / "tiny-int8" / MODEL).unlink()
+
+    code, out, err = prepare(tiny, tmp_path)
+
+    assert code == 0
+    assert "made: " in out
+    assert "made again" in err
+
+
+def test_wrong_use_exits_2_and_a_failure_1(tiny: Path, tmp_path: Path) -> None:
+    (tiny / "tokenizer.json").unlink()
+
+    assert prepare("nowhere", tmp_path)[0] == 2
+    assert prepare(tiny, tmp_path, "--name", "../up")[0] == 2
+    assert prepare(tiny, tmp_path, "--precision", "int4")[0] == 2
+    code, out, err = prepare(tiny, tmp_path)
+    assert (code, out) == (1, "")
+    assert "tokenizer.json" in err
+    assert json.loads(prepare(tiny, tmp_path, "--json")[1])["state"] == "failed"
+
+
+def test_a_directory_is_checked_against_its_manifest(tiny: Path, tmp_path: Path) -> None:
+    prepare(tiny, tmp_path)
+    directory = tmp_path / "tiny-int8"
+
+    whole = CliRunner().invoke(app, ["check", str(directory), "--json"])
+    (directory / MODEL).write_bytes(b"")
+    damaged = CliRunner().invoke(app, ["check", str(directory)])
+
+    assert (whole.exit_code, json.loads(whole.stdout)["state"]) == (0, "whole")
+    assert damaged.exit_code == 1
+    assert "models prepare" in damaged.stderr
