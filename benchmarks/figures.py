@@ -1,0 +1,135 @@
+"""Results as plain values, and the few statistics they need."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+MS = 1000.0
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Milliseconds."""
+
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        return cls(MS * percentile(seconds, 50), MS * percentile(seconds, 99))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of *values* that is not exceeded by *share* percent of them."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * share // 100).__int__() - 1)]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+class Target(NamedTuple):
+    """One promise, and whether this run kept it."""
+
+    what: str
+    wanted: str
+    seen: float
+    most: float
+    unit: str = ""
+
+    @property
+    def kept(self) -> bool:
+        return self.seen <= self.most
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """Parts (a) and (b); keys are the ways to the upstream."""
+
+    latency: dict[str, Spread]  # of a whole exchange, one client
+    added_to_peer: float  # (recall - plain) / (peer - plain) of the p50 of each round, the median of rounds
+    added_to_peer_p99: float  # the same of the p99 of all rounds together
+    throughput: dict[str, float]  # requests/s, 8 clients
+    outcomes: dict[str, int]  # of our rounds
+    added_bytes: float
+    samples: int  # of each way
+
+
+class Chunks(msgspec.Struct, frozen=True):
+    """Part (c); keys are the number of streams, then the way."""
+
+    delay: dict[str, dict[str, Spread]]
+    to_answering: dict[str, float]  # ours / only answering, p50 of each round, the median of rounds
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Part (d)."""
+
+    rows: int
+    ready: list[float]  # seconds, each start
+    resident: float  # MiB when ready, the median of starts
+    resident_used: float  # MiB after every caller has asked
+
+
+class Size(msgspec.Struct, frozen=True):
+    """One store of part (e)."""
+
+    rows: int
+    store: Spread  # search through the adapter
+    cold: Spread  # through the partition, the caller's first question
+    warm: Spread  # through the partition, the next ones
+    filling: float  # rows/s while it was filled
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """Part (e); keys are the backends. *missing* says why there is none."""
+
+    sizes: dict[str, list[Size]]
+    ratios: dict[str, dict[str, float]]  # backend, store|cold|warm: p50 at the largest / at the smallest
+    missing: dict[str, str]
+
+
+class Machine(msgspec.Struct, frozen=True):
+    cores: int
+    architecture: str
+    python: str
+    versions: dict[str, str]
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What one run measured; a part that was left out is None."""
+
+    at: str
+    quick: bool
+    machine: Machine
+    requests: Requests | None = None
+    chunks: Chunks | None = None
+    start: Start | None = None
+    growth: Growth | None = None
+
+    def targets(self) -> list[Target]:
+        made: list[Target] = []
+        if self.requests:
+            made.append(
+                Target(
+                    "latency added to a request, p50, against the peer's", "3 times", self.requests.added_to_peer, 3
+                )
+            )
+        if self.chunks:
+            made += [
+                Target(f"delay of a chunk, p50, {streams} at once, against only answering", "1.1 times", ratio, 1.1)
+                for streams, ratio in self.chunks.to_answering.items()
+            ]
+        if self.start:
+            made.append(Target("from start to ready", "3 s", median(self.start.ready), 3, " s"))
+            made.append(Target("resident when ready", "400 MB", self.start.resident, 400e6 / 2**20, " MiB"))
+        if self.growth:
+            made += [
+                Target(f"search, p50, {backend}, {way}, largest against smallest store", "1.5 times", ratio, 1.5)
+                for backend, ways in self.growth.ratios.items()
+                for way, ratio in ways.items()
+            ]
+        return made

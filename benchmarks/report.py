@@ -1,0 +1,224 @@
+"""The figures for people: a table in Markdown with its plots."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import msgspec
+from matplotlib.figure import Figure
+
+from benchmarks.figures import Growth, Machine, Results, Spread, median
+
+PACKAGES = ("grpcio", "protobuf", "pymilvus", "milvus-lite", "onnxruntime", "numpy")
+ENVOY = "1.40.0"
+COLOURS = ("#9aa5b1", "#5b8db8", "#d9822b", "#8c4a9e")
+RESULTS = "results.json"
+README = "README.md"
+
+
+def machine() -> Machine:
+    return Machine(
+        cores=os.cpu_count() or 0,
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        versions={"envoy": ENVOY, **{name: version(name) for name in PACKAGES}},
+    )
+
+
+def write(results: Results, out: Path) -> None:
+    """README.md, results.json and the plots into *out*; what an earlier run measured there gives way."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / RESULTS).write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    (out / README).write_text("\n".join(markdown(results)) + "\n")
+    plots(results, out)
+
+
+# --- the table -------------------------------------------------------------------------------------
+def markdown(results: Results) -> Iterator[str]:
+    facts = results.machine
+    yield "# What memory costs"
+    yield ""
+    yield (
+        "Measured by `make bench`: everything on one machine over loopback, load generator, Envoy, upstream and "
+        "sidecar each a process of its own, rounds of all ways interleaved, medians of rounds. Absolute figures "
+        "move from machine to machine; the ratios are what counts."
+    )
+    yield ""
+    yield f"{facts.cores} cores ({facts.architecture}), Python {facts.python}, " + ", ".join(
+        f"{name} {number}" for name, number in facts.versions.items()
+    )
+    if results.quick:
+        yield "\nA quick run: few rounds, small stores. Not to be quoted."
+    yield from _targets(results)
+    yield from _requests(results)
+    yield from _chunks(results)
+    yield from _start(results)
+    yield from _growth(results)
+
+
+def _table(*head: str) -> Iterator[str]:
+    yield ""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _targets(results: Results) -> Iterator[str]:
+    yield "\n## Promises"
+    yield from _table("what", "at most", "measured", "kept")
+    for target in results.targets():
+        kept = "yes" if target.kept else "**no**"
+        yield _row(target.what, target.wanted, f"{target.seen:.2f}{target.unit}", kept)
+
+
+def _requests(results: Results) -> Iterator[str]:
+    found = results.requests
+    if found is None:
+        return
+    plain, peer = found.latency["plain"], found.latency["peer"]
+    yield "\n## A request"
+    yield ""
+    yield (
+        "A chat completion in JSON, answered at once by a stub. *plain*: no ext_proc. *peer*: an ext_proc server "
+        f"that only replaces the request body, by as many bytes more as our block has ({found.added_bytes:.0f}). "
+        "*recall*: a caller with 1,000 memories in Milvus Lite, the real embedding model, no question twice, "
+        "nothing learned. *recall and learn*: every answer is also journalled, embedded, stored and searched for "
+        "facts, on the same cores; a caller who asks again at once waits until the last turn can be found."
+    )
+    yield from _table("way", "p50 ms", "p99 ms", "added p50 ms", "added / peer's", "requests/s, 8 clients")
+    for way, spread in found.latency.items():
+        added = spread.p50 - plain.p50
+        ratio = "" if way == "plain" else f"{added / (peer.p50 - plain.p50):.2f}"
+        rate = f"{found.throughput[way]:,.0f}"
+        yield _row(way, f"{spread.p50:.2f}", f"{spread.p99:.2f}", f"{added:.2f}", ratio, rate)
+    yield ""
+    yield (
+        f"{found.samples:,} requests of each way. Added p99, recall against peer: {found.added_to_peer_p99:.2f}. "
+        f"Outcomes of the recalls: {_outcomes(found.outcomes)}."
+    )
+    yield "\n![latency of a request](latency.svg)"
+
+
+def _outcomes(outcomes: dict[str, int]) -> str:
+    return ", ".join(f"{word or 'none'} {count:,}" for word, count in sorted(outcomes.items()))
+
+
+def _chunks(results: Results) -> Iterator[str]:
+    found = results.chunks
+    if found is None:
+        return
+    yield "\n## A streamed answer"
+    yield ""
+    yield (
+        "300 events, one every 5 ms; the delay of each from the upstream's write to the client's read. *only "
+        "answers*: an ext_proc server that answers every message and does nothing."
+    )
+    yield from _table("streams", "way", "p50 ms", "p99 ms")
+    for streams, ways in found.delay.items():
+        for way, spread in ways.items():
+            yield _row(streams, way, f"{spread.p50:.2f}", f"{spread.p99:.2f}")
+    yield "\n![delay of a chunk](chunks.svg)"
+
+
+def _start(results: Results) -> Iterator[str]:
+    found = results.start
+    if found is None:
+        return
+    yield "\n## Start and memory"
+    yield from _table("what", "measured")
+    yield _row("rows in the store", f"{found.rows:,}")
+    yield _row("from start to ready, s", ", ".join(f"{took:.2f}" for took in sorted(found.ready)))
+    yield _row("resident when ready, MiB", f"{found.resident:.0f}")
+    yield _row("resident after all callers have asked, MiB", f"{found.resident_used:.0f}")
+    yield _row("start, median s", f"{median(found.ready):.2f}")
+
+
+def _growth(results: Results) -> Iterator[str]:
+    found = results.growth
+    if found is None:
+        return
+    yield "\n## Growth"
+    yield ""
+    yield (
+        "100 rows per caller at every size. *store*: a search through the adapter. *cold*: the caller's first "
+        "question, while the partition fills. *warm*: the next ones, from the partition in process. p50 / p99, ms."
+    )
+    yield from _table("backend", "rows", "store", "cold", "warm", "rows/s while filling")
+    for backend, sizes in found.sizes.items():
+        for size in sizes:
+            yield _row(
+                *(backend, f"{size.rows:,}", _pair(size.store), _pair(size.cold), _pair(size.warm)),
+                f"{size.filling:,.0f}",
+            )
+    for backend, why in found.missing.items():
+        yield _row(backend, "not measured", why, "", "", "")
+    yield "\n![growth](growth.svg)"
+
+
+def _pair(spread: Spread) -> str:
+    return f"{spread.p50:.2f} / {spread.p99:.2f}"
+
+
+# --- the plots -------------------------------------------------------------------------------------
+def plots(results: Results, out: Path) -> None:
+    # Without these two a plot of the same figures would be another file each time.
+    with mpl.rc_context({"svg.hashsalt": "memory-extproc", "font.size": 10, "axes.axisbelow": True}):
+        if results.requests:
+            _save(
+                _bars({"one client": results.requests.latency}, "a request through Envoy, ms"), out / "latency.svg"
+            )
+        if results.chunks:
+            delays = {f"{count} at once": ways for count, ways in results.chunks.delay.items()}
+            _save(_bars(delays, "delay of a streamed chunk, ms"), out / "chunks.svg")
+        if results.growth and results.growth.sizes:
+            _save(_lines(results.growth), out / "growth.svg")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _bars(groups: dict[str, dict[str, Spread]], label: str) -> Figure:
+    """Per group one axis with p50 (full) and p99 (pale) of each way."""
+    figure = Figure(figsize=(4.2 * len(groups) + 1.2, 3.4), layout="constrained")
+    axes: Any = figure.subplots(1, len(groups), squeeze=False)[0]
+    for axis, (name, ways) in zip(axes, groups.items(), strict=True):
+        names = list(ways)
+        for place, way in enumerate(names):
+            spread = ways[way]
+            colour = COLOURS[place % len(COLOURS)]
+            axis.bar(place, spread.p99, color=colour, alpha=0.3, width=0.7)
+            axis.bar(place, spread.p50, color=colour, width=0.7)
+            axis.text(place, spread.p50, f"{spread.p50:.2f}", ha="center", va="bottom")
+        axis.set_xticks(range(len(names)), [way.replace(" ", "\n", 1) for way in names])
+        axis.set_ylabel(label)
+        axis.set_title(f"{name}: p50 full, p99 pale")
+        axis.grid(axis="y", alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _lines(growth: Growth) -> Figure:
+    figure = Figure(figsize=(4.4 * len(growth.sizes) + 0.8, 3.4), layout="constrained")
+    axes: Any = figure.subplots(1, len(growth.sizes), squeeze=False, sharey=True)[0]
+    for axis, (backend, sizes) in zip(axes, growth.sizes.items(), strict=True):
+        rows = [size.rows for size in sizes]
+        for colour, kind in zip(COLOURS[1:], ("store", "cold", "warm"), strict=True):
+            axis.plot(rows, [getattr(size, kind).p50 for size in sizes], "o-", color=colour, label=kind)
+        axis.set(xscale="log", yscale="log", xlabel="rows in the store", title=backend)
+        axis.set_xticks(rows, [f"{count:,}" for count in rows])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("search of one caller, p50, ms")
+    axes[0].legend(frameon=False)
+    return figure

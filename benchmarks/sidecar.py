@@ -1,0 +1,130 @@
+"""The sidecar as an operator starts it, and a store prepared for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import yaml
+from prometheus_client import CollectorRegistry
+
+from benchmarks import words
+from benchmarks.gateway import answering, free_ports
+from benchmarks.lines import ChildFailedError, end
+from benchmarks.rows import a_memory
+from memory_extproc.app import open_store
+from memory_extproc.inference.batching_embedder import EmbedderLimits
+from memory_extproc.inference.onnx_embedder import open_onnx_embedder
+from memory_extproc.model import Embedded, Owner
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings import load
+
+MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", ".cache/models"))
+QUIET_WITHIN = 60.0  # seconds
+DEPTH = re.compile(r"^memory_extproc_journal_depth (\S+)$", re.MULTILINE)
+_BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a sidecar keeps its things, and where it listens: the same at every start."""
+
+    config: Path
+    ext_proc: int
+    http: int
+
+    @classmethod
+    def make(cls, scratch: Path, name: str) -> Place:
+        ext_proc, http = free_ports(2)
+        config = scratch / f"{name}.yaml"
+        data = scratch / name
+        data.mkdir(mode=0o700)
+        written = {
+            "listen": {"ext_proc": f"127.0.0.1:{ext_proc}", "http": f"127.0.0.1:{http}"},
+            "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},
+            "data_dir": str(data),
+            "telemetry": {"log_level": "warning"},
+        }
+        config.write_text(yaml.safe_dump(written))
+        return cls(config, ext_proc, http)
+
+
+class Running:
+    """A sidecar that is ready."""
+
+    def __init__(self, place: Place, process: asyncio.subprocess.Process, took: float) -> None:
+        self.place, self._process = place, process
+        self.took = took  # seconds from start to ready
+
+    def resident(self, field: str = "VmRSS") -> float:
+        """MiB in memory now (VmRSS) or at most so far (VmHWM)."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition(f"{field}:")[2].split()[0]) / 1024
+
+    async def quiet(self) -> None:
+        """Waits until nothing is left to learn, so that one round's work does not fall into the next one's."""
+        url = f"http://127.0.0.1:{self.place.http}/metrics"
+        async with asyncio.timeout(QUIET_WITHIN), aiohttp.ClientSession() as session:
+            while True:
+                async with session.get(url) as answer:
+                    depth = DEPTH.search(await answer.text())
+                if depth is None:
+                    raise ChildFailedError("the sidecar does not tell the depth of its journal")
+                if float(depth[1]) == 0:
+                    return
+                await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def serving(place: Place) -> AsyncIterator[Running]:
+    """`memory-extproc serve`, from ready until it has ended."""
+    log = place.config.with_suffix(".log")
+    started = time.monotonic()
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "memory_extproc", "serve", "--config", str(place.config)),
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        ready = await answering(f"http://127.0.0.1:{place.http}/readyz", process, log)
+        yield Running(place, process, ready - started)
+    finally:
+        await end(process, ask=signal.SIGTERM)
+
+
+async def prepare(place: Place, users: Sequence[str]) -> int:
+    """Gives each of *users* the memories of `words`, with vectors of the real model; how many rows that were."""
+    settings = load(place.config, {})
+    metrics = Metrics(CollectorRegistry(), "benchmark")
+    now = datetime.now(UTC).replace(microsecond=0)
+    data = Path(settings.data_dir)
+    texts = words.memories()
+    rows = 0
+    async with AsyncExitStack() as stack:
+        model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
+        embedder = await stack.enter_async_context(open_onnx_embedder(model, EmbedderLimits()))
+        store = await open_store(settings, data, embedder, metrics, lambda: now, stack)
+        await store.open()
+        vectors = await embedder.embed(texts)
+        for user in users:
+            owner = Owner("", user)
+            made = [
+                Embedded(a_memory(owner, number, text, now, embedder.fingerprint), vector)
+                for number, (text, vector) in enumerate(zip(texts, vectors, strict=True))
+            ]
+            for start in range(0, len(made), _BATCH):
+                await store.put(owner, made[start : start + _BATCH])
+            rows += await store.count(owner)
+    return rows
