@@ -157,7 +157,7 @@ class RuleThen(Section):
 
     @model_validator(mode="after")
     def sets_something(self) -> Self:
-        if self == RuleThen():
+        if self == RuleThen.model_construct():
             raise ValueError("sets nothing")
         return self
 

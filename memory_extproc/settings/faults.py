@@ -28,6 +28,9 @@ def faults_of(error: ValidationError, under: Place, root: Any, sources: Mapping[
     found: dict[Place, list[str]] = {}
     for each in error.errors(include_url=False):
         place, kind = _located((*under, *each["loc"]), root)
+        # Entries that are at fault do not count, so pydantic also finds their list too short.
+        if each["type"] == "too_short" and any(known[: len(place)] == place for known in found):
+            continue
         if each["type"] == "extra_forbidden":
             found.setdefault(place, []).append(_unknown(place, root))
         else:
@@ -69,8 +72,8 @@ def _worded(error: ErrorDetails, kind: Any) -> str:
     if error["type"] == "missing":
         return "is missing"
     message = error["msg"].removeprefix("Value error, ")
-    if message.startswith("Input "):
-        message = message.removeprefix("Input ")
+    message = message.removeprefix("Input ")
+    message = message[:1].lower() + message[1:]
     given = error["input"]
     secret = any(each is SecretStr for each in alternatives(kind))
     shown = error["type"].startswith(_SHOWN) and isinstance(given, str | int | float) and not secret

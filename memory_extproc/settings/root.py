@@ -145,7 +145,7 @@ def _milvus_is_whole(memory: Memory) -> Faults:
             yield "memory.milvus.layout: single needs a server: Lite searches whole collections row by row"
     if milvus.token.get_secret_value() and (milvus.user or milvus.password.get_secret_value()):
         yield "memory.milvus.token: stands instead of user and password, not beside them"
-    if milvus.password.get_secret_value() and not milvus.user:
+    if milvus.address and milvus.password.get_secret_value() and not milvus.user:
         yield "memory.milvus.user: a password is given, but not whose"
     if bool(milvus.tls.cert) != bool(milvus.tls.key):
         yield "memory.milvus.tls: cert and key belong together"

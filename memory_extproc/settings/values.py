@@ -28,16 +28,16 @@ _UNITS = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
 }
-_DURATION = r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$"
+_DURATION = r"^([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)$"
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_SIZE = r"^(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)$"
+_SIZE = r"^([0-9]+(?:\.[0-9]+)?)(B|KiB|MiB|GiB)$"
 
 
 def parse_duration(value: Any) -> timedelta:
     """`150ms`, `60s`, `5m`, `2h`, `60d`. Raises ValueError for anything else, bare numbers too."""
     if isinstance(value, timedelta):
         return value
-    match = re.match(_DURATION, value) if isinstance(value, str) else None
+    match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if match is None:
         raise ValueError("expected a duration such as 150ms, 60s, 5m, 2h or 60d")
     try:
@@ -53,7 +53,8 @@ def write_duration(value: timedelta) -> str:
     for unit in ("d", "h", "m", "s"):
         if value % _UNITS[unit] == timedelta():
             return f"{value // _UNITS[unit]}{unit}"
-    return f"{value / _UNITS['ms']:g}ms"
+    milliseconds = value / _UNITS["ms"]
+    return f"{milliseconds:.0f}ms" if milliseconds.is_integer() else f"{milliseconds:.3f}ms"
 
 
 def parse_size(value: Any) -> int:
@@ -61,7 +62,7 @@ def parse_size(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         # an int comes from a default or a test; a YAML file's bare number is refused by `Written`
         return value
-    match = re.match(_SIZE, value) if isinstance(value, str) else None
+    match = re.fullmatch(_SIZE, value) if isinstance(value, str) else None
     if match is None:
         raise ValueError("expected a size such as 512B, 8KiB, 4MiB or 1GiB")
     return round(float(match[1]) * _BYTES[match[2]])
@@ -80,8 +81,15 @@ Duration = Annotated[
     PlainSerializer(write_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": _DURATION, "examples": ["150ms", "60s", "60d"]}),
 ]
-# A lower bound on a duration stands after the parsing: Positive has none of zero.
-Positive = Annotated[Duration, Field(gt=timedelta())]
+
+
+def _some_time(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("should be longer than no time at all")
+    return value
+
+
+Positive = Annotated[Duration, AfterValidator(_some_time)]
 
 
 def _written_with_unit(value: Any) -> Any:

@@ -19,10 +19,11 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-            # A merge (<<) may come more than once; everything else may not.
-            seen |= {key.value} - {"<<"} if isinstance(key.value, str) else set()
+            name = key.value
+            if not isinstance(name, str) or name in seen:
+                problem = f"{name} is given twice" if isinstance(name, str) else "a key must be a word"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(name)
         return super().construct_mapping(node, deep)
 
 

@@ -57,7 +57,7 @@ _SHAPED = {
     Shape.BOOTSTRAP: "",
     Shape.FILTER: "# Put http_filters before envoy.filters.http.router, clusters among yours, and the listener's\n"
     "# per_connection_buffer_limit_bytes at the value below: what is above it, Envoy answers with 413.\n",
-    Shape.ENVOY_GATEWAY: "# Look at the policies' status after applying: an invalid one is skipped, and with it all memory.\n"
+    Shape.ENVOY_GATEWAY: "# Look at the policies' status: an invalid one is skipped, and with it all memory.\n"
     "# A sidecar in another namespace than the Gateway needs a ReferenceGrant there.\n",
     Shape.ISTIO: "# For a gateway made by Istio; the sidecar's Service port must be named grpc or http2.\n",
 }
