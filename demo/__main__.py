@@ -10,6 +10,7 @@ from rich.console import Console
 
 from demo import stand as stand_command
 from demo import story as story_command
+from memory_extproc.observe import log
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -17,6 +18,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 @app.command()
 def story() -> None:
     """Two chat sessions through a real Envoy; exit code 1 if what was said is not remembered."""
+    log.configure("warning", "console")
     raise typer.Exit(story_command.main(Console()))
 
 

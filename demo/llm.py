@@ -17,8 +17,8 @@ from aiohttp import web
 NOTE = re.compile(r"^- \[\d{4}-\d{2}-\d{2}\] (?P<text>.+)$", re.MULTILINE)
 BLOCK = re.compile(r"\s*<memory>.*?</memory>", re.DOTALL)
 WORD = re.compile(r"[a-z0-9$][a-z0-9$,.-]*[a-z0-9]|[a-z0-9]")
-DULL = frozenset(
-    "a an and are do does for how i in is it me my of on s the to user user's what which who you your".split()
+DULL_WORDS = "a an and are do does for how i in is it me my of on s the to user user's what which who you your"
+DULL = frozenset(DULL_WORDS.split())
 )
 UNKNOWN = "I don't know that about you."
 

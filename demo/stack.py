@@ -15,7 +15,7 @@ import aiohttp
 import yaml
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
-MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", ".cache/models"))
+MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", "models"))
 STARTS_WITHIN = 60.0  # seconds; a first start also creates the store
 
 
@@ -31,10 +31,11 @@ class Ports:
     envoy: int
     ext_proc: int
     http: int
+    admin: int
 
     @classmethod
     def free(cls) -> Ports:
-        return cls(free_port(), free_port(), free_port())
+        return cls(free_port(), free_port(), free_port(), free_port())
 
 
 class Started:
@@ -92,6 +93,7 @@ class Stack:
         self.config, self.ports, self.upstream, self.logs = config, ports, upstream, logs
         self.sidecar: Started | None = None
         self.envoy: Started | None = None
+        self.admin = f"http://127.0.0.1:{ports.admin}"
 
     async def start(self, say: Callable[[str], None] = lambda _: None) -> None:
         await self.start_sidecar()
@@ -103,8 +105,8 @@ class Stack:
             [str(ENVOY), "-c", str(bootstrap), "--base-id", str(self.ports.envoy), "--log-level", "warning"],
             self.logs / "envoy.log",
         )
-        admin = yaml.safe_load(bootstrap.read_text())["admin"]["address"]["socket_address"]
-        await self.envoy.ready(f"http://{admin['address']}:{admin['port_value']}/ready")
+                await self.envoy.ready(f"{self.admin}/ready")
+        await self._noticed()
         say(f"Envoy listens on {self.ports.envoy}")
 
     async def start_sidecar(self) -> None:
@@ -114,6 +116,20 @@ class Stack:
             self.logs / "sidecar.log",
         )
         await self.sidecar.ready(f"http://127.0.0.1:{self.ports.http}/readyz")
+
+    async def restart_sidecar(self) -> None:
+        await self.start_sidecar()
+        await self._noticed()
+
+    async def _noticed(self) -> None:
+        """Until Envoy's health check has found the sidecar: until then it lets requests pass without it."""
+        async with asyncio.timeout(STARTS_WITHIN), aiohttp.ClientSession() as session:
+            while True:
+                async with session.get(f"{self.admin}/clusters") as answer:
+                    hosts = [line for line in (await answer.text()).splitlines() if "::health_flags::" in line]
+                if hosts and all(line.endswith("::healthy") for line in hosts):
+                    return
+                await asyncio.sleep(0.05)
 
     async def stop_sidecar(self) -> int:
         return await self.sidecar.stop() if self.sidecar else 0
@@ -127,7 +143,7 @@ class Stack:
         command = [
             *(sys.executable, "-m", "memory_extproc", "envoy-config", "--config", str(self.config)),
             *("--upstream", self.upstream, "--listen", f"127.0.0.1:{self.ports.envoy}"),
-            *("--admin", f"127.0.0.1:{free_port()}", "--identity", "trust"),
+            *("--admin-port", str(self.ports.admin), "--identity", "trust"),
         ]
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -135,7 +151,7 @@ class Stack:
         out, err = await process.communicate()
         if process.returncode:
             raise SystemExit(f"envoy-config failed:\n{err.decode()}")
-        path.write_bytes(out)
+        await asyncio.to_thread(path.write_bytes, out)
 
 
 def write_config(path: Path, ports: Ports, directory: Path) -> None:
@@ -147,7 +163,7 @@ def write_config(path: Path, ports: Ports, directory: Path) -> None:
                     "ext_proc": f"127.0.0.1:{ports.ext_proc}",
                     "http": f"127.0.0.1:{ports.http}",
                 },
-                "memory": {"embedding": {"model_dir": str(MODELS.absolute())}},
+                "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},
                 "data_dir": str(directory),
                 "telemetry": {"log_level": "info", "log_format": "json"},
             }

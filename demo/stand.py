@@ -11,18 +11,17 @@ from pathlib import Path
 from rich.console import Console
 
 from demo.llm import DemoLLM
-from demo.stack import Ports, Stack
+from demo.stack import Ports, Stack, free_port
 from memory_extproc.settings import Settings, load
 
 
-async def keep(console: Console, upstream: str, model: str, config: Path, port: int) -> int:
-    settings = load(config, os.environ)
+async def keep(
+    console: Console, settings: Settings, logs: Path, upstream: str, model: str, config: Path, port: int
+) -> int:
     llm = DemoLLM()
     if not upstream:
         upstream, model = f"http://127.0.0.1:{await llm.start()}", "demo-llm"
-    logs = Path(settings.data_dir).absolute() / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    ports = Ports(port, port_of(settings.listen.ext_proc), port_of(settings.listen.http))
+    ports = Ports(port, port_of(settings.listen.ext_proc), port_of(settings.listen.http), free_port())
     stack = Stack(config, ports, upstream, logs)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -72,4 +71,7 @@ def port_of(address: str) -> int:
 
 
 def main(console: Console, upstream: str, model: str, config: Path, port: int) -> int:
-    return asyncio.run(keep(console, upstream, model, config, port))
+    settings = load(config, os.environ)
+    logs = Path(settings.data_dir).absolute() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(keep(console, settings, logs, upstream, model, config, port))

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import aiohttp
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from rich.console import Console
@@ -79,8 +79,8 @@ class Chat:
         return text, raw.headers.get("x-memory-status", "")
 
     async def _recall_seconds(self) -> float:
-        async with httpx.AsyncClient() as http:
-            found = RECALL_SUM.search((await http.get(self.metrics)).text)
+        async with aiohttp.ClientSession() as http, http.get(self.metrics) as answer:
+            found = RECALL_SUM.search(await answer.text())
         return float(found[1]) if found else 0.0
 
 
@@ -95,13 +95,13 @@ async def tell(console: Console) -> bool:
         try:
             with console.status("starting the sidecar and Envoy") as status:
                 await stack.start(status.update)
-            return await _play(console, stack, llm, directory / "data")
+            return await _play(console, stack, llm)
         finally:
             await stack.stop()
             await llm.stop()
 
 
-async def _play(console: Console, stack: Stack, llm: DemoLLM, data: Path) -> bool:
+async def _play(console: Console, stack: Stack, llm: DemoLLM) -> bool:
     base = f"http://127.0.0.1:{stack.ports.envoy}/v1"
     metrics = f"http://127.0.0.1:{stack.ports.http}/metrics"
     async with AsyncOpenAI(base_url=base, api_key="demo", max_retries=0) as client:
@@ -123,7 +123,7 @@ async def _play(console: Console, stack: Stack, llm: DemoLLM, data: Path) -> boo
         with console.status("the sidecar is stopped, its store read, and started again"):
             code = await stack.stop_sidecar()
             facts = await remembered(stack.config, ALICE)
-            await stack.start_sidecar()
+            await stack.restart_sidecar()
         _show_remembered(console, facts)
         second = chat(ALICE, "friday")
         session_b = [
@@ -161,8 +161,9 @@ def _faults(code: int, answers: list[Said], stranger: Said, facts: list[str]) ->
 
 def _show(console: Console, title: str, exchanges: list[Said]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", expand=True)
-    for column, ratio in (("asked or said", 5), ("answered", 6), ("x-memory-status", 3)):
-        table.add_column(column, ratio=ratio, overflow="fold")
+    table.add_column("asked or said", ratio=4, overflow="fold")
+    table.add_column("answered", ratio=5, overflow="fold")
+    table.add_column("x-memory-status", no_wrap=True)
     table.add_column("recall", justify="right", no_wrap=True)
     table.add_column("exchange", justify="right", no_wrap=True)
     for said in exchanges:

@@ -30,8 +30,9 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001
 
 @app.callback()
 def root(
+    *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="the version, and nothing else")
-    ] = False,  # noqa: FBT002
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="the version, nothing else")
+    ] = False,
 ) -> None:
     """Long-term memory for any LLM behind Envoy."""

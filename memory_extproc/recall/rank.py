@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from memory_extproc.model import Found, Ranked
+from memory_extproc.language.answers import echoes
+from memory_extproc.model import Found, Memory, Ranked, Source
 
 # A logistic curve through what all-MiniLM-L6-v2 gives to related pairs (around 0.45 and above) and to
 # unrelated ones (below 0.35); at its middle a memory is as likely to help as not.
@@ -30,7 +31,8 @@ def rank(
 ) -> tuple[Ranked, ...]:
     """At most *limit*, best first, each at or above *threshold* (on relevance, or on the cosine itself).
 
-    The same words are kept once, the newest of them; what the model already sees in the conversation
+    The same words are kept once, the newest of them, and of a message and a fact taken from it only the better
+    placed where it says all that the other does; what the model already sees in the conversation
     (*in_view*) is left out, as is what is not recallable at *now*. Equal scores: newer first, then by id,
     so that the result does not depend on the order of *found*.
     """
@@ -42,11 +44,24 @@ def rank(
         if score < threshold or len(chosen) == limit:
             break
         words = _normal(one.memory.content)
-        if words in seen or not one.memory.recallable(now):
+        if words in seen or not one.memory.recallable(now) or _told_already(one.memory, chosen):
             continue
         seen.add(words)
         chosen.append(Ranked(one.memory, relevance(one.cosine)))
     return tuple(chosen)
+
+
+def _told_already(memory: Memory, chosen: Sequence[Ranked]) -> bool:
+    """Whether *memory* and one of *chosen* are a message and a fact taken from it, and it adds nothing."""
+    return any(
+        _one_origin(memory, other.memory) and echoes(memory.content, [other.memory.content], "") for other in chosen
+    )
+
+
+def _one_origin(one: Memory, other: Memory) -> bool:
+    if not one.session or (one.session, one.seq) != (other.session, other.seq):
+        return False
+    return (one.source is Source.VERBATIM) != (other.source is Source.VERBATIM)
 
 
 def _normal(text: str) -> str:

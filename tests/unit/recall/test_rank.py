@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.model import Found, MemoryState, Source
+from memory_extproc.model import Found, Memory, MemoryState, Source
 from memory_extproc.recall.rank import rank, relevance
 from tests.builders import MONDAY, a_memory, a_message, later
 
@@ -51,6 +51,28 @@ def test_the_same_words_are_given_once_and_the_newest_of_them() -> None:
     newer = a_message("my budget is  $10,000", updated_at=later(days=1))
     chosen = rank([Found(older, 0.8), Found(newer, 0.8)], now=NOW, threshold=0.0, limit=5)
     assert [one.memory for one in chosen] == [newer]
+
+
+def test_a_fact_and_the_message_it_was_taken_from_are_given_once() -> None:
+    said = a_message("I prefer window seats.", session="s", seq=4)
+    fact = a_memory("User prefers window seats", session="s", seq=4)
+    chosen = rank([Found(fact, 0.8), Found(said, 0.7)], now=NOW, threshold=0, limit=5)
+    assert [one.memory for one in chosen] == [fact]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        a_message("I prefer window seats, but not on the way to Hawaii.", session="s", seq=4),
+        a_message("I prefer window seats.", session="another", seq=4),
+        a_message("I don't prefer window seats.", session="s", seq=4),
+    ],
+    ids=["says more", "said elsewhere", "says the contrary"],
+)
+def test_a_message_that_says_something_else_than_the_fact_is_given_beside_it(said: Memory) -> None:
+    fact = a_memory("User prefers window seats", session="s", seq=4)
+    chosen = rank([Found(fact, 0.8), Found(said, 0.7)], now=NOW, threshold=0, limit=5)
+    assert [one.memory for one in chosen] == [fact, said]
 
 
 def test_what_the_model_already_sees_is_not_given_again() -> None:

@@ -1,0 +1,416 @@
+"""The composition root: the one module that knows which adapter stands behind which port.
+
+Lifetimes are one exit stack, so what was opened last is closed first: the server drains, what exchanges left
+behind is finished, accepted turns are learned, and then journal, store and model close.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+
+from memory_extproc import __version__
+from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.inference.batching_embedder import EmbedderLimits
+from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
+from memory_extproc.inference.onnx_embedder import open_onnx_embedder
+from memory_extproc.inference.openai_embedder import OpenAIEmbedder, RemoteEmbedderLimits
+from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
+from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+from memory_extproc.language.persons import about_caller, compile_patterns
+from memory_extproc.learn.extract import Extracts
+from memory_extproc.learn.extractors import Fallback, Measured
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.llm_extractor import LlmExtractor
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.observe.endpoint import OperationsEndpoint
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Completes, Coordination, Embeds, Now
+from memory_extproc.recall.gate import AboutCaller
+from memory_extproc.recall.query import Rewrite, Rewriter
+from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
+from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.opener import Opener, OpenerLimits
+from memory_extproc.store.options import Layout, MilvusOptions
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.wire.admission import Admission
+from memory_extproc.wire.background import Background
+from memory_extproc.wire.decisions import Decisions
+from memory_extproc.wire.enrich import Enricher
+from memory_extproc.wire.exchange import Workshop
+from memory_extproc.wire.held import HeldBytes
+from memory_extproc.wire.identity import Identity
+from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
+from memory_extproc.wire.options import Mode, SignalSources, WireOptions
+from memory_extproc.wire.peers import AllowedPeers
+from memory_extproc.wire.processor import SERVICE, Processor, message_options
+from memory_extproc.wire.readiness import Readiness
+from memory_extproc.wire.rules import Rules
+from memory_extproc.wire.server import GrpcServer, ServerOptions, ServerTls
+
+log = logger(__name__)
+
+LOCK = "lock"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """What runs, and where."""
+
+    ext_proc: str  # the address with the port in use
+    http: str
+    metrics: Metrics
+    partitions: Partitions
+
+
+@asynccontextmanager
+async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Sidecar]:
+    """The whole sidecar, serving while entered. Raises only what an operator can mend before it serves."""
+    metrics = Metrics(_registry(), __version__)
+    for notice in settings.notices():
+        log.warning("configuration.notice", notice=notice)
+    async with AsyncExitStack() as stack:
+        data = _data_directory(settings, stack)
+        embedder = await _embedder(settings, metrics, stack)
+        coordination = await _coordination(settings, data, now, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
+        limits = PartitionLimits(bytes=settings.recall.partition_bytes)
+        partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=now))
+        journal = await stack.enter_async_context(
+            SqliteJournal(
+                data / "journal.db",
+                now=now,
+                max_turns=settings.learn.journal.max_turns,
+                fsync=settings.learn.journal.fsync,
+            )
+        )
+        sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+        learner = await stack.enter_async_context(
+            Learner(
+                journal,
+                sessions,
+                partitions,
+                embedder,
+                coordination,
+                _learn_limits(settings),
+                metrics,
+                extractor=_extractor(settings, metrics, stack),
+                reconciler=Reconciler(partitions, embedder, metrics),
+                now=now,
+                chance=random.random,
+            )
+        )
+        recaller = Recaller(
+            partitions,
+            embedder,
+            _recall_limits(settings),
+            now=now,
+            metrics=metrics,
+            about_caller=_about_caller(settings),
+            learns=learner,
+            rewriter=_rewriter(settings, metrics, stack),
+        )
+        background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
+        options = wire_options(settings)
+        identity = await _identity(settings, stack)
+        shop = Workshop(
+            admits=Admission(options, identity),
+            enriches=Enricher(
+                options,
+                identity=identity,
+                rules=Rules([section.rule() for section in settings.rules]),
+                recalls=recaller,
+                decisions=Decisions(options, coordination),
+                background=background,
+                metrics=metrics,
+                chains=sessions,
+            ),
+            learns=learner,
+            held=HeldBytes(settings.limits.process_bytes, metrics),
+            background=background,
+            metrics=metrics,
+            now=now,
+            answer_bytes=options.answer_bytes,
+            last_reply_waits=options.last_reply_waits,
+        )
+        server = GrpcServer(
+            _server_options(settings),
+            [SERVICE],
+            Processor(shop, _peers(settings)).register,
+        )
+        readiness = Readiness(journal.depth, lambda ready: server.set_ready(ready=ready))
+        host, _, port = settings.listen.http.rpartition(":")
+        endpoint = await stack.enter_async_context(
+            OperationsEndpoint(host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason)
+        )
+        await stack.enter_async_context(server)
+        await stack.enter_async_context(readiness)
+        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions)
+        log.info("sidecar.stopping")
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        registry.register(collector)
+    return registry
+
+
+def _data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
+    """The data directory, made readable by its owner alone and held by this process alone."""
+    directory = Path(settings.data_dir).absolute()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = stack.enter_context((directory / LOCK).open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(
+            [f"data_dir: another sidecar is using {directory}; give each one its own"]
+        ) from error
+    except OSError as error:
+        raise ConfigurationError([f"data_dir: {directory} cannot be used: {error.strerror}"]) from error
+    return directory
+
+
+async def _embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Embeds:
+    embedding = settings.memory.embedding
+    limits = EmbedderLimits(threads=embedding.threads, cached_queries=embedding.cache)
+    embedder: Embeds
+    match embedding.provider:
+        case Provider.ONNX:
+            directory = Path(embedding.models_dir) / f"{embedding.model}-{embedding.precision}"
+            embedder = await stack.enter_async_context(open_onnx_embedder(directory, limits))
+        case Provider.SENTENCE_TRANSFORMERS:
+            device = "" if embedding.device == "auto" else embedding.device
+            opened = open_sentence_transformers_embedder(embedding.model, device, limits)
+            embedder = await stack.enter_async_context(opened)
+        case Provider.OPENAI:
+            endpoint = Endpoint(
+                EndpointLimits(
+                    base_url=embedding.endpoint,
+                    model=embedding.model,
+                    access_key=embedding.access_key.get_secret_value(),
+                    timeout=embedding.timeout,
+                ),
+                role="embedding",
+                marker="embedding",
+                metrics=metrics,
+                chance=random.random,
+                clock=time.monotonic,
+            )
+            remote = OpenAIEmbedder(
+                endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
+            )
+            stack.push_async_callback(remote.close)
+            embedder = remote
+    if embedder.dimension != embedding.dimension:
+        fault = f"is {embedding.dimension}, but {embedding.model} gives vectors of {embedder.dimension}"
+        raise ConfigurationError([f"memory.embedding.dimension: {fault}"])
+    return embedder
+
+
+async def _coordination(settings: Settings, data: Path, now: Now, stack: AsyncExitStack) -> Coordination:
+    section = settings.coordination
+    if not section.url:
+        return await stack.enter_async_context(SqliteCoordination(data / "coordination.db", now=now))
+    return await stack.enter_async_context(
+        RedisCoordination(
+            section.url,
+            prefix=section.prefix,
+            timeout=section.timeout,
+            password=section.password.get_secret_value() or None,
+        )
+    )
+
+
+def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOptions:
+    """How the store is reached; the one mapping of the settings that concern it."""
+    milvus = settings.memory.milvus
+    return MilvusOptions(
+        collection=milvus.collection,
+        dimension=milvus.dimension,
+        fingerprint=fingerprint,
+        address=milvus.address,
+        path=data / "milvus.db",
+        layout=Layout(milvus.layout),
+        shards=milvus.shards,
+        user=milvus.user,
+        password=milvus.password.get_secret_value(),
+        token=milvus.token.get_secret_value(),
+        database=milvus.database,
+        tls=milvus.tls.enabled,
+        tls_ca=milvus.tls.ca,
+        tls_cert=milvus.tls.cert,
+        tls_key=milvus.tls.key,
+        tls_server_name=milvus.tls.server_name,
+        timeout=milvus.timeout,
+        content_bytes=settings.limits.content_bytes,
+    )
+
+
+def _about_caller(settings: Settings) -> AboutCaller:
+    if not settings.recall.about_caller:
+        return about_caller
+    return partial(about_caller, patterns=compile_patterns(settings.recall.about_caller))
+
+
+def _recall_limits(settings: Settings) -> RecallLimits:
+    recall = settings.recall
+    return RecallLimits(
+        deadline=settings.deadline,
+        settle=recall.settle,
+        max_concurrent=recall.max_concurrent,
+        candidates=recall.candidates,
+        token_budget=settings.inject.token_budget,
+        threshold_on_cosine=recall.threshold_on == "cosine",
+    )
+
+
+def _completions(model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack) -> Completes:
+    endpoint = Endpoint(
+        EndpointLimits(
+            base_url=model.llm_endpoint.url,
+            model=model.llm_model_name,
+            access_key=model.llm_endpoint.access_key.get_secret_value(),
+            timeout=timedelta(seconds=model.llm_timeout_seconds),
+            # In the read path there is no time for a second attempt: the plain query serves.
+            attempts=1 if role is ModelRole.MEMORY_REWRITE else 3,
+        ),
+        role=role.value,
+        marker=role.value,
+        metrics=metrics,
+        chance=random.random,
+        clock=time.monotonic,
+    )
+    completions = OpenAICompletions(
+        endpoint, CompletionLimits(max_tokens=model.max_tokens, temperature=model.temperature)
+    )
+    stack.push_async_callback(completions.close)
+    return completions
+
+
+def _learn_limits(settings: Settings) -> LearnLimits:
+    learn = settings.learn
+    return LearnLimits(
+        journal_wait=learn.journal.wait,
+        batch=settings.memory.extraction_batch_size,
+        idle=learn.session_idle,
+        extracting=learn.concurrency,
+        attempts=learn.max_attempts,
+        retention=learn.journal.retention,
+        grace=settings.shutdown.flush,
+    )
+
+
+def _extractor(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Extracts | None:
+    """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
+    wanted = settings.learn.extractor
+    if wanted == "off":
+        return None
+    rules = Measured(RulesExtractor(), metrics, time.perf_counter)
+    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
+    if wanted == "rules" or model is None:
+        return rules
+    completions = _completions(model, ModelRole.MEMORY_EXTRACTION, metrics, stack)
+    by_model = Measured(LlmExtractor(completions), metrics, time.perf_counter)
+    return by_model if wanted == "llm" else Fallback(by_model, rules)
+
+
+def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Rewriter | None:
+    model = settings.model_for(ModelRole.MEMORY_REWRITE)
+    if model is None or not settings.recall.with_model:
+        return None
+    completions = _completions(model, ModelRole.MEMORY_REWRITE, metrics, stack)
+    return Rewriter(completions, Rewrite(settings.recall.query_rewrite), hyde=settings.recall.hyde)
+
+
+async def _identity(settings: Settings, stack: AsyncExitStack) -> Identity:
+    options = settings.identity.options(settings.privacy.key)
+    jwt = settings.identity.jwt
+    if not jwt.given:
+        return Identity(options)
+    keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)
+    tokens = Tokens(
+        TokenOptions(
+            algorithms=tuple(jwt.algorithms),
+            issuer=jwt.issuer,
+            audience=jwt.audience,
+            leeway=jwt.leeway,
+            refresh=jwt.refresh,
+        ),
+        keys,
+    )
+    return Identity(options, await stack.enter_async_context(tokens))
+
+
+def wire_options(settings: Settings) -> WireOptions:
+    """What the wire is told; the one mapping of the settings that concern it."""
+    signals, inject = settings.signals, settings.inject
+    return WireOptions(
+        enabled=settings.memory.enabled,
+        auto_store=settings.memory.auto_store,
+        mode=Mode(settings.mode),
+        percent=100.0 if settings.percent is None else settings.percent,
+        limit=settings.memory.default_retrieval_limit,
+        threshold=settings.memory.default_similarity_threshold,
+        request_bytes=settings.limits.request_body,
+        answer_bytes=settings.limits.answer_capture,
+        inject_as=inject.as_,
+        window=None if inject.window == "auto" else inject.window,
+        margin=inject.margin,
+        unknown_cap=inject.unknown_window_budget,
+        signals=SignalSources(
+            fact_headers=signals.fact_headers,
+            tool_headers=signals.tool_headers,
+            greeting_headers=signals.greeting_headers,
+            metadata_namespace=signals.metadata_namespace,
+        ),
+        strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
+        skip_auxiliary=settings.auxiliary_calls == "skip",
+        give_up_after=(settings.deadline + settings.message_timeout) / 2,
+        last_reply_waits=2 * settings.learn.journal.wait,
+    )
+
+
+def _identity_headers(settings: Settings) -> tuple[str, ...]:
+    identity = settings.identity
+    names = (identity.user_header, identity.tenant_header, identity.project_header, identity.session_header)
+    return tuple(name for name in names if name)
+
+
+def _server_options(settings: Settings) -> ServerOptions:
+    tls = settings.tls
+    return ServerOptions(
+        address=settings.listen.ext_proc,
+        tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
+        drain_wait=settings.shutdown.announce,
+        grace=settings.shutdown.grace,
+        channel=tuple(message_options(settings.limits.request_body)),
+    )
+
+
+def _peers(settings: Settings) -> AllowedPeers | None:
+    return AllowedPeers(settings.tls.allowed_names) if settings.tls.given else None
