@@ -85,7 +85,8 @@ def _identify(account: Account, response: Any) -> None:
 
 def _note_item(account: Account, item: Any) -> None:
     if isinstance(item, dict):
-        account.called_tools = account.called_tools or item.get("type") in _CALLS
+        kind = item.get("type")
+        account.called_tools = account.called_tools or (isinstance(kind, str) and kind in _CALLS)
         account.refused = account.refused or any(part.get("type") == "refusal" for part in _parts(item))
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memory_extproc.dialect.base import Answer, ReadsAnswer
@@ -184,6 +184,7 @@ KINDS += ["content_block_start", "message_start", "message_delta", "response.out
     ).filter(lambda value: isinstance(value, dict)),
     st.sampled_from(sorted(PATHS.values())),
 )
+@example({"output": [{"type": {}}]}, "/v1/responses")
 def test_no_json_of_wrong_types_makes_a_reader_raise(document: object, path: str) -> None:
     dialect = dialect_for(path)
     assert dialect is not None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.dialect import controls
-from memory_extproc.dialect.base import BodyControls, ChatRequest, apply
+from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, apply
 from memory_extproc.dialect.fields import MAX_DEPTH
 from memory_extproc.dialect.routes import dialect_for
 from memory_extproc.errors import BadBodyError
@@ -268,6 +268,41 @@ def test_any_bytes_are_read_or_refused(body: bytes, path: str) -> None:
 def test_no_four_megabytes_of_nonsense_take_seconds(body: bytes) -> None:
     with pytest.raises(BadBodyError):
         read(CHAT, body)
+
+
+ODD = [None, 1, -1.5, True, "x", "user", "text", "tool_result", [], {}]
+FIELDS = [
+    "messages",
+    "input",
+    "role",
+    "content",
+    "type",
+    "text",
+    "tools",
+    "system",
+    "instructions",
+    "memory_config",
+]
+
+
+@given(
+    st.recursive(
+        st.sampled_from(ODD),
+        lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner) | st.lists(inner, max_size=3),
+    ),
+    st.sampled_from([CHAT, RESPONSES, MESSAGES]),
+    st.sampled_from(Form),
+)
+def test_json_of_wrong_types_is_read_and_edited_or_refused(value: object, path: str, form: Form) -> None:
+    body = json.dumps({"messages": [value], "input": [value], "memory_context": value}).encode()
+    dialect = dialect_for(path)
+    assert dialect is not None
+    try:
+        request = dialect.read(body)
+    except BadBodyError:
+        return
+    edits = [*dialect.place(request, "the block", form), *request.removals]
+    assert "memory_context" not in json.loads(apply(body, edits))
 
 
 def test_an_error_never_repeats_what_a_person_wrote() -> None:
