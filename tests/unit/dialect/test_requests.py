@@ -270,7 +270,7 @@ def test_no_four_megabytes_of_nonsense_take_seconds(body: bytes) -> None:
         read(CHAT, body)
 
 
-ODD = [None, 1, -1.5, True, "x", "user", "text", "tool_result", [], {}]
+ODD: list[object] = [None, 1, -1.5, True, "x", "user", "text", "tool_result", [], {}]
 FIELDS = [
     "messages",
     "input",
