@@ -49,7 +49,8 @@ class Child:
             async with asyncio.timeout(within):
                 line = await self._process.stdout.readline()
         if not line.endswith(b"\n"):
-            raise ChildFailedError(f"{self.name} gave no answer within {within:.0f} s\n{tail(self._log)}")
+            how = "ended" if self._process.stdout.at_eof() else f"gave no answer within {within:.0f} s"
+            raise ChildFailedError(f"{self.name} {how}\n{tail(self._log)}")
         return msgspec.json.decode(line, type=answer)
 
     async def stop(self) -> None:

@@ -28,7 +28,7 @@ EVENT_AT = re.compile(rb'"at": ?(\d+)')
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 BODY_BYTES = re.compile(rb"x-body-bytes: *(\d+)", re.IGNORECASE)
 STATUS = re.compile(rb"x-memory-status: *([a-z_]+)", re.IGNORECASE)
-END = b"0\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 NANOSECONDS = 1e9
 
 
@@ -94,8 +94,8 @@ class Client:
             await self._read_events()
         else:
             length = LENGTH.search(head)
-            assert length is not None
-            await self._reader.readexactly(int(length[1]))
+            # Where an ext_proc filter sees the answer in pieces, Envoy sends it on in chunks.
+            await (self._reader.readexactly(int(length[1])) if length else self._reader.readuntil(LAST_CHUNK))
             self.times.append(time.perf_counter() - started)
         seen = BODY_BYTES.search(head)
         if seen is not None:
@@ -105,7 +105,7 @@ class Client:
 
     async def _read_events(self) -> None:
         rest = b""
-        while not rest.endswith(END):
+        while not rest.endswith(LAST_CHUNK):
             piece = await self._reader.read(65536)
             now = time.monotonic_ns()
             if not piece:
