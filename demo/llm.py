@@ -19,7 +19,6 @@ BLOCK = re.compile(r"\s*<memory>.*?</memory>", re.DOTALL)
 WORD = re.compile(r"[a-z0-9$][a-z0-9$,.-]*[a-z0-9]|[a-z0-9]")
 DULL_WORDS = "a an and are do does for how i in is it me my of on s the to user user's what which who you your"
 DULL = frozenset(DULL_WORDS.split())
-)
 UNKNOWN = "I don't know that about you."
 
 

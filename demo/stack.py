@@ -102,10 +102,10 @@ class Stack:
         await self._write_bootstrap(bootstrap)
         self.envoy = await Started.start(
             "Envoy",
-            [str(ENVOY), "-c", str(bootstrap), "--base-id", str(self.ports.envoy), "--log-level", "warning"],
+            [str(ENVOY), "-c", str(bootstrap), "--disable-hot-restart", "--log-level", "warning"],
             self.logs / "envoy.log",
         )
-                await self.envoy.ready(f"{self.admin}/ready")
+        await self.envoy.ready(f"{self.admin}/ready")
         await self._noticed()
         say(f"Envoy listens on {self.ports.envoy}")
 
