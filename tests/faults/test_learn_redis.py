@@ -1,0 +1,144 @@
+"""A Redis that is away, stalled, loading or refusing: an error of ours each, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from redis import exceptions as faults
+from redis.asyncio import Redis
+
+from memory_extproc.coordination.redis import RedisCoordination, translated
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from tests.builders import ANN
+from tests.fixtures.redis import RedisServer, free_port, start_redis, stop_redis
+
+pytestmark = pytest.mark.redis
+SHORTLY = timedelta(milliseconds=200)
+
+# What each of the client's exceptions comes to; one that the client adds later fails the test below.
+EXPECTED: dict[str, type[MemoryExtprocError]] = {
+    **dict.fromkeys(["BusyLoadingError", "ClusterDownError", "MasterDownError", "TryAgainError"], NotReadyError),
+    **dict.fromkeys(
+        [
+            "AskError",
+            "ConnectionError",
+            "ExternalAuthProviderError",
+            "InvalidResponse",
+            "MaxConnectionsError",
+            "MovedError",
+            "NoScriptError",
+            "OutOfMemoryError",
+            "ReadOnlyError",
+            "TimeoutError",
+            "WatchError",
+        ],
+        TryLaterError,
+    ),
+    **dict.fromkeys(
+        [
+            "AuthenticationError",
+            "AuthenticationWrongNumberOfArgsError",
+            "AuthorizationError",
+            "ClusterCrossSlotError",
+            "ClusterError",
+            "CrossSlotTransactionError",
+            "DataError",
+            "ExecAbortError",
+            "InvalidPipelineStack",
+            "LockError",
+            "LockNotOwnedError",
+            "ModuleError",
+            "NoPermissionError",
+            "NoSuchFieldsetError",
+            "PubSubError",
+            "RedisClusterException",
+            "RedisError",
+            "ResponseError",
+            "SlotNotCoveredError",
+        ],
+        GiveUpError,
+    ),
+}
+
+
+def test_every_exception_of_the_client_has_its_kind() -> None:
+    theirs = (faults.RedisError, faults.RedisClusterException)
+    classes = [
+        each
+        for _, each in inspect.getmembers(faults, inspect.isclass)
+        if issubclass(each, theirs) and each.__module__ == faults.__name__
+    ]
+    found = {each.__name__: type(translated(each.__new__(each))) for each in classes}
+    assert found == {name: EXPECTED.get(name) for name in found}
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = start_redis(tmp_path)
+    yield server
+    stop_redis(server)
+
+
+async def test_a_redis_that_is_away_is_tried_later_and_taken_up_when_it_is_there(tmp_path: Path) -> None:
+    port = free_port()
+    async with RedisCoordination(f"redis://127.0.0.1:{port}/0", timeout=SHORTLY) as coordination:
+        with pytest.raises(TryLaterError):
+            await coordination.open()
+        with pytest.raises(TryLaterError):
+            await coordination.bump(ANN)
+    server = start_redis(tmp_path)
+    try:
+        async with RedisCoordination(server.url, timeout=timedelta(seconds=5)) as coordination:
+            await coordination.open()
+            assert await coordination.bump(ANN) == 1
+    finally:
+        stop_redis(server)
+
+
+async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: RedisServer) -> None:
+    async with RedisCoordination(own_server.url, timeout=SHORTLY) as coordination:
+        await coordination.bump(ANN)
+        own_server.stall()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(TryLaterError):
+            await coordination.version(ANN)
+        assert asyncio.get_running_loop().time() - began < 10 * SHORTLY.total_seconds()
+        own_server.resume()
+    async with RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination:
+        assert await coordination.version(ANN) == 1
+
+
+async def test_a_redis_that_is_full_is_tried_later(own_server: RedisServer) -> None:
+    async with (
+        Redis.from_url(own_server.url) as operator,
+        RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination,
+    ):
+        await operator.config_set("maxmemory", "1")
+        with pytest.raises(TryLaterError):
+            await coordination.bump(ANN)
+
+
+async def test_a_wrong_password_is_not_tried_again(own_server: RedisServer) -> None:
+    async with Redis.from_url(own_server.url) as operator:
+        await operator.config_set("requirepass", "right")
+    limit = timedelta(seconds=5)
+    async with RedisCoordination(own_server.url, timeout=limit, password="wrong") as coordination:
+        with pytest.raises(GiveUpError):
+            await coordination.open()
+    async with RedisCoordination(own_server.url, timeout=limit, password="right") as coordination:
+        await coordination.open()
+
+
+async def test_scripts_are_known_again_after_a_restart(own_server: RedisServer) -> None:
+    async with (
+        Redis.from_url(own_server.url) as operator,
+        RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination,
+    ):
+        assert await coordination.acquire("lease", "a", timedelta(minutes=1))
+        await operator.script_flush()
+        assert not await coordination.acquire("lease", "b", timedelta(minutes=1))
