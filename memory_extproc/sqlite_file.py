@@ -37,6 +37,8 @@ _PASSING = {
     sqlite3.SQLITE_INTERRUPT: "interrupted",
 }
 _DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
+# Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
+_GLANCE = timedelta(milliseconds=50)
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -137,7 +139,7 @@ class SqliteFile:
             if self._reader is None:
                 if not self._path.exists():
                     return None
-                self._reader = self._connect(timedelta())
+                self._reader = self._connect(_GLANCE)
             row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
         except sqlite3.Error as error:
             if self._reader is not None:
