@@ -9,6 +9,7 @@ from memory_extproc.language.greetings import polite
 from memory_extproc.language.sentences import sentences
 from memory_extproc.language.words import content_words, fold, stem
 
+_LONGEST_READ = 2000  # characters; what a message is about stands at its beginning
 SHORT = 20  # characters; a message no longer than this cannot name much
 
 _MARKS = "?\uff1f\u061f"
@@ -122,7 +123,8 @@ def vague(text: str) -> bool:
     """Whether *text* leans on what was said before ("how much?", "what about Maui?", "and that one?"), has
     20 characters or fewer, or no word with a content of its own."""
     stripped = text.strip()
-    return len(stripped) <= SHORT or _VAGUE.match(fold(stripped)) is not None or not content_words(stripped)
+    beginning = stripped[:_LONGEST_READ]
+    return len(stripped) <= SHORT or _VAGUE.match(fold(beginning)) is not None or not content_words(beginning)
 
 
 def key_terms(texts: Sequence[str], limit: int) -> list[str]:
@@ -130,7 +132,7 @@ def key_terms(texts: Sequence[str], limit: int) -> list[str]:
     the most recent text first, within a text in its order, as they were written."""
     chosen: dict[str, str] = {}
     for text in reversed(texts):
-        for word in content_words(text):
+        for word in content_words(text[:_LONGEST_READ]):
             if len(chosen) == limit:
                 return list(chosen.values())
             chosen.setdefault(stem(word), word)

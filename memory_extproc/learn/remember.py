@@ -12,6 +12,7 @@ from memory_extproc.language.questions import only_asks
 from memory_extproc.model import Memory, MemoryType, Origin, Role, Source, Turn, digest
 
 CONTENT_BYTES = 8192  # of UTF-8: the length of the store's content field
+_LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
 _KIND = "memory"  # first part of every id, so that a fact's id is never a message's
 
 
@@ -50,8 +51,8 @@ def memories_of(turn: Turn, now: datetime, content_bytes: int = CONTENT_BYTES) -
 
 
 def _of_caller(turn: Turn) -> Decision:
-    if not turn.asked.strip():
-        return Decision.EMPTY
+    if (at_once := _at_a_glance(turn.asked)) is not None:
+        return at_once
     if polite(turn.asked):
         return Decision.POLITE
     if only_asks(turn.asked):
@@ -63,17 +64,22 @@ def _of_caller(turn: Turn) -> Decision:
 
 
 def _of_answer(turn: Turn) -> Decision:
-    if not turn.answered.strip():
-        return Decision.EMPTY
+    if (at_once := _at_a_glance(turn.answered)) is not None:
+        return at_once
     if refusal(turn.answered):
         return Decision.REFUSAL
     if acknowledgement(turn.answered):
         return Decision.POLITE
     if only_asks(turn.answered):
         return Decision.QUESTION
-    if echoes(turn.answered, turn.injected, turn.asked):
-        return Decision.ECHO
-    return Decision.KEPT
+    return Decision.ECHO if echoes(turn.answered, turn.injected, turn.asked) else Decision.KEPT
+
+
+def _at_a_glance(text: str) -> Decision | None:
+    """What needs no reading; None for what does."""
+    if not text.strip():
+        return Decision.EMPTY
+    return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
 
 
 def _judged(turn: Turn, ordinal: int, role: Role, decision: Decision, now: datetime, content_bytes: int) -> Judged:
@@ -107,7 +113,7 @@ def message_id(turn: Turn, ordinal: int) -> str:
 def cut(text: str, most_bytes: int) -> str:
     """The beginning of *text* that fits into *most_bytes* of UTF-8, never half a character. Lone
     surrogates, which no store takes, become question marks."""
-    encoded = text.encode("utf-8", "replace")
+    encoded = text[:most_bytes].encode("utf-8", "replace")
     return encoded[:most_bytes].decode("utf-8", "ignore")
 
 

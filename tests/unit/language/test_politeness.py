@@ -98,6 +98,13 @@ def test_questions_about_the_world_are_not_about_the_caller(text: str) -> None:
     assert not about_caller(text)
 
 
+def test_of_a_long_text_beginning_and_end_say_whether_it_is_about_the_caller() -> None:
+    pasted = "The whale is a mammal. " * 10_000
+    assert about_caller(f"{pasted} What did I ask?")
+    assert about_caller(f"For my essay: {pasted}")
+    assert not about_caller(pasted)
+
+
 def test_the_patterns_of_persons_can_be_configured() -> None:
     ours = compile_patterns(["\\bthy\\b"])
     assert about_caller("What is thy name?", ours)

@@ -1,0 +1,178 @@
+"""Facts from first-person statements, and nothing from what only looks like one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_extproc.language.words import stem, tokens
+from memory_extproc.learn.own_words import statements
+from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.model import MemoryType, Source
+from tests.builders import a_turn
+
+EXTRACTOR = RulesExtractor()
+SENTENCES = [json.loads(line) for line in (Path(__file__).parent / "sentences.jsonl").read_text().splitlines()]
+
+
+async def contents(*asked: str, injected: tuple[str, ...] = ()) -> list[str]:
+    return [fact.content for fact in await EXTRACTOR.extract([a_turn(one, injected=injected) for one in asked])]
+
+
+def keys(text: str) -> frozenset[str]:
+    return frozenset(map(stem, tokens(text)))
+
+
+def scored(case: dict[str, Any], found: list[str]) -> Iterator[str]:
+    """ "right" for each expected fact found, "missed" for each not found, "wrong" for each found in vain."""
+    wanted = [keys(" ".join(words)) for words in case["facts"]]
+    yield from ("right" if any(want <= keys(one) for one in found) else "missed" for want in wanted)
+    yield from ("wrong" for one in found if not any(want <= keys(one) for want in wanted))
+
+
+@pytest.mark.parametrize("held_back", [False, True], ids=["seen", "held back"])
+async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_most_make_theirs(
+    held_back: bool,
+) -> None:
+    verdicts = [
+        verdict
+        for case in SENTENCES
+        if case["held"] is held_back
+        for verdict in scored(case, await contents(case["text"]))
+    ]
+    right, wrong, missed = (verdicts.count(word) for word in ("right", "wrong", "missed"))
+    assert right + missed > 50
+    assert right / (right + wrong) >= 0.95
+    assert right / (right + missed) >= 0.70
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("My budget for the Hawaii trip is $10,000.", "User's budget for the Hawaii trip is $10,000"),
+        ("My budget for the Hawaii trip has increased to $12,000.", "User's budget for the Hawaii trip is $12,000"),
+        ("I\u2019ve moved to Berlin", "User lives in Berlin"),
+        ("my older brother works at NASA", "User's older brother works for NASA"),
+        ("I usually wake up at 5am", "User usually wakes up at 5am"),
+        ("I never eat pork", "User never eats pork"),
+        ("I avoid gluten", "User avoids gluten"),
+        ("I can't eat nuts", "User can't eat nuts"),
+        ("I carry on, and I study physics", "User studies physics"),
+        ("I teach a class on Mondays", "User teaches a class on Mondays"),
+        ("I work at Google as a data engineer", "User works at Google as a data engineer"),
+        ("I'm married to Tom", "User is married to Tom"),
+        ("I changed my Hawaii budget to $900", "User's Hawaii budget is $900"),
+        ('My cat is called "Miso".', "User's cat is Miso"),
+        ("Meine Tochter heißt Lena.", "User's daughter is Lena"),
+        ("Ma femme s'appelle Claire", "User's wife is Claire"),
+        ("Mi perro se llama Toby", "User's dog is Toby"),
+    ],
+)
+async def test_a_statement_becomes_a_fact_in_the_third_person(asked: str, expected: str) -> None:
+    assert await contents(asked) == [expected]
+
+
+async def test_a_procedure_is_kept_with_its_steps() -> None:
+    (fact,) = await EXTRACTOR.extract([a_turn("To deploy the app:\n1. run make release\n2. push the tag")])
+    assert fact.type is MemoryType.PROCEDURAL
+    assert fact.attribute == "how to deploy the app"
+    assert "make release" in fact.content
+    assert "push the tag" in fact.content
+
+
+async def test_the_new_value_has_the_attribute_of_the_old_one() -> None:
+    old, new = await EXTRACTOR.extract(
+        [a_turn("My budget for the Hawaii trip is $10,000."), a_turn("My budget has increased to $12,000")]
+    )
+    assert (old.subject, old.attribute) == (new.subject, new.attribute)
+    assert (old.value, new.value) == ("$10,000", "$12,000")
+    assert new.exclusive
+
+
+async def test_a_change_means_what_was_injected_when_nothing_else_was_spoken_of() -> None:
+    injected = ("User's budget for the Hawaii trip is $10,000", "User lives in Rome")
+    assert await contents("My budget is now $9,000", injected=injected) == [
+        "User's budget for the Hawaii trip is $9,000"
+    ]
+    two = (*injected, "User's budget for the kitchen is $3,000")
+    assert await contents("My budget is now $9,000", injected=two) == ["User's budget is $9,000"]
+
+
+async def test_flights_on_two_days_are_told_apart_unless_one_was_moved() -> None:
+    first, second = await EXTRACTOR.extract([a_turn("My flight is on May 3."), a_turn("My flight is on May 8.")])
+    assert first.attribute != second.attribute
+    assert not first.exclusive
+
+
+async def test_only_the_callers_words_are_read_never_the_answer() -> None:
+    assert (
+        await EXTRACTOR.extract([a_turn("Tell me about yourself.", "My name is Bot. I live in the cloud.")]) == []
+    )
+
+
+async def test_secrets_are_nobodys_memory() -> None:
+    assert await contents("My password is hunter2", "my credit card number is 4111 1111", "My pin is 1234") == []
+
+
+async def test_facts_name_their_turn_and_the_rules_that_made_them() -> None:
+    turn = a_turn("I live in Paris.")
+    (fact,) = await EXTRACTOR.extract([turn])
+    assert (fact.turn_id, fact.source, fact.version) == (turn.id, Source.RULES, "rules-1")
+    assert "Paris" not in repr(fact)
+
+
+async def test_what_is_said_twice_in_a_message_is_one_fact() -> None:
+    assert await contents("I live in Paris. Yes, I live in Paris.") == ["User lives in Paris"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\nmy name is root\n```",
+        "> I live in Rome",
+        "Translate this: I live in Rome.",
+        "She told me I live in Rome.",
+        "If I live in Rome, I need a car.",
+        "x" * 5000,
+        "Pretend that I live in Rome.",
+    ],
+)
+def test_what_is_quoted_pasted_supposed_or_played_is_no_statement(text: str) -> None:
+    assert statements(text) == []
+
+
+def test_two_predicates_of_one_subject_are_two_statements() -> None:
+    assert statements("By the way, I'm vegan and allergic to soy, but love tea") == [
+        "I'm vegan", "I'm allergic to soy", "I love tea",
+    ]  # fmt: skip
+
+
+@given(st.text(max_size=400))
+def test_any_text_gives_statements_without_fault(text: str) -> None:
+    assert all(statement.strip() for statement in statements(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I live in " * 400,
+        "my " * 1300,
+        "to run " * 500,
+        '"' * 3900,
+        "- " * 1900,
+        "I'm " + "a" * 3900,
+        "my a " + " b" * 1800,
+        "and i " * 600,
+    ],
+)
+async def test_hostile_text_takes_no_more_than_a_moment(text: str) -> None:
+    began = time.process_time()
+    await contents(text)
+    assert time.process_time() - began < 2
