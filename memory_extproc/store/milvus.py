@@ -34,7 +34,7 @@ T = TypeVar("T")
 _STRONG, _BOUNDED = "Strong", "Bounded"
 _BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer
-_MOST_ROWS = 16_384  # a server returns at most
+_MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
 _ALL = (*rows.SCALARS, rows.VECTOR)
 
@@ -168,7 +168,7 @@ class MilvusStore:
         check_owner(owner)
         check_vector(to, self._options.dimension)
         opened = self._ready()
-        most = max(1, min(limit, _MOST_ROWS))
+        most = max(1, min(limit, _MOST_HITS))
         place = opened.placement.of(owner)
         parameters: dict[str, Any] = {"metric_type": "COSINE"}
         if not opened.capabilities.exact_only:
@@ -199,27 +199,19 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         level = _STRONG if fresh else _BOUNDED
-        last = ""
-        while True:
-            ids = await self._ids_after(opened, owner, last, level)
-            for start in range(0, len(ids), size):
-                page = await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
-                yield [rows.to_embedded(row) for row in page]
-            if len(ids) < _MOST_ROWS:
-                return
-            last = ids[-1]
+        # All ids first, then the rows by them: a server's pages are cut by offset, which shifts under writes,
+        # or by an iterator, for which the client drops the consistency level. An id takes 70 bytes.
+        listed = await self._query(opened, "pages", owner, rows.of_owner(owner), ["id"], level)
+        ids = sorted(row["id"] for row in listed)
+        for start in range(0, len(ids), size):
+            page = await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
+            yield [rows.to_embedded(row) for row in page]
 
     async def count(self, owner: Owner) -> int:
         check_owner(owner)
         opened = self._ready()
         result = await self._query(opened, "count", owner, rows.of_owner(owner), ["count(*)"], _STRONG)
         return int(result[0]["count(*)"])
-
-    async def _ids_after(self, opened: _Opened, owner: Owner, last: str, level: str) -> list[str]:
-        """Up to _MOST_ROWS ids in their order. Pages by key, because an offset shifts under writes."""
-        filter_ = rows.of_owner(owner) + (f' and id > "{last}"' if last else "")
-        found = await self._query(opened, "pages", owner, filter_, ["id"], level, limit=_MOST_ROWS, iterator="True")
-        return sorted(row["id"] for row in found)
 
     async def _by_ids(
         self, operation: str, owner: Owner, ids: Sequence[str], fields: Sequence[str], level: str
@@ -244,7 +236,6 @@ class MilvusStore:
         filter_: str,
         fields: Sequence[str],
         level: str,
-        **more: Any,
     ) -> Sequence[Mapping[str, Any]]:
         place = opened.placement.of(owner)
 
@@ -257,7 +248,6 @@ class MilvusStore:
                 consistency_level=level,
                 strict_float32=True,  # vectors as arrays, not as lists of Python floats
                 timeout=limit,
-                **more,
             )
 
         async with self._reader(opened, place):

@@ -22,7 +22,7 @@ from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner
 from memory_extproc.ports import MemoryStore
 from memory_extproc.store.transient import TransientStore
 from tests.builders import MONDAY, a_memory
-from tests.fixtures.milvus import (
+from tests.fixtures.milvus_stores import (
     DIMENSION,
     a_row,
     milvus,
@@ -328,7 +328,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 
 @settings(
-    max_examples=25,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
