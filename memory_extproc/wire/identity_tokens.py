@@ -144,7 +144,9 @@ class Tokens:
         while True:
             # At most one read in `hurry`, whatever key ids are thrown at us.
             await asyncio.sleep(self._options.hurry.total_seconds())
-            patience = max(0.0, (self._options.refresh - self._options.hurry).total_seconds())
+            # Without any key there is nobody to ask for one: whoever comes is unknown until a read succeeds.
+            rest = self._options.refresh - self._options.hurry if self._keys else timedelta(0)
+            patience = max(0.0, rest.total_seconds())
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     await self._wanted.wait()
