@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state
 from tokenizers import Tokenizer
 
 from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits
@@ -19,6 +20,12 @@ from memory_extproc.inference.vectors import of_unit_length, readable
 from memory_extproc.model import Matrix
 
 SENTENCE = "sentence_embedding"
+# The runtime's errors have no ancestor of their own, so they are taken from where it defines them.
+_RUNTIME_ERRORS = tuple(
+    kind
+    for kind in vars(onnxruntime_pybind11_state).values()
+    if isinstance(kind, type) and issubclass(kind, Exception)
+)
 # Characters kept for each token of the model's window. Words of any language are far below; only text that is
 # mostly blanks or one endless word is cut earlier than the window would.
 _CHARACTERS_PER_TOKEN = 32
@@ -28,22 +35,24 @@ class OnnxModel:
     """The model of a prepared directory, used from any thread. Blocks while it runs."""
 
     def __init__(self, directory: Path) -> None:
-        """ModelDirectoryError when the directory is damaged or holds no model that can be run."""
+        """Runs it once, because the first run allocates. ModelDirectoryError when the directory is damaged or
+        holds no model that can be run."""
         self.manifest: Manifest = verify(directory)
+        self._tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.manifest.max_seq_length)
+        self._longest = self.manifest.max_seq_length * _CHARACTERS_PER_TOKEN
         try:
-            self._tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
             self._session = onnxruntime.InferenceSession(
                 str(directory / MODEL), _session_options(), providers=["CPUExecutionProvider"]
             )
-        except Exception as error:
+            self._inputs = {entry.name for entry in self._session.get_inputs()}
+            self.run(["What is remembered?"], batch_tokens=1)
+        except (*_RUNTIME_ERRORS, ValueError) as error:
             raise ModelDirectoryError(
                 f"model directory {directory} cannot be loaded ({type(error).__name__}): "
                 "run `memory-extproc models prepare --force`"
             ) from error
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(self.manifest.max_seq_length)
-        self._inputs = {entry.name for entry in self._session.get_inputs()}
-        self._longest = self.manifest.max_seq_length * _CHARACTERS_PER_TOKEN
 
     @property
     def fingerprint(self) -> str:
@@ -62,7 +71,8 @@ class OnnxModel:
 
     def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
         """Texts of like length go together, for padding costs as much as words."""
-        tokens = [entry.ids for entry in self._tokenizer.encode_batch_fast(list(texts))]
+        # one by one: a batch would be spread over the tokenizer's own threads, one for each core
+        tokens = [self._tokenizer.encode_batch_fast([text])[0].ids for text in texts]
         rows: Matrix = np.empty((len(texts), self.manifest.dimension), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda at: len(tokens[at]))
         start = 0
@@ -76,7 +86,7 @@ class OnnxModel:
 
     def _infer(self, tokens: Sequence[Sequence[int]]) -> Matrix:
         # a text may have no token at all where the tokenizer adds no special ones; the model still needs a column
-        width = max(1, *map(len, tokens)) if len(tokens) > 1 else max(1, len(tokens[0]))
+        width = max(1, *map(len, tokens))
         ids: npt.NDArray[np.int64] = np.zeros((len(tokens), width), dtype=np.int64)
         mask = np.zeros_like(ids)
         for row, entry in enumerate(tokens):
@@ -101,19 +111,12 @@ def _session_options() -> Any:
 
 @asynccontextmanager
 async def open_onnx_embedder(directory: Path, limits: EmbedderLimits) -> AsyncIterator[BatchingEmbedder]:
-    """Loads the model off the event loop (about 0.1 s), runs it once, and closes it in the end.
+    """Loads the model off the event loop (about 0.1 s) and closes it in the end.
 
     ModelDirectoryError when *directory* is not a whole prepared model.
     """
-    model = await asyncio.to_thread(_warm, directory, limits)
-    embedder = BatchingEmbedder(model, limits)
+    embedder = BatchingEmbedder(await asyncio.to_thread(OnnxModel, directory), limits)
     try:
         yield embedder
     finally:
         await embedder.close()
-
-
-def _warm(directory: Path, limits: EmbedderLimits) -> OnnxModel:
-    model = OnnxModel(directory)
-    model.run(["What is remembered?"], limits.batch_tokens)  # the first run allocates; a caller need not wait
-    return model

@@ -42,6 +42,7 @@ from memory_extproc.inference.model_source import (
     ModelSource,
     fetch,
 )
+from memory_extproc.inference.onnx_embedder import OnnxModel
 from memory_extproc.inference.pooling import Pooling, append_pooling
 from memory_extproc.inference.quantise import quantise
 
@@ -113,11 +114,16 @@ def _make(source: ModelSource, precision: Precision, directory: Path, say: Say, 
         say(f"fetching {source}")
         files = fetch(source, downloads, hub)
         manifest = _convert(source, files, precision, part, say)
-        say(f"moving it to {directory}")
         (part / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        say("trying it")
+        try:
+            OnnxModel(part)
+        except ModelDirectoryError as error:
+            raise GiveUpError(f"{source} gives a model that cannot be run: {error.__cause__}") from error
         for path in part.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+        say(f"moving it to {directory}")
         if directory.exists():
             directory.rename(Path(scratch, "old"))
         part.rename(directory)

@@ -8,6 +8,7 @@ company, where this stays above 0.9999, at the same speed and size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,23 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
             nodes.extend(_lookup(node, table, added) if large else [node])
         else:
             nodes.append(node)
-    used = {name for node in nodes for name in node.input}
+    used = {*_names_read(nodes), *(output.name for output in made.graph.output)}
     kept = [tensor for tensor in made.graph.initializer if tensor.name in used]
     _replace(made.graph.node, nodes)
     _replace(made.graph.initializer, [*kept, *added.values()])
     if not any(entry.domain == "com.microsoft" for entry in made.opset_import):
         made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     return made
+
+
+def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """What *nodes* read, the bodies of their branches and loops included."""
+    for node in nodes:
+        yield from node.input
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _names_read(graph.node)
+                yield from (output.name for output in graph.output)
 
 
 def _replace(field: Any, entries: list[Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.bert_graph import bert_graph
@@ -214,7 +215,7 @@ def test_progress_is_told_step_by_step(tiny: Path, tmp_path: Path) -> None:
 
     prepared(tiny, tmp_path, Precision.INT8, say=said.append)
 
-    assert [line.split()[0] for line in said] == ["fetching", "writing", "quantising", "moving"]
+    assert [line.split()[0] for line in said] == ["fetching", "writing", "quantising", "trying", "moving"]
 
 
 def test_a_directory_that_cannot_be_written_is_put_off(tiny: Path, tmp_path: Path) -> None:
@@ -301,9 +302,16 @@ def broken_graph(tiny: Path) -> None:
     (tiny / "model.onnx").write_bytes(b"\xff\xff")
 
 
+def a_graph_that_wants_more(tiny: Path) -> None:
+    graph = bert_graph(tiny)
+    graph.graph.input.append(helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, [1]))
+    onnx.save_model(graph, tiny / "model.onnx")
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
+        (a_graph_that_wants_more, "cannot be run: .*pixel_values"),
         (no_tokenizer, "no tokenizer.json"),
         (no_weights, "neither onnx/model.onnx"),
         (broken_weights, "not a readable safetensors"),
