@@ -22,7 +22,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from memory_extproc import __version__
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import ConfigurationError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.inference.batching_embedder import EmbedderLimits
 from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
 from memory_extproc.inference.onnx_embedder import open_onnx_embedder
@@ -36,6 +36,7 @@ from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.learner import Learner, LearnLimits
 from memory_extproc.learn.llm_extractor import LlmExtractor
 from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.endpoint import OperationsEndpoint
@@ -121,6 +122,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 reconciler=Reconciler(partitions, embedder, metrics),
                 now=now,
                 chance=random.random,
+                judged=partial(judge, content_bytes=settings.limits.content_bytes),
             )
         )
         recaller = Recaller(
@@ -234,16 +236,21 @@ async def _embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack)
 
 async def _coordination(settings: Settings, data: Path, now: Now, stack: AsyncExitStack) -> Coordination:
     section = settings.coordination
-    if not section.url:
-        return await stack.enter_async_context(SqliteCoordination(data / "coordination.db", now=now))
-    return await stack.enter_async_context(
-        RedisCoordination(
-            section.url,
-            prefix=section.prefix,
-            timeout=section.timeout,
-            password=section.password.get_secret_value() or None,
+    coordination: SqliteCoordination | RedisCoordination
+    if section.url:
+        password = section.password.get_secret_value() or None
+        coordination = RedisCoordination(
+            section.url, prefix=section.prefix, timeout=section.timeout, password=password
         )
-    )
+    else:
+        coordination = SqliteCoordination(data / "coordination.db", now=now)
+    await stack.enter_async_context(coordination)
+    try:
+        await coordination.open()
+    except MemoryExtprocError as error:
+        # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
+        log.warning("coordination.not_open", detail=str(error))
+    return coordination
 
 
 def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOptions:
