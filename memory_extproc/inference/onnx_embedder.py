@@ -21,10 +21,13 @@ from memory_extproc.model import Matrix
 
 SENTENCE = "sentence_embedding"
 # The runtime's errors have no ancestor of their own, so they are taken from where it defines them.
-_RUNTIME_ERRORS = tuple(
-    kind
-    for kind in vars(onnxruntime_pybind11_state).values()
-    if isinstance(kind, type) and issubclass(kind, Exception)
+_RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    ValueError,
+    *(
+        kind
+        for kind in vars(onnxruntime_pybind11_state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
 )
 # Characters kept for each token of the model's window. Words of any language are far below; only text that is
 # mostly blanks or one endless word is cut earlier than the window would.
@@ -48,7 +51,7 @@ class OnnxModel:
             )
             self._inputs = {entry.name for entry in self._session.get_inputs()}
             self.run(["What is remembered?"], batch_tokens=1)
-        except (*_RUNTIME_ERRORS, ValueError) as error:
+        except _RUNTIME_ERRORS as error:
             raise ModelDirectoryError(
                 f"model directory {directory} cannot be loaded ({type(error).__name__}): "
                 "run `memory-extproc models prepare --force`"
