@@ -198,12 +198,12 @@ class Owned:
         if attempt.generation != self._generation:
             return
         for one, write in list(self.overlay.items()):
-            if write.row is None:
+            if complete and write.acknowledged is not None and write.tick < attempt.tick:
+                self._lift(one)  # the read shows it, or what another replica has made of it since
+            elif write.row is None:
                 attempt.held.remove(one)
             else:
                 attempt.held.put(write.row)
-            if complete and write.acknowledged is not None and write.tick < attempt.tick:
-                self._lift(one)
         self.held = attempt.held
         self._see(attempt.version, attempt.own)
 

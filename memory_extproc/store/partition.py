@@ -70,6 +70,16 @@ class Partitions:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all that is held."""
+        return self._bytes
+
+    @property
+    def filling(self) -> int:
+        """Fills that run or wait."""
+        return len(self._fills)
+
     # --- finding -------------------------------------------------------------------------------------
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         with self._using(owner) as owned:
