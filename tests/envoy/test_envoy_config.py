@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -159,11 +159,11 @@ class WrittenEnvoy(Envoy):
         self.options = an_envoy(identity=IdentityMode.TRUST)
         self.sidecar_address = ""
 
-    async def start(self, wiring: Wiring, *, sidecar: int, upstream: int) -> None:
+    async def start(self, wiring: Wiring, *, sidecars: Sequence[int], upstream: int) -> None:
         self.front, self.admin = free_port(), free_port()
         options = replace(
             self.options,
-            sidecar=self.sidecar_address or f"127.0.0.1:{sidecar}",
+            sidecar=self.sidecar_address or f"127.0.0.1:{sidecars[0]}",
             upstream=Upstream("127.0.0.1", upstream, tls=False),
             listen=("127.0.0.1", self.front),
             admin_port=self.admin,
