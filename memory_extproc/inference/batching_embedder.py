@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -85,6 +86,7 @@ class BatchingEmbedder:
         self._queries: deque[_Item] = deque()
         self._background: deque[_Item] = deque()
         self._running = 0
+        self._in_background = 0
         self._closed = False
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="embed")
         self._cache = QueryCache(limits.cached_queries)
@@ -127,17 +129,27 @@ class BatchingEmbedder:
         return _Call(asyncio.get_running_loop().create_future(), texts, self.dimension)
 
     def _start(self) -> None:
-        """Gives waiting work to idle threads."""
-        while self._running < self._limits.threads and (batch := self._next_batch()):
-            self._running += 1
-            loop = batch[0].call.future.get_loop()
-            run = self._pool.submit(self._model.run, [item.text for item in batch], self._limits.batch_tokens)
-            run.add_done_callback(_Back(loop, self, batch))
+        """Gives waiting work to idle threads, queries first."""
+        while self._running < self._limits.threads:
+            # with several threads, one is kept for queries: background work holds a thread for long
+            spare = self._in_background < max(1, self._limits.threads - 1)
+            if batch := self._taken_from(self._queries):
+                self._submit(batch, background=False)
+            elif spare and (batch := self._taken_from(self._background)):
+                self._submit(batch, background=True)
+            else:
+                return
 
-    def _next_batch(self) -> list[_Item]:
+    def _submit(self, batch: Sequence[_Item], *, background: bool) -> None:
+        self._running += 1
+        self._in_background += background
+        loop = batch[0].call.future.get_loop()
+        run = self._pool.submit(self._model.run, [item.text for item in batch], self._limits.batch_tokens)
+        run.add_done_callback(_Back(loop, self, batch, background))
+
+    def _taken_from(self, queue: deque[_Item]) -> list[_Item]:
         """What goes next, without what nobody waits for any more; at most about batch_tokens, for a query
         that comes in meanwhile waits as long as this takes."""
-        queue = self._queries or self._background
         batch: list[_Item] = []
         tokens = 0
         while queue:
@@ -148,13 +160,12 @@ class BatchingEmbedder:
                     break
                 batch.append(item)
             queue.popleft()
-            if not queue and not batch:
-                queue = self._background
         return batch
 
-    def finished(self, batch: Sequence[_Item], run: Future[Matrix]) -> None:
+    def finished(self, batch: Sequence[_Item], run: Future[Matrix], *, background: bool) -> None:
         """Called on the event loop when a thread is through with *batch*."""
         self._running -= 1
+        self._in_background -= background
         if error := run.exception():
             fault: MemoryExtprocError
             if isinstance(error, MemoryError):
@@ -186,6 +197,8 @@ class _Back:
     loop: asyncio.AbstractEventLoop
     embedder: BatchingEmbedder
     batch: Sequence[_Item]
+    background: bool
 
     def __call__(self, run: Future[Matrix]) -> None:
-        self.loop.call_soon_threadsafe(self.embedder.finished, self.batch, run)
+        done = partial(self.embedder.finished, self.batch, run, background=self.background)
+        self.loop.call_soon_threadsafe(done)

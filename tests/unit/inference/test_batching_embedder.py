@@ -81,6 +81,18 @@ async def test_queries_go_before_background_work_that_came_first() -> None:
         assert [run[0] for run in model.runs][:2] == ["m1", "q"]
 
 
+async def test_of_several_threads_one_is_kept_for_queries() -> None:
+    async with embedding(threads=2, batch_tokens=1) as (model, embedder):
+        background = asyncio.create_task(embedder.embed(["m1", "m2", "m3"]))
+        await model.started()
+        query = asyncio.create_task(embedder.embed_query("q"))
+        await model.started()
+
+        assert model.runs == [["m1"], ["q"]]
+        model.let(10)
+        await asyncio.gather(background, query)
+
+
 async def test_background_work_goes_in_pieces_so_that_a_query_waits_for_one_only() -> None:
     async with embedding(batch_tokens=100) as (model, embedder):
         model.let(100)
