@@ -69,7 +69,7 @@ class Stand:
         )
         sent = await self.client.ask(question, Sent, within=ROUND_WITHIN)
         self._next[RECALL if ours else way] = sent.next
-        if ours:
+        if way == LEARN:
             await self.sidecar.quiet()
         return sent
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import sys
 import time
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import aiohttp
 import yaml
 from prometheus_client import CollectorRegistry
 
@@ -23,16 +21,19 @@ from benchmarks import words
 from benchmarks.gateway import answering, free_ports
 from benchmarks.lines import ChildFailedError, end
 from benchmarks.rows import a_memory
-from memory_extproc.app import open_store
+from memory_extproc.app import milvus_options
 from memory_extproc.inference.batching_embedder import EmbedderLimits
 from memory_extproc.inference.onnx_embedder import open_onnx_embedder
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
+from memory_extproc.store.milvus import MilvusStore
 
 MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", ".cache/models"))
 QUIET_WITHIN = 60.0  # seconds
-DEPTH = re.compile(r"^memory_extproc_journal_depth (\S+)$", re.MULTILINE)
+SESSION_IDLE = 1  # second, not a minute: facts are extracted before the next round begins
+WATCHED = 1.5  # seconds, more than SESSION_IDLE
+RESTS = 0.03  # of a core: less is housekeeping
 _BATCH = 100
 
 
@@ -53,6 +54,7 @@ class Place:
         written = {
             "listen": {"ext_proc": f"127.0.0.1:{ext_proc}", "http": f"127.0.0.1:{http}"},
             "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},
+            "learn": {"session_idle": f"{SESSION_IDLE}s"},
             "data_dir": str(data),
             "telemetry": {"log_level": "warning"},
         }
@@ -72,18 +74,24 @@ class Running:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition(f"{field}:")[2].split()[0]) / 1024
 
+    def worked(self) -> float:
+        """Seconds of a core used so far."""
+        # proc(5): utime and stime are the 14th and 15th; the name before them may hold spaces, not this bracket.
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     async def quiet(self) -> None:
-        """Waits until nothing is left to learn, so that one round's work does not fall into the next one's."""
-        url = f"http://127.0.0.1:{self.place.http}/metrics"
-        async with asyncio.timeout(QUIET_WITHIN), aiohttp.ClientSession() as session:
-            while True:
-                async with session.get(url) as answer:
-                    depth = DEPTH.search(await answer.text())
-                if depth is None:
-                    raise ChildFailedError("the sidecar does not tell the depth of its journal")
-                if float(depth[1]) == 0:
-                    return
-                await asyncio.sleep(0.05)
+        """Waits until the sidecar rests for longer than a session takes to be silent, so that what it learns of
+        one round does not fall into the next."""
+        try:
+            async with asyncio.timeout(QUIET_WITHIN):
+                before, worked = self.worked(), WATCHED
+                while worked >= RESTS * WATCHED:
+                    await asyncio.sleep(WATCHED)
+                    now = self.worked()
+                    before, worked = now, now - before
+        except TimeoutError:
+            raise ChildFailedError(f"the sidecar did not rest within {QUIET_WITHIN:.0f} s") from None
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +123,8 @@ async def prepare(place: Place, users: Sequence[str]) -> int:
     async with AsyncExitStack() as stack:
         model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
         embedder = await stack.enter_async_context(open_onnx_embedder(model, EmbedderLimits()))
-        store = await open_store(settings, data, embedder, metrics, lambda: now, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=lambda: now)
+        stack.push_async_callback(store.close)
         await store.open()
         vectors = await embedder.embed(texts)
         for user in users:
