@@ -13,7 +13,10 @@ LONGEST_MESSAGE = 4000  # characters; what is longer was pasted
 _LONGEST_SENTENCE = 400
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_QUOTED_LINE = re.compile(r"(?m)^[ \t]*(?:>|\|).*$")
+# quoted lines, rows of tables, and what each said in a transcript
+_QUOTED_LINE = re.compile(
+    r"(?im)^[ \t]*(?:>|\||(?:q|a|user|human|assistant|ai|bot|customer|agent|system|interviewer|me|you)\s*:\s).*$"
+)
 # A request that hands a text over: everything behind it is that text.
 _HANDS_OVER = re.compile(
     r"""(?ix)\b(?:translate|rewrite|re-write|proofread|correct|summari[sz]e|paraphrase|rephrase|edit|improve
@@ -58,7 +61,7 @@ _UNSURE = re.compile(
 _REPORTED = re.compile(
     r"\b(?:said|says|saying|tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
     r"|article|thinks|insists?"
-    r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b"
+    r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b|\b(?:reads|states)\s*:"
 )
 _CODE_LINE = re.compile(
     r"[{};]\s*$|[=!]=|\w+\(.*\)\s*[;{]|^\s*(?:select|insert|update|delete|def|class|import|from|var|let"

@@ -13,7 +13,7 @@ from memory_extproc.language.words import content_words, fold, lexicon_of, token
 _LONGEST_VALUE = 16  # words
 _LONGEST_NAME = 3
 _IDLE = re.compile(
-    r"(?:it|this|that|these|those|them|him|her|you|your|yours|here|there|something|anything|nothing|everything"
+    r"(?:it|for|this|that|these|those|them|him|her|you|your|yours|here|there|something|anything|nothing|everything"
     r"|how|what|when|why|where|whether|who"
     r"|being|having|to\s+(?:know|see|hear|say|think|ask|thank|be)|not|so|such|one|ones|all|both|some|any|around"
     r"|with|along|too|each|the\s+(?:idea|way|fact|option|one"
@@ -26,6 +26,12 @@ _DATE = re.compile(
     r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
     r"|sun)days?\b"
     r"|\b(?:tomorrow|tonight|next|noon|midnight|christmas|easter|summer|winter|spring|autumn|fall)\b|\d"
+)
+_SPELLED_NUMBER = re.compile(
+    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|\w+teen|\w+ty|hundred|thousand|million)\b"
+)
+_NOT_FOR_LONG = re.compile(
+    r"\b(?:today|tonight|tomorrow|now|yet|right\s+now|this\s+(?:morning|evening|week|time|one))\b"
 )
 _AGE = re.compile(r"\d{1,3}(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
 _COUNTED = re.compile(r"\d[\d.,]*\s*(?:kg|kilos?|lbs?|pounds|stone|g)\b")
@@ -45,6 +51,7 @@ _NOT_EMPLOYERS = re.compile(
 _NO_NAMES = """
 later back tomorrow when if a crazy at on maybe asap an the not now today soon anytime again sorry
 ok okay done here fine in for to with sure happy glad lost stuck new good great tired ready ceo cto
+irrelevant unimportant private secret shown listed none unknown hidden
 """
 _NOT_NAMES = frozenset(tokens(_NO_NAMES))
 
@@ -97,9 +104,10 @@ class Checks:
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
             "trait": lambda caught: self._traits.fullmatch(caught.folded) is not None,
-            "state": lambda caught: not caught.value or self.plain(caught),
+            "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,
             "counted": lambda caught: _COUNTED.match(caught.folded) is not None,
+            "counted sum": lambda caught: self.plain(caught) and _hard(caught.value),
             "dated": lambda caught: self.plain(caught) and _DATE.search(caught.folded) is not None,
             "deed": lambda caught: self.plain(caught) and len(content_words(caught.value)) > 0,
             "occupation": self._occupation,
@@ -159,6 +167,8 @@ class Checks:
         return phrase in self._occupations or last in self._occupations or last.endswith(_OCCUPATION_ENDINGS)
 
     def _without(self, caught: Captured) -> bool:
+        if _NOT_FOR_LONG.search(caught.folded):
+            return False
         avoids = fold(caught.groups.get("verb", "")).startswith("avoid")
         return (avoids or bool(caught.groups.get("deed"))) and self.plain(caught) and not _IDLE.match(caught.folded)
 
@@ -190,7 +200,12 @@ def _whole(alternatives: str) -> re.Pattern[str]:
 def _hard(value: str) -> bool:
     """Whether *value* is a number, date, address or name rather than a passing state."""
     folded = fold(value)
-    if _DATE.search(folded) or "@" in value or re.match(r"(?:called|named)\s+\w", folded):
+    if (
+        _DATE.search(folded)
+        or _SPELLED_NUMBER.search(folded)
+        or "@" in value
+        or re.match(r"(?:called|named)\s+\w", folded)
+    ):
         return True
     words = value.split()
     return len(words) <= _LONGEST_NAME + 1 and any(word[:1].isupper() for word in words)

@@ -23,6 +23,7 @@ _TRAILING = re.compile(
     re.IGNORECASE,
 )
 _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exactly)\s+", re.IGNORECASE)
+_MINE = re.compile(r"^(?:my|our)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
               "coach": "coaches", "watch": "watches", "founded": "founded", "started": "started"}  # fmt: skip
@@ -117,7 +118,7 @@ class RulesExtractor:
         words = _words(groups, caught.value, self._checks)
         content = _BLANKS.sub(" ", rule.content.format_map(words)).strip()
         attribute = rule.attribute.format_map(words)
-        several = not rule.update and self._checks.is_event(attribute)
+        several = not rule.update and self._checks.is_event(groups.get("thing", ""))
         return Fact(
             content=content,
             type=rule.type,
@@ -149,7 +150,9 @@ class RulesExtractor:
 
 
 def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
-    person = rf"(?:(?:older|younger|eldest|oldest|youngest|big|little|best|twin|step|late) )?(?:{relations})"
+    # "my daughter", "my older brother", "my daughter Mia"
+    which = "older|younger|eldest|oldest|youngest|big|little|best|twin|step|late"
+    person = rf"(?:(?:{which}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
     who = rf"(?:i|we|(?:my|our) (?P<rel>{person}))"
     pattern = entry["pattern"].replace("{who}", who).replace("{rel}", rf"(?:\w+ )?(?:{relations})")
     pattern = pattern.replace("{value}", "(?P<value>.+?)")
@@ -178,11 +181,16 @@ def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
 def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, str]:
     """Everything a rule's content and attribute may name."""
     words = {name: text.strip() for name, text in groups.items()}
+    aim = _MINE.sub("the ", groups.get("aim") or groups.get("trip") or "")
     rest, given = groups.get("rest", ""), groups.get("object", "")
     return words | {
         "value": value,
-        "Who": f"User's {fold(words['rel'])}" if words.get("rel") else "User",
+        "Who": f"User's {words['rel']}" if words.get("rel") else "User",
         "rest": rest,
+        "aim": f" for {aim if aim.startswith(('the ', 'a ')) or not groups.get('trip') else 'the ' + aim}"
+        if aim
+        else "",
+        "copula": words.get("copula") or "is",
         "object": f" {given.strip()}" if given else "",
         "to": f" to {value}" if value else "",
         "head": checks.head(value),
