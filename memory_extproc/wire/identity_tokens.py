@@ -7,7 +7,10 @@ audience and the keys. A token's own `jku`, `jwk` and `x5u` are not looked at.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +29,7 @@ log = logger(__name__)
 
 MAX_TOKEN = 16 * 1024  # characters; a longer one is not looked at
 MAX_KEYS_BYTES = 1024 * 1024  # of a JWKS document
+MAX_BELIEVED = 4096  # tokens remembered as verified, by their hash
 FETCH_TIMEOUT = timedelta(seconds=5)
 # RFC 7518, 3.1 and RFC 8037: the kind of key that each family of signatures asks for.
 _KEY_TYPE = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
@@ -83,13 +87,16 @@ class Tokens:
     cannot be had: then nobody is identified until a later read succeeds. Keys once read stay until newer ones
     are, so a key server that is down for a while costs nothing."""
 
-    def __init__(self, options: TokenOptions, read_keys: ReadKeys) -> None:
+    def __init__(self, options: TokenOptions, read_keys: ReadKeys, clock: Callable[[], float] = time.time) -> None:
         for algorithm in options.algorithms:
             if algorithm[:2] not in _KEY_TYPE:
                 raise ValueError(f"{algorithm} is no signature of a public key")
         self._options = options
         self._read_keys = read_keys
         self._keys: Mapping[tuple[str, str], jwt.PyJWK] = MappingProxyType({})  # by (key id, algorithm)
+        # A client sends one token many times: what was believed stays so until it expires or keys are read.
+        self._believed: OrderedDict[bytes, tuple[float, Mapping[str, Any]]] = OrderedDict()
+        self._clock = clock  # seconds since 1970
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -105,12 +112,25 @@ class Tokens:
 
     def claims(self, token: str) -> Mapping[str, Any] | None:
         """The claims of a token that is signed by a known key with an allowed algorithm, meant for us, and
-        valid now; else None. About 50 µs."""
+        valid now; else None. A quarter of a millisecond the first time, microseconds after that."""
         if not token or len(token) > MAX_TOKEN:
             return None
+        name = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()  # the token is a secret
+        until, believed = self._believed.get(name, (0.0, None))
+        if believed is not None and self._clock() < until:
+            self._believed.move_to_end(name)
+            return believed
+        self._believed.pop(name, None)
+        claims = self._verified(token)
+        if claims is not None:
+            self._believed[name] = (claims["exp"] + self._options.leeway.total_seconds(), claims)
+            if len(self._believed) > MAX_BELIEVED:
+                self._believed.popitem(last=False)
+        return claims
+
+    def _verified(self, token: str) -> Mapping[str, Any] | None:
         try:
-            header = jwt.get_unverified_header(token)
-            key = self._key(header)
+            key = self._key(jwt.get_unverified_header(token))
             if key is None:
                 return None
             claims: Mapping[str, Any] = jwt.decode(
@@ -119,12 +139,18 @@ class Tokens:
                 algorithms=list(self._options.algorithms),
                 issuer=self._options.issuer,
                 audience=self._options.audience,
-                leeway=self._options.leeway,
-                options={"require": ["exp", "iss", "aud"]},
-            )
+                # The times are ours to check, by the clock that was passed in.
+                options={
+                    "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
+                },
+            )  # fmt: skip
         except (jwt.PyJWTError, RecursionError):
             return None
-        return claims
+        now, leeway = self._clock(), self._options.leeway.total_seconds()
+        ends, begins = claims["exp"], claims.get("nbf", 0)
+        # RFC 7519, 2: a NumericDate is a number; JSON's true is one to Python.
+        numeric = all(isinstance(time_, int | float) and not isinstance(time_, bool) for time_ in (ends, begins))
+        return claims if numeric and begins - leeway <= now < ends + leeway else None
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
         algorithm, key_id = header.get("alg"), header.get("kid", "")
@@ -163,6 +189,7 @@ class Tokens:
             log.warning("identity.keys_unavailable", reason="no usable key in the document", held=len(self._keys))
             return
         self._keys = keys
+        self._believed.clear()
 
 
 def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str, str], jwt.PyJWK]:

@@ -159,11 +159,11 @@ class WrittenEnvoy(Envoy):
         self.options = an_envoy(identity=IdentityMode.TRUST)
         self.sidecar_address = ""
 
-    async def start(self, wiring: Wiring, *, sidecars: Sequence[int], upstream: int) -> None:
+    async def start(self, wiring: Wiring, *, sidecar: int, upstream: int, others: Sequence[int] = ()) -> None:
         self.front, self.admin = free_port(), free_port()
         options = replace(
             self.options,
-            sidecar=self.sidecar_address or f"127.0.0.1:{sidecars[0]}",
+            sidecar=self.sidecar_address or f"127.0.0.1:{sidecar}",
             upstream=Upstream("127.0.0.1", upstream, tls=False),
             listen=("127.0.0.1", self.front),
             admin_port=self.admin,

@@ -95,6 +95,9 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
         {"exp": LONG_AGO},
         {"exp": None},
         {"exp": "soon"},
+        {"exp": True},
+        {"exp": "9999999999"},
+        {"nbf": "now"},
         {"nbf": datetime.now(UTC) + timedelta(hours=1)},
     ],
 )
@@ -171,6 +174,40 @@ async def test_a_rotated_key_is_fetched_when_a_token_asks_for_it() -> None:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
         await until(lambda: tokens.claims(signed()) is not None)
+
+
+async def test_a_token_believed_before_is_not_believed_after_it_expired() -> None:
+    seconds = 1000.0
+    served = Served(document(jwk(EC_KEY, kid="k1")))
+    async with Tokens(OPTIONS, served, clock=lambda: seconds) as tokens:
+        token = signed({"exp": 1010, "nbf": 1020})
+        assert tokens.claims(token) is not None
+        seconds = 1039.0
+        assert tokens.claims(token) is not None
+        seconds = 1041.0
+        assert tokens.claims(token) is None
+        seconds = 989.0
+        assert tokens.claims(token) is None
+
+
+async def test_a_token_believed_before_is_not_believed_after_its_key_was_withdrawn() -> None:
+    served = Served(document(jwk(EC_KEY, kid="k1")))
+    async with Tokens(OPTIONS, served) as tokens:
+        assert tokens.claims(signed()) is not None
+        token = signed()
+        assert tokens.claims(token) is not None
+        served.content = document(jwk(OTHER_EC_KEY, kid="k2"))
+        tokens.claims(signed(headers={"kid": "k2"}, key=OTHER_EC_KEY))
+        await until(lambda: tokens.claims(token) is None)
+
+
+async def test_many_callers_tokens_are_believed_each_for_itself() -> None:
+    async with Tokens(OPTIONS, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
+        made = {user: signed({"sub": user}) for user in ("ann", "bob")}
+        for user in ("ann", "bob", "ann", "bob"):
+            claims = tokens.claims(made[user])
+            assert claims is not None
+            assert claims["sub"] == user
 
 
 async def test_keys_once_read_outlive_their_server() -> None:
