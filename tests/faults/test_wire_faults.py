@@ -13,7 +13,7 @@ import pytest
 
 from memory_extproc.model import Outcome
 from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat, until
-from tests.fixtures.sidecar import wire_options
+from tests.fixtures.sidecar import Sidecar, wire_options
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
 
 pytestmark = pytest.mark.envoy
@@ -175,12 +175,13 @@ async def test_a_process_short_of_memory_recalls_but_does_not_learn(stand: Stand
 
 
 async def test_envoys_pings_every_second_do_not_end_a_long_answer(stand: Stand) -> None:
-    """With gRPC's defaults the connection ends in GOAWAY, too many pings, and the answer is cut off."""
+    """With gRPC's defaults a model that thinks for five seconds between two words is cut off: too many pings."""
 
-    async def slowly(number: int) -> None:
-        await asyncio.sleep(0.9)
+    async def thinking(number: int) -> None:
+        if number == 1:
+            await asyncio.sleep(6)
 
-    stand.upstream.answers = a_stream(sse_events(*"abcdef"), slowly)
+    stand.upstream.answers = a_stream(sse_events("It is", " ten."), thinking)
     await stand.start(Wiring(keepalive="1s"))
     answer = await stand.chat(a_chat(stream=True))
     assert answer.body.endswith(b"data: [DONE]\n\n")
@@ -188,15 +189,16 @@ async def test_envoys_pings_every_second_do_not_end_a_long_answer(stand: Stand) 
 
 
 async def test_sigterm_under_load_fails_no_request(stand: Stand) -> None:
-    """NOT_SERVING first, so that Envoy turns away by its health check; then open streams end in peace."""
+    """NOT_SERVING first, so that Envoy turns to another sidecar; then open streams end in peace."""
     stand.sidecar.server_options = replace(stand.sidecar.server_options, drain_wait=timedelta(seconds=1))
+    stand.second = Sidecar()
 
     async def slowly(number: int) -> None:
         await asyncio.sleep(0.02)
 
     stand.upstream.answers = a_stream(sse_events("a", "b", "c"), slowly)
-    await stand.start(Wiring(health_check=True, failure_mode_allow=True))
-    await until(lambda: stand.envoy.healthy("sidecar"), "the sidecar is healthy")
+    await stand.start(Wiring(health_check=True))
+    await until(lambda: stand.envoy.healthy("sidecar"), "the sidecars are healthy")
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     over = asyncio.Event()
@@ -207,15 +209,20 @@ async def test_sigterm_under_load_fails_no_request(stand: Stand) -> None:
             bodies.append((await stand.chat(a_chat(stream=True))).body)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(4):
+        for _ in range(8):
             group.create_task(load())
         await until(lambda: len(bodies) > 8, "there is load")
         os.kill(os.getpid(), signal.SIGTERM)
         await told.wait()
         await stand.sidecar.server.drain()
+        before = len(bodies)
+        await until(lambda: len(bodies) > before + 8, "the other one serves on")
         over.set()
     asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
     assert all(body.endswith(b"data: [DONE]\n\n") for body in bodies)
     assert stand.sidecar.sample("streams_open") == 0
-    used = stand.sidecar.exchanges(Outcome.USED)
-    assert used == stand.sidecar.sample("turns_total", outcome="journalled")
+    both = (stand.sidecar, stand.second)
+    await until(
+        lambda: sum(one.sample("turns_total", outcome="journalled") for one in both) == len(bodies), "learned"
+    )
+    assert sum(one.exchanges(Outcome.USED) for one in both) == len(bodies)
