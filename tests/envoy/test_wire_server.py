@@ -144,6 +144,22 @@ async def test_a_message_we_do_not_understand_ends_the_stream_cleanly(
     await until(lambda: sidecar.sample("streams_open") == 0, "no stream is open")
 
 
+async def test_who_only_watches_is_never_answered(sidecar: Sidecar) -> None:
+    """In observability mode Envoy takes an answer for a fault."""
+    async with a_channel(sidecar) as channel:
+        stream = a_stream(channel)
+        for seen in (CHAT, BODY):
+            watched = pb.ProcessingRequest()
+            watched.CopyFrom(seen)
+            watched.observability_mode = True
+            if watched.HasField("request_body"):
+                watched.request_body.end_of_stream = True
+            await stream.write(watched)
+        await stream.done_writing()
+        assert await ended(stream)
+    assert sidecar.exchanges(Outcome.SHADOWED) == 1
+
+
 async def test_a_stream_without_a_message_counts_nothing(sidecar: Sidecar) -> None:
     async with a_channel(sidecar) as channel:
         stream = a_stream(channel)
@@ -191,6 +207,15 @@ async def test_draining_says_so_keeps_open_streams_and_takes_no_new_ones() -> No
         await sidecar.server.set_ready(ready=True)  # without effect: what drains does not come back
         assert await told()
         assert await health(channel, "liveness") == SERVING
+
+        async def refused() -> bool:
+            try:
+                await health(channel, "")
+            except grpc.aio.AioRpcError:
+                return True
+            return False
+
+        await until(refused, "new calls are refused")
         await stream.write(BODY)
         assert (await stream.read()).WhichOneof("response") == "request_body"
         await stream.done_writing()
