@@ -6,13 +6,14 @@ behind is finished, accepted turns are learned, and then journal, store and mode
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import random
 import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -163,11 +164,17 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             [SERVICE],
             Processor(shop, _peers(settings)).register,
         )
-        readiness = Readiness(journal.depth, lambda ready: server.set_ready(ready=ready))
+        api = GrpcServer(_api_options(settings), [], lambda _server: None)
+
+        async def tell(ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
+            await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
+
+        readiness = Readiness(journal.depth, tell)
         host, _, port = settings.listen.http.rpartition(":")
         endpoint = await stack.enter_async_context(
             OperationsEndpoint(host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason)
         )
+        await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
         yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions)
@@ -415,7 +422,17 @@ def _server_options(settings: Settings) -> ServerOptions:
         tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
         drain_wait=settings.shutdown.announce,
         grace=settings.shutdown.grace,
-        channel=tuple(message_options(settings.limits.request_body)),
+        channel=(
+            *message_options(settings.limits.request_body),
+            ("grpc.max_concurrent_streams", settings.limits.streams),
+        ),
+    )
+
+
+def _api_options(settings: Settings) -> ServerOptions:
+    """The operators' port leaves at once: nobody sends it requests that could be turned away first."""
+    return replace(
+        _server_options(settings), address=settings.listen.api, drain_wait=timedelta(), grace=timedelta(seconds=1)
     )
 
 

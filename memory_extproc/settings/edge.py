@@ -29,6 +29,9 @@ InjectAs = Literal["auto", "system_message", "user_suffix"]
 
 class Listen(Section):
     ext_proc: Listening = Field("127.0.0.1:50051", description="gRPC for Envoy: host:port or unix:/path")
+    api: Listening = Field(
+        "127.0.0.1:50052", description="gRPC for operators: health and reflection; the memory API is to come"
+    )
     http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
     insecure: bool = Field(
         default=False,
@@ -206,6 +209,8 @@ class Inject(Section):
     unknown_window_budget: int = Field(
         256, ge=0, le=100_000, description="tokens of a block where the model's window is not known"
     )
+    replay: bool = Field(default=False, description="reserved: true is taken and has no effect yet")
+    profile: Literal["off"] = Field("off", description="reserved: only this value yet")
 
 
 class Limits(Section):
@@ -228,6 +233,9 @@ class Privacy(Section):
     hash_user_ids: bool = Field(default=False, description="true: a keyed hash stands for the user id everywhere")
     hash_key: SecretStr = Field(SecretStr(""), description="16 bytes or more; secret; lost, memories are orphaned")
     hash_key_file: str = Field("", description="file that holds the hash key")
+    encrypt_content: Literal[False] = Field(default=False, description="reserved: only this value yet")
+    consent: Literal["opt_out"] = Field("opt_out", description="reserved: only this value yet")
+    identifiers: Literal["keep"] = Field("keep", description="reserved: only this value yet")
 
     @property
     def key(self) -> bytes | None:

@@ -113,6 +113,8 @@ def _notices(settings: Settings) -> Iterator[str]:
             f"listen.insecure: whoever reaches {settings.listen.ext_proc} can name any caller and read their "
             "memories; keep it inside a network that only Envoy shares"
         )
+    if settings.inject.replay:
+        yield "inject.replay: has no effect in this version"
     if settings.identity.trust_body:
         yield "identity.trust_body: whoever writes a request body can name its caller"
     if not settings.coordination.url:
@@ -193,8 +195,12 @@ def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:
 
 
 def _addresses_differ(listen: Listen) -> Faults:
-    if listen.http == listen.ext_proc and not listen.http.endswith(":0"):
-        yield f"listen.http: {listen.http} is listen.ext_proc too"
+    taken: dict[str, str] = {}
+    for key in ("ext_proc", "api", "http"):
+        address: str = getattr(listen, key)
+        if address in taken and not address.endswith(":0"):
+            yield f"listen.{key}: {address} is listen.{taken[address]} too"
+        taken.setdefault(address, key)
 
 
 def _one_source_of_identity(identity: IdentitySection) -> Faults:

@@ -20,7 +20,19 @@ def _pattern(value: str) -> str:
     return value
 
 
+HALF_LIFE = timedelta(days=60)
+
+
+def _as_reserved(value: timedelta) -> timedelta:
+    if value != HALF_LIFE:
+        raise ValueError("recency does not count yet: leave it at 60d")
+    return value
+
+
 class Recall(Section):
+    """*rerank*, *mmr_lambda* and *half_life* are names of versions to come: only what they mean today is taken,
+    so that a configuration never promises what does not happen."""
+
     deadline: Positive | Auto = Field(
         "auto", description="of the whole read path; auto: 150ms, or 1.5s with a language model in it"
     )
@@ -41,6 +53,11 @@ class Recall(Section):
     )
     partition_bytes: Size = Field(
         256 << 20, ge=1 << 20, description="of recently active callers' memories in process"
+    )
+    rerank: Literal["off"] = Field("off", description="reserved: only this value yet")
+    mmr_lambda: None = Field(None, description="reserved: only this value yet")
+    half_life: Annotated[Duration, AfterValidator(_as_reserved)] = Field(
+        HALF_LIFE, description="reserved: only this value yet"
     )
 
     @property
@@ -99,3 +116,7 @@ class CoordinationSection(Section):
 class Telemetry(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="from this level on")
     log_format: Literal["json", "console"] = Field("json", description="for programs or for people")
+    otlp_endpoint: Literal[""] = Field("", description="reserved: only this value yet")
+    content: Literal[False] = Field(
+        default=False, description="reserved: only false yet; nothing ever shows a person's words"
+    )
