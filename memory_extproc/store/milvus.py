@@ -61,6 +61,7 @@ class MilvusStore:
         self._opening = asyncio.Lock()
         self._opened: _Opened | None = None
         self._resources = AsyncExitStack()
+        self._address = options.uri
         self._gates: defaultdict[str, Gate] = defaultdict(Gate)  # by collection, for Lite
         self._flusher: Flusher | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -69,6 +70,11 @@ class MilvusStore:
     def lags(self) -> bool:
         return self._opened is None or self._opened.capabilities.lags
 
+    @property
+    def address(self) -> str:
+        """Where Milvus is reached; for a Lite file a socket of our own, once open."""
+        return self._address
+
     # --- opening and closing -------------------------------------------------------------------------
     async def open(self) -> None:
         async with self._opening:
@@ -76,6 +82,7 @@ class MilvusStore:
                 return
             async with AsyncExitStack() as undo:
                 uri = self._options.uri or await self._start_lite(undo)
+                self._address = uri
                 client = connect(self._options, uri)
                 undo.push_async_callback(client.close)
                 opening = Opening(client, self._options, self._calls)

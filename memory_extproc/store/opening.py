@@ -44,6 +44,9 @@ class Opening:
         alias, physical = options.collection, schema.physical_name(options)
         layout = options.chosen_layout
         shards = 1
+        other = f"{alias}_s00" if layout is Layout.SINGLE else alias
+        if await self._describe(other) is not None:
+            raise GiveUpError(f"the configuration has the layout {layout.value!r}, the store the other ({other!r})")
         if layout is Layout.SHARDED:
             if not capabilities.lite:
                 raise GiveUpError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
@@ -66,7 +69,7 @@ class Opening:
         if not capabilities.exact_only:
             await self._index_and_load(physical)
         if described is None:
-            await self._step(lambda limit: self._client.create_alias(physical, alias, timeout=limit))
+            await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
 
     async def _make(self, physical: str, shards: int) -> None:
         """The collection behind an alias that is not there yet."""
@@ -83,19 +86,22 @@ class Opening:
         more: dict[str, Any] = {"properties": schema.properties(options, shards)}
         if options.chosen_layout is Layout.SINGLE:
             more["num_partitions"] = schema.PARTITIONS
-        try:
-            await self._step(
-                lambda limit: self._client.create_collection(physical, schema=made, timeout=limit, **more)
-            )
-        except GiveUpError:
-            # Another replica may have made it in the meantime.
-            if await self._describe(physical) is None:
-                raise
+        await self._create(
+            physical, lambda limit: self._client.create_collection(physical, schema=made, timeout=limit, **more)
+        )
         # A server drops silently what it does not know.
         described = await self._describe(physical)
         if described is None:
             raise GiveUpError(f"the collection {physical!r} is not there after it was made")
         schema.check(described, options)
+
+    async def _create(self, name: str, call: Callable[[float], Awaitable[object]]) -> None:
+        """No fault if another replica has made *name* in the meantime."""
+        try:
+            await self._step(call)
+        except GiveUpError:
+            if await self._describe(name) is None:
+                raise
 
     async def _drop_if_empty(self, physical: str) -> None:
         stats = await self._step(lambda limit: self._client.get_collection_stats(physical, timeout=limit))

@@ -1,0 +1,387 @@
+"""What the adapter to Milvus promises beyond the port: opening, faults, and what survives them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError
+from memory_extproc.model import Owner, Scope
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.client import AsyncMilvusClient, DataType, connect
+from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.options import Layout, MilvusOptions
+from tests.builders import ANN, BOB
+from tests.fixtures.milvus_server import Process, lite_server, milvus_server
+from tests.fixtures.milvus_stores import DIMENSION, a_row, metrics, on_monday, opened, options, pointing, somebody
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def quick(path: Path, address: str) -> MilvusOptions:
+    """Short limits, for a server that does not answer."""
+    short = timedelta(milliseconds=400)
+    return replace(options(path, address), timeout=short, breaker_pause=timedelta(milliseconds=100))
+
+
+@asynccontextmanager
+async def measured(chosen: MilvusOptions) -> AsyncIterator[tuple[MilvusStore, CollectorRegistry]]:
+    registry = CollectorRegistry()
+    store = MilvusStore(chosen, Metrics(registry, "test"), now=on_monday)
+    try:
+        yield store, registry
+    finally:
+        await store.close()
+
+
+async def succeeds(store: MilvusStore, owner: Owner, seconds: float) -> int:
+    """The count once the store answers again."""
+    deadline = time.monotonic() + seconds
+    last = ""
+    while time.monotonic() < deadline:
+        try:
+            return await store.count(owner)
+        except TryLaterError as error:
+            last = str(error)
+            await asyncio.sleep(0.05)
+    raise AssertionError(f"no answer in {seconds} s, last: {last}")
+
+
+# --- a Lite file --------------------------------------------------------------------------------------
+async def test_a_lite_file_keeps_its_rows_over_a_restart_in_one_process(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    for turn in range(3):
+        async with opened(chosen) as store:
+            assert await store.count(ANN) == turn
+            await store.put(ANN, [a_row(f"{turn}", ANN)])
+
+
+async def test_a_lite_file_keeps_the_number_of_shards_it_was_made_with(tmp_path: Path) -> None:
+    people = [owner for _ in range(10) for owner in somebody()]
+    chosen = options(tmp_path)
+    async with opened(chosen) as store:
+        for owner in people:
+            await store.put(owner, [a_row("said", owner)])
+    async with opened(replace(chosen, shards=7)) as store:
+        assert [await store.count(owner) for owner in people] == [1] * len(people)
+
+
+async def test_a_lite_file_is_reached_by_nobody_but_us(tmp_path: Path) -> None:
+    async with opened(options(tmp_path)) as store:
+        directory = Path(store.address.removeprefix("unix:")).parent
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        await store.close()
+        assert not directory.exists()
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tests.fixtures.milvus_stores import *
+from tests.builders import ANN
+async def main():
+    async with opened(replace(options(Path(sys.argv[1])), collection="memories")) as store:
+        for n in range(10_000):
+            await store.put(ANN, [a_row(f"{n}", ANN)])
+            print(n, flush=True)
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def a_writer(path: Path) -> Iterator[Iterator[bytes]]:
+    """Another process with the file under *path*, printing what was acknowledged; killed at the end."""
+    command = [sys.executable, "-c", _WRITER, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        try:
+            yield (line for line in writer.stdout if line.strip().isdigit())
+        finally:
+            writer.kill()
+
+
+async def test_rows_acknowledged_before_a_kill_are_there_after_it(tmp_path: Path) -> None:
+    acknowledged = -1
+    with a_writer(tmp_path) as printed:
+        for line in printed:
+            acknowledged = int(line)
+            if acknowledged == 300:  # beyond a flush
+                break
+    async with opened(replace(options(tmp_path), collection="memories")) as store:
+        kept = {row.memory.content async for page in store.pages(ANN, 100, fresh=True) for row in page}
+    assert {f"{n}" for n in range(acknowledged + 1)} <= kept
+
+
+async def test_a_lite_file_of_another_process_can_be_opened_later(tmp_path: Path) -> None:
+    async with measured(replace(options(tmp_path), collection="memories")) as (store, _):
+        with a_writer(tmp_path) as printed:
+            next(printed)
+            with pytest.raises(TryLaterError, match="another process"):
+                await store.open()
+            with pytest.raises(NotReadyError):
+                await store.count(ANN)
+        await store.open()
+        assert await store.count(ANN) >= 1
+
+
+async def test_a_lite_file_that_cannot_be_made_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "milvus.db").write_text("not a directory")
+    async with measured(options(tmp_path)) as (store, _):
+        with pytest.raises(GiveUpError, match=r"milvus\.db"):
+            await store.open()
+
+
+async def test_rows_are_flushed_when_there_are_enough_and_when_nothing_comes(tmp_path: Path) -> None:
+    chosen = replace(options(tmp_path), flush_rows=5, flush_idle=timedelta(milliseconds=50))
+
+    def flushed() -> int:
+        return len(list(tmp_path.rglob("*.parquet")))
+
+    async def until_more_than(before: int) -> int:
+        deadline = time.monotonic() + 5
+        while flushed() <= before:
+            assert time.monotonic() < deadline, "nothing was flushed"
+            await asyncio.sleep(0.01)
+        return flushed()
+
+    async with opened(chosen) as store:
+        before = flushed()
+        await store.put(ANN, [a_row(f"{n}", ANN) for n in range(5)])
+        after = await until_more_than(before)
+        await store.put(BOB, [a_row("alone", BOB)])
+        await until_more_than(after)
+
+
+# --- what does not fit --------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    with lite_server(tmp_path_factory.mktemp("server")) as process:
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("change", "sides"),
+    [
+        ({"fingerprint": "another/fp32"}, ["all-MiniLM-L6-v2/int8", "another/fp32"]),
+        ({"dimension": 16}, ["8", "16"]),
+        ({"content_bytes": 1024}, ["8192", "1024"]),
+        ({"layout": Layout.SHARDED}, ["sharded", "the other"]),
+    ],
+    ids=["model", "dimension", "content", "layout"],
+)
+async def test_a_collection_that_does_not_fit_is_refused_naming_both_sides(
+    server: Process, tmp_path: Path, change: dict[str, object], sides: list[str]
+) -> None:
+    chosen = options(tmp_path, server.address)
+    async with opened(chosen) as store:
+        await store.put(ANN, [a_row("kept", ANN)])
+    other = replace(chosen, **change)  # type: ignore[arg-type]  # one field at a time
+    async with measured(other) as (store, _):
+        for _ in range(2):
+            with pytest.raises(GiveUpError) as refused:
+                await store.open()
+            assert all(side in str(refused.value) for side in sides)
+    async with opened(chosen) as store:
+        assert await store.count(ANN) == 1
+
+
+async def test_a_lite_file_made_in_shards_is_not_read_as_one_collection(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    async with opened(chosen):
+        pass
+    async with measured(replace(chosen, layout=Layout.SINGLE)) as (store, _):
+        with pytest.raises(GiveUpError, match=r"'single'.*the other"):
+            await store.open()
+    async with opened(replace(chosen, layout=Layout.SINGLE, collection="other")) as store:
+        await store.put(ANN, [a_row("said", ANN)])
+        assert await store.count(ANN) == 1
+
+
+async def test_somebody_elses_collection_is_left_alone(server: Process, tmp_path: Path) -> None:
+    chosen = options(tmp_path, server.address)
+    client = connect(chosen, server.address)
+    await make_foreign(client, chosen.collection)
+    async with measured(chosen) as (store, _):
+        with pytest.raises(GiveUpError, match="not made by memory-extproc"):
+            await store.open()
+    assert await client.has_collection(chosen.collection)
+    await client.close()
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+async def test_a_half_made_collection_is_made_anew_unless_it_holds_rows(
+    server: Process, tmp_path: Path, rows: int
+) -> None:
+    chosen = options(tmp_path, server.address)
+    half_made = f"{chosen.collection}_v1_{DIMENSION}"
+    client = connect(chosen, server.address)
+    await make_foreign(client, half_made, rows)
+    async with measured(chosen) as (store, _):
+        if rows:
+            with pytest.raises(GiveUpError, match="holds rows"):
+                await store.open()
+        else:
+            await store.open()
+            await store.put(ANN, [a_row("said", ANN)])
+            assert await store.count(ANN) == 1
+    await client.close()
+
+
+async def make_foreign(client: AsyncMilvusClient, name: str, rows: int = 0) -> None:
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("key", DataType.INT64, is_primary=True)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=2)
+    await client.create_collection(name, schema=schema)
+    if rows:
+        await client.insert(name, [{"key": n, "vector": [1.0, 0.0]} for n in range(rows)])
+
+
+async def test_two_replicas_open_a_new_collection_at_once(server: Process, tmp_path: Path) -> None:
+    chosen = options(tmp_path, server.address)
+    async with measured(chosen) as (one, _), measured(chosen) as (other, _):
+        await asyncio.gather(one.open(), other.open())
+        await one.put(ANN, [a_row("said", ANN)])
+        assert await other.count(ANN) == 1
+
+
+# --- a server that goes away --------------------------------------------------------------------------
+async def test_a_server_that_is_not_there_is_tried_again_and_opened_when_it_is(tmp_path: Path) -> None:
+    with lite_server(tmp_path) as process:
+        process.kill()
+        async with measured(quick(tmp_path, process.address)) as (store, registry):
+            for _ in range(5):
+                started = time.monotonic()
+                with pytest.raises(TryLaterError):
+                    await store.open()
+                assert time.monotonic() - started < 2
+            assert registry.get_sample_value("memory_extproc_store_up") == 0
+            process.start()
+            process.wait_until("", 30)
+            deadline = time.monotonic() + 10
+            while True:
+                try:
+                    await store.open()
+                    break
+                except TryLaterError:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.05)
+            assert await store.count(ANN) == 0
+            assert registry.get_sample_value("memory_extproc_store_up") == 1
+
+
+async def test_a_stalled_server_is_waited_for_no_longer_than_the_limit_and_then_not_at_all(tmp_path: Path) -> None:
+    with lite_server(tmp_path) as process:
+        async with measured(quick(tmp_path, process.address)) as (store, registry):
+            await store.open()
+            await store.put(ANN, [a_row("kept", ANN)])
+            process.freeze()
+            took = []
+            for _ in range(6):
+                started = time.monotonic()
+                with pytest.raises(TryLaterError):
+                    await store.nearest(ANN, pointing(1.0), 5, Scope())
+                took.append(time.monotonic() - started)
+            assert max(took) < 1.5
+            assert min(took) < 0.05, "the breaker refuses at once"
+            assert registry.get_sample_value("memory_extproc_store_up") == 0
+            timeouts = {"operation": "nearest", "outcome": "timeout"}
+            assert registry.get_sample_value("memory_extproc_store_operations_seconds_count", timeouts)
+            process.thaw()
+            assert await succeeds(store, ANN, 10) == 1
+            assert registry.get_sample_value("memory_extproc_store_up") == 1
+
+
+async def test_a_killed_server_fails_fast_and_serves_again_after_its_restart(tmp_path: Path) -> None:
+    with lite_server(tmp_path) as process:
+        async with measured(quick(tmp_path, process.address)) as (store, _):
+            await store.open()
+            await store.put(ANN, [a_row("kept", ANN)])
+            process.kill()
+            started = time.monotonic()
+            with pytest.raises(TryLaterError):
+                await store.put(ANN, [a_row("lost", ANN)])
+            assert time.monotonic() - started < 1.5
+            process.start()
+            process.wait_until("", 30)
+            assert await succeeds(store, ANN, 20) == 1
+
+
+@pytest.mark.server
+async def test_a_real_server_killed_and_started_again_has_every_acknowledged_row(tmp_path: Path) -> None:
+    with milvus_server(tmp_path) as process:
+        chosen = replace(options(tmp_path, process.address), timeout=timedelta(seconds=3))
+        async with measured(chosen) as (store, _):
+            await store.open()
+            ann, bob, _ = somebody()
+            await store.put(ann, [a_row(f"{n}", ann) for n in range(20)])
+            await store.put(bob, [a_row("Bob's", bob)])
+            await store.delete_owner(bob)
+            process.freeze()
+            started = time.monotonic()
+            with pytest.raises(TryLaterError):
+                await store.nearest(ann, pointing(1.0), 5, Scope())
+            assert time.monotonic() - started < 6
+            process.thaw()
+            process.kill()
+            process.start()
+            assert await succeeds(store, ann, 100) == 20
+            assert await store.count(bob) == 0
+
+
+# --- the client kept quiet ----------------------------------------------------------------------------
+def test_importing_the_adapter_reads_no_env_file_and_keeps_the_environment(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("MILVUS_URI=http://elsewhere:1\nSTOLEN=yes\n")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os\nbefore = dict(os.environ)\n"
+        "import memory_extproc.store.milvus\nassert dict(os.environ) == before, set(os.environ) ^ set(before)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def test_a_failed_call_prints_nothing_and_its_error_names_nobody(
+    server: Process, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = options(tmp_path, server.address)
+    secret = Owner("acme", "very-secret-name")
+    async with opened(chosen) as store:
+        client = connect(chosen, server.address)
+        await client.drop_alias(chosen.collection)
+        await client.drop_collection(f"{chosen.collection}_v1_{DIMENSION}")
+        with pytest.raises(GiveUpError) as error:
+            await store.nearest(secret, pointing(1.0), 5, Scope())
+        await client.close()
+    printed = capfd.readouterr()
+    assert "secret" not in printed.out + printed.err + caplog.text + repr(error.value)
+    assert error.value.__suppress_context__
+
+
+async def test_using_a_store_before_it_is_open_says_not_ready(tmp_path: Path) -> None:
+    store = MilvusStore(options(tmp_path), metrics(), now=on_monday)
+    for call in (
+        store.put(ANN, [a_row("said", ANN)]),
+        store.get(ANN, ["x"]),
+        store.nearest(ANN, pointing(1.0), 5, Scope()),
+        store.delete(ANN, ["x"]),
+        store.delete_owner(ANN),
+        store.count(ANN),
+    ):
+        with pytest.raises(NotReadyError):
+            await call
+    await store.close()
