@@ -46,7 +46,8 @@ for task in json.load(sys.stdin):
         shape(kind.DESCRIPTOR, seen)
         answers.append(seen)
     elif task["do"] == "write":
-        answers.append(base64.b64encode(ParseDict(task["fields"], kind()).SerializeToString()).decode())
+        raw = ParseDict(task["fields"], kind()).SerializeToString(deterministic=True)
+        answers.append(base64.b64encode(raw).decode())
     else:
         read = kind.FromString(base64.b64decode(task["bytes"]))
         answers.append(MessageToDict(read, preserving_proto_field_name=True))
