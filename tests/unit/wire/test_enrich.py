@@ -14,6 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.dialect.base import ChatRequest, Edit, Form
+from memory_extproc.dialect.chat_completions import ChatCompletions
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
 from memory_extproc.observe.metrics import Metrics
@@ -21,7 +23,7 @@ from memory_extproc.ports import Chain
 from memory_extproc.wire.admission import Admission, Admitted
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.canned import CannedRecalls
-from memory_extproc.wire.decisions import Decisions
+from memory_extproc.wire.decisions import Decision, Decisions
 from memory_extproc.wire.enrich import Enriched, Enricher
 from memory_extproc.wire.events import Headers, RequestHeaders
 from memory_extproc.wire.identity import Identity, IdentityOptions
@@ -431,6 +433,26 @@ async def test_the_room_left_in_the_models_window_reaches_recall() -> None:
     room = desk.recalls.wishes[0].room
     assert room is not None
     assert 300 < room < 400
+
+
+class Nowhere(ChatCompletions):
+    """A dialect that finds no lawful place for a block."""
+
+    def place(self, request: ChatRequest, block: str, form: Form) -> Sequence[Edit]:
+        return ()
+
+
+async def test_a_block_without_a_lawful_place_stays_out() -> None:
+    desk = Desk()
+    admitted = replace(desk.admit(), dialect=Nowhere())
+    enriched = await desk.enricher.enrich(admitted, json.dumps(a_chat("my budget?")).encode())
+    assert (enriched.outcome, enriched.body, enriched.status) == (Outcome.NO_ROOM, None, "no_room")
+    assert enriched.heard is not None
+    assert enriched.heard.injected == ()
+
+
+def test_a_decision_prints_its_outcome_and_no_memories() -> None:
+    assert repr(Decision(Outcome.USED, block="secret words")) == "<decision: used>"
 
 
 def test_what_is_heard_is_never_printed() -> None:

@@ -310,6 +310,13 @@ async def test_in_observability_mode_a_body_in_pieces_is_put_together() -> None:
     assert bench.enriches.bodies == [b"{}"]
 
 
+async def test_in_observability_mode_what_comes_after_a_refused_body_is_let_go() -> None:
+    bench = Bench(terms=Terms(watching=True), process_bytes=3)
+    await bench.play(CHAT, RequestBody(b"1234", last=False), RequestBody(b"5", last=True), OK)
+    assert bench.enriches.bodies == []
+    assert bench.outcome(Outcome.OVERLOADED) == 1
+
+
 async def test_in_observability_mode_trailers_make_a_body_whole() -> None:
     bench = Bench(terms=Terms(watching=True))
     await bench.play(CHAT, RequestBody(b"{}", last=False), RequestTrailers(), OK)
