@@ -438,8 +438,8 @@ async def test_the_room_left_in_the_models_window_reaches_recall() -> None:
 class Nowhere(ChatCompletions):
     """A dialect that finds no lawful place for a block."""
 
-    def place(self, request: ChatRequest, block: str, form: Form) -> Sequence[Edit]:
-        return ()
+    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> list[Edit]:
+        return []
 
 
 async def test_a_block_without_a_lawful_place_stays_out() -> None:
