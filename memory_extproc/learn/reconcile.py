@@ -152,10 +152,13 @@ def _comparable(there: Memory, row: Memory) -> bool:
 
 
 def _age(memory: Memory) -> tuple[float, int, int, str]:
-    """Sorts by when it was said: the second, the place in the session, the place in the message."""
+    """Sorts by when it was said: the moment, the place in the session, the place in the message. Rows keep
+    whole seconds, in which two chats can contradict one another, so the moment stands in the metadata."""
     ordinal = memory.metadata.get("ordinal", 0)
-    said = memory.valid_from or memory.created_at
-    return said.timestamp(), memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
+    whole = (memory.valid_from or memory.created_at).timestamp()
+    moment = memory.metadata.get("said", whole)
+    said = float(moment) if isinstance(moment, int | float) else whole
+    return said, memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
 
 
 def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
@@ -187,6 +190,7 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
             "confidence": round(fact.confidence, 3),
             "turn": turn.id,
             "ordinal": ordinal,
+            "said": round(turn.at.timestamp(), 3),
         },
     )
 

@@ -41,7 +41,8 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         await self._runner.cleanup()
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_PLAIN_1_0_0})
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"content-type": CONTENT_TYPE_PLAIN_1_0_0})
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

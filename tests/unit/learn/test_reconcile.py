@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -41,6 +41,7 @@ from memory_extproc.model import (
     Source,
     Turn,
     Vector,
+    digest,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
@@ -322,6 +323,23 @@ async def test_a_story_ends_with_its_last_values_and_keeps_the_older_as_history(
         assert rig.metrics.registry.get_sample_value("memory_extproc_reconcile_total", labels) == 2
 
 
+@pytest.mark.parametrize("names", [("s-1", "s-2"), ("s-2", "s-1")])
+async def test_of_two_chats_in_one_second_the_later_word_counts(names: tuple[str, str]) -> None:
+    store = a_store()
+    first = a_turn("My budget for the Hawaii trip is $10,000.", session=names[0], id=digest("turn", names[0]))
+    second = replace(
+        first,
+        asked="My budget for the Hawaii trip is $12,000.",
+        session=names[1],
+        id=digest("turn", names[1]),
+        at=MONDAY + timedelta(milliseconds=4),
+    )
+    async with a_rig(store) as rig:
+        await rig.learn(first)
+        await rig.learn(second)
+        assert await rig.known() == ["User's budget for the Hawaii trip is $12,000"]
+
+
 async def test_learning_the_same_again_changes_nothing() -> None:
     store = a_store()
     async with a_rig(store) as rig:
@@ -397,7 +415,7 @@ async def test_a_fact_carries_the_place_and_the_origin_of_its_turn() -> None:
         assert (memory.project, memory.session, memory.seq, memory.embed_model) == ("trip", "s-9", 6, "canned/64")
         assert memory.metadata == {
             "subject": "user", "attribute": "budget for the hawaii trip", "value": "$10,000", "version": "rules-1",
-            "confidence": 0.8, "turn": turn.id, "ordinal": 0,
+            "confidence": 0.8, "turn": turn.id, "ordinal": 0, "said": MONDAY.timestamp(),
         }  # fmt: skip
 
 
