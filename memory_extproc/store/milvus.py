@@ -166,10 +166,10 @@ class MilvusStore:
 
     # --- reading -------------------------------------------------------------------------------------
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        return [rows.to_memory(row) for row in await self._by_ids("get", owner, ids, rows.SCALARS, _STRONG)]
+        return rows.readable(await self._by_ids("get", owner, ids, rows.SCALARS, _STRONG), rows.to_memory)
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
-        return [rows.to_embedded(row) for row in await self._by_ids("fetch", owner, ids, _ALL, _STRONG)]
+        return rows.readable(await self._by_ids("fetch", owner, ids, _ALL, _STRONG), rows.to_embedded)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         check_owner(owner)
@@ -198,7 +198,7 @@ class MilvusStore:
 
         async with self._reader(opened, place):
             hits = (await self._call("nearest", search))[0]
-        found = [Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"]))) for hit in hits]
+        found = rows.readable(hits, _found)
         ours = tuple(one for one in found if one.memory.owner == owner)[: max(0, limit)]
         return Searched(found=ours, total=None, path="store")
 
@@ -212,7 +212,7 @@ class MilvusStore:
         ids = sorted(row["id"] for row in listed)
         for start in range(0, len(ids), size):
             page = await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
-            yield [rows.to_embedded(row) for row in page]
+            yield rows.readable(page, rows.to_embedded)
 
     async def count(self, owner: Owner) -> int:
         check_owner(owner)
@@ -315,3 +315,7 @@ class MilvusStore:
     def _wrote(self, place: Place, count: int) -> None:
         if self._flusher is not None:
             self._flusher.wrote(place.collection, count)
+
+
+def _found(hit: Mapping[str, Any]) -> Found:
+    return Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))

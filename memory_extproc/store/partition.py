@@ -32,9 +32,9 @@ _MOST_COVERED = 200
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
     bytes: int = 256 * 1024 * 1024  # of all partitions together; what is not stored yet may exceed it
-    page: int = 256  # rows asked of the store at once
+    page: int = 500  # rows asked of the store at once
     fills: int = 4  # running at the same time; up to 16 times as many wait
-    patience: timedelta = timedelta(milliseconds=20)  # a cold owner's request waits this long for its fill
+    patience: timedelta = timedelta(milliseconds=40)  # a cold owner's request waits this long for its fill
     settle: timedelta = timedelta(seconds=10)  # after it, a store's read shows what was acknowledged before
     retry: timedelta = timedelta(seconds=1)  # after a failed fill
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, Role, Scope, Source
+from memory_extproc.observe import log
 from memory_extproc.store.rules import metadata_text
 
+_LOG = log.logger(__name__)
+T = TypeVar("T")
 VECTOR = "embedding"
 # All fields but the vector, in the order of the schema.
 SCALARS = (
@@ -86,6 +89,18 @@ def to_memory(row: Mapping[str, Any]) -> Memory:
 
 def to_embedded(row: Mapping[str, Any]) -> Embedded:
     return Embedded(to_memory(row), np.asarray(row[VECTOR], dtype=np.float32))
+
+
+def readable(found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """What *read* makes of each row; a row it cannot read (of a newer version, or damaged) is left out and
+    logged, because one such row must not hide all the others."""
+    made: list[T] = []
+    for row in found:
+        try:
+            made.append(read(row))
+        except GiveUpError:
+            _LOG.warning("store.row_unreadable")
+    return made
 
 
 def _seconds(time: datetime | None) -> int:

@@ -1,0 +1,371 @@
+"""The parts of the Milvus adapter that need no Milvus."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from milvus_lite.search.filter import parse_expr
+from prometheus_client import CollectorRegistry
+from pymilvus import MilvusException, exceptions
+
+from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError
+from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store import rows
+from memory_extproc.store.breaker import Breaker
+from memory_extproc.store.calls import Calls
+from memory_extproc.store.capabilities import Capabilities
+from memory_extproc.store.faults import BY_KIND, Fault, as_error, fault_of
+from memory_extproc.store.gate import Gate
+from memory_extproc.store.held import Held
+from memory_extproc.store.options import Layout, MilvusOptions
+from memory_extproc.store.placement import Placement
+from memory_extproc.store.rules import fit
+from memory_extproc.store.schema import check, schema
+from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
+
+
+# --- versions -----------------------------------------------------------------------------------------
+def test_a_server_that_calls_itself_lite_is_still_a_server() -> None:
+    server = Capabilities.of("v2.3.5-lite")
+    assert not server.lite
+    assert not server.upsert, "before 2.3.10 upserted rows get lost to a filter"
+    assert server.lags
+    assert not server.bucket_pruning
+    lite = Capabilities.of("milvus_lite-3.2.2")
+    assert lite.lite
+    assert lite.upsert
+    assert lite.exact_only
+    assert lite.one_writer
+    assert not lite.lags
+
+
+@pytest.mark.parametrize(
+    ("version", "upsert"), [("v2.3.9", False), ("2.3.10", True), ("v2.4-rc", True), ("v2.6.1-gpu", True)]
+)
+def test_upserting_is_trusted_from_the_version_that_mended_it(version: str, upsert: bool) -> None:
+    assert Capabilities.of(version).upsert is upsert
+
+
+@pytest.mark.parametrize("version", ["", "lite", "v1.1.1", "v2.2.16", "milvus_lite-2.5.1", "unknown-2.4.0"])
+def test_a_version_that_is_too_old_or_none_is_named_and_refused(version: str) -> None:
+    with pytest.raises(GiveUpError, match=f"{version!r}"):
+        Capabilities.of(version)
+
+
+# --- errors -------------------------------------------------------------------------------------------
+def test_every_kind_of_error_the_client_has_is_sorted() -> None:
+    kinds = {
+        kind
+        for _, kind in inspect.getmembers(exceptions, inspect.isclass)
+        if issubclass(kind, MilvusException) and kind.__module__ == exceptions.__name__
+    }
+    assert kinds == set(BY_KIND)
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (TimeoutError(), Fault.TIMEOUT),
+        (ConnectionRefusedError(), Fault.DOWN),
+        (MilvusException(1, "[search] Retry timeout: 0.5s"), Fault.TIMEOUT),
+        (MilvusException(2, "Fail connecting to server"), Fault.DOWN),
+        (MilvusException(grpc.StatusCode.UNAVAILABLE, "Retry run out"), Fault.DOWN),
+        (MilvusException(100, "collection not found"), Fault.MISSING),
+        (MilvusException(101, "collection not loaded"), Fault.NOT_LOADED),
+        (MilvusException(503, "channel not available"), Fault.NOT_READY),
+        (MilvusException(8, "rate limit exceeded"), Fault.NOT_READY),
+        (MilvusException(65535, "no available shard delegator found"), Fault.NOT_READY),
+        (MilvusException(65535, "cannot parse expression"), Fault.REFUSED),
+        (MilvusException(1100, "invalid parameter"), Fault.REFUSED),
+        (exceptions.DataNotMatchException(1, "wrong type"), Fault.REFUSED),
+        (exceptions.ConnectError(0, "gone"), Fault.DOWN),
+        (grpc.RpcError(), Fault.DOWN),
+        (ValueError("not encodable"), Fault.REFUSED),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_an_error_is_sorted_by_what_can_be_done_about_it(error: Exception, fault: Fault) -> None:
+    assert fault_of(error) is fault
+    kind = {
+        Fault.TIMEOUT: TryLaterError,
+        Fault.DOWN: TryLaterError,
+        Fault.NOT_LOADED: NotReadyError,
+        Fault.NOT_READY: NotReadyError,
+        Fault.MISSING: GiveUpError,
+        Fault.REFUSED: GiveUpError,
+    }[fault]
+    assert type(as_error(error, "nearest")) is kind
+
+
+def test_a_bare_grpc_error_is_sorted_by_its_status() -> None:
+    def failed(status: grpc.StatusCode) -> grpc.aio.AioRpcError:
+        return grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), "said", "by the server")
+
+    assert fault_of(failed(grpc.StatusCode.DEADLINE_EXCEEDED)) is Fault.TIMEOUT
+    assert fault_of(failed(grpc.StatusCode.UNAVAILABLE)) is Fault.DOWN
+    assert fault_of(failed(grpc.StatusCode.UNAUTHENTICATED)) is Fault.REFUSED
+    wrapped = MilvusException(message="Unexpected error")
+    wrapped.__cause__ = failed(grpc.StatusCode.UNAVAILABLE)
+    assert fault_of(wrapped) is Fault.DOWN
+
+
+def test_an_error_of_ours_does_not_repeat_what_milvus_said() -> None:
+    said = 'cannot parse expression: user_id == "ann@example.org"'
+    assert "ann" not in str(as_error(MilvusException(1100, said), "nearest"))
+
+
+# --- the breaker --------------------------------------------------------------------------------------
+class Seconds:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def broken(clock: Seconds) -> Breaker:
+    breaker = Breaker(3, timedelta(seconds=1), clock)
+    for _ in range(3):
+        breaker.admit()
+        breaker.failed()
+    return breaker
+
+
+def test_after_three_failures_in_a_row_nobody_waits() -> None:
+    breaker = broken(Seconds())
+    assert not breaker.closed
+    with pytest.raises(TryLaterError):
+        breaker.admit()
+
+
+def test_a_success_in_between_starts_the_count_again() -> None:
+    breaker = Breaker(3, timedelta(seconds=1), Seconds())
+    for _ in range(5):
+        breaker.failed()
+        breaker.failed()
+        breaker.succeeded()
+    breaker.admit()
+
+
+def test_after_the_pause_one_call_probes_and_decides() -> None:
+    clock = Seconds()
+    breaker = broken(clock)
+    clock.now = 1.0
+    breaker.admit()
+    with pytest.raises(TryLaterError):
+        breaker.admit()
+    breaker.failed()
+    with pytest.raises(TryLaterError):
+        breaker.admit()
+    clock.now = 2.0
+    breaker.admit()
+    breaker.succeeded()
+    assert breaker.closed
+    breaker.admit()
+
+
+def test_a_probe_that_was_cancelled_lets_the_next_one_probe() -> None:
+    clock = Seconds()
+    breaker = broken(clock)
+    clock.now = 1.0
+    breaker.admit()
+    breaker.undecided()
+    breaker.admit()
+
+
+async def test_a_call_is_bounded_measured_and_sorted() -> None:
+    registry = CollectorRegistry()
+    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(registry, "test"), Seconds())
+
+    async def never(_: float) -> None:
+        await asyncio.Event().wait()
+
+    async def not_loaded(_: float) -> None:
+        raise MilvusException(101, "not loaded")
+
+    async def answer(_: float) -> str:
+        return "answer"
+
+    def count(outcome: str) -> float | None:
+        labels = {"operation": "nearest", "outcome": outcome}
+        return registry.get_sample_value("memory_extproc_store_operations_seconds_count", labels)
+
+    assert await calls.run("nearest", timedelta(seconds=1), answer) == "answer"
+    assert registry.get_sample_value("memory_extproc_store_up") == 1
+    for _ in range(5):
+        with pytest.raises(NotReadyError, match="not_loaded"):
+            await calls.run("nearest", timedelta(seconds=1), not_loaded)
+    assert registry.get_sample_value("memory_extproc_store_up") == 0
+    running = asyncio.create_task(calls.run("nearest", timedelta(seconds=9), never))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    for _ in range(3):
+        with pytest.raises(TryLaterError, match="timeout"):
+            await calls.run("nearest", timedelta(milliseconds=1), never)
+    with pytest.raises(TryLaterError, match="a moment ago"):
+        await calls.run("nearest", timedelta(seconds=1), answer)
+    outcomes = ("ok", "not_loaded", "cancelled", "timeout", "refused_by_breaker")
+    assert [count(outcome) for outcome in outcomes] == [1, 5, 1, 3, 1]
+
+
+# --- one writer ---------------------------------------------------------------------------------------
+async def test_readers_go_together_and_a_writer_alone() -> None:
+    gate = Gate()
+    inside: list[str] = []
+    most: list[int] = []
+
+    async def read() -> None:
+        async with gate.reading():
+            inside.append("reader")
+            assert "writer" not in inside
+            most.append(len(inside))
+            await asyncio.sleep(0)
+            inside.remove("reader")
+
+    async def write() -> None:
+        async with gate.writing():
+            assert not inside
+            inside.append("writer")
+            await asyncio.sleep(0)
+            inside.remove("writer")
+
+    await asyncio.gather(*(read() for _ in range(5)), write(), *(read() for _ in range(5)), write(), write())
+    assert max(most) > 1
+
+
+async def test_a_reader_that_fails_leaves_the_gate() -> None:
+    gate = Gate()
+    with pytest.raises(GiveUpError):
+        async with gate.reading():
+            raise GiveUpError("no")
+    async with gate.writing():
+        pass
+
+
+# --- rows and filters ---------------------------------------------------------------------------------
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_quoted_text_is_one_literal_that_means_the_text(text: str) -> None:
+    # Lite's own parser; a server's takes the same escapes (contract suite).
+    parsed = parse_expr(f"user_id == {rows.quote(text)}")
+    assert parsed.right.value == text
+
+
+def test_every_filter_holds_user_and_tenant() -> None:
+    filter_ = rows.recallable(ANN, Scope("hawaii", frozenset({MemoryType.SEMANTIC})), MONDAY)
+    for part in (
+        'user_id == "ann"',
+        'tenant_id == "acme"',
+        'project_id == "hawaii"',
+        'memory_type in ["semantic"]',
+    ):
+        assert part in filter_
+    parse_expr(filter_)
+
+
+def test_a_row_with_words_of_a_later_version_is_named_and_not_guessed_at() -> None:
+    row = rows.to_row(Embedded(a_memory("said"), np.zeros(4, dtype=np.float32)))
+    assert rows.to_memory(row) == a_memory("said")
+    for change in ({"source": "telepathy"}, {"metadata": "{"}, {"created_at": None}):
+        with pytest.raises(GiveUpError, match="a row that is no memory"):
+            rows.to_memory({**row, **change})
+    with pytest.raises(GiveUpError, match="a row that is no memory"):
+        rows.to_memory({})
+
+
+def test_one_row_that_cannot_be_read_hides_none_of_the_others() -> None:
+    good = rows.to_row(Embedded(a_memory("said"), np.zeros(4, dtype=np.float32)))
+    assert rows.readable([{**good, "role": "oracle"}, good, {}], rows.to_memory) == [a_memory("said")]
+
+
+@given(st.text(), st.integers(0, 40))
+def test_cut_content_is_a_beginning_in_whole_characters(content: str, most: int) -> None:
+    row = Embedded(a_memory(content), np.zeros(4, dtype=np.float32))
+    kept = fit(row, most).memory.content
+    assert len(kept.encode()) <= most
+    assert content.encode("utf-8", "replace").startswith(kept.encode())
+    if len(content.encode("utf-8", "replace")) <= most:
+        assert kept == content.encode("utf-8", "replace").decode()
+    else:
+        assert len(kept.encode()) > most - 4
+
+
+# --- where rows go ------------------------------------------------------------------------------------
+def test_a_tenant_is_part_of_the_shard() -> None:
+    placement = Placement("m", "m_v1_8", Layout.SHARDED, 64, pruning=True)
+    assert len(placement.collections()) == 64
+    same_user = {placement.of(Owner(f"tenant {n}", "ann")).collection for n in range(200)}
+    assert len(same_user) > 40
+    assert placement.of(ANN) == placement.of(Owner("acme", "ann"))
+    assert placement.of(ANN).partitions == placement.of(OTHER_ANN).partitions, "the bucket is the user's alone"
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "uri", "layout"),
+    [
+        ("", False, "", Layout.SHARDED),
+        ("milvus:19530", False, "http://milvus:19530", Layout.SINGLE),
+        ("milvus:19530", True, "https://milvus:19530", Layout.SINGLE),
+        ("https://milvus", False, "https://milvus", Layout.SINGLE),
+        ("unix:/run/milvus.sock", False, "unix:/run/milvus.sock", Layout.SINGLE),
+    ],
+)
+def test_an_address_decides_on_transport_and_layout(address: str, tls: bool, uri: str, layout: Layout) -> None:
+    options = MilvusOptions(collection="m", dimension=8, fingerprint="f", address=address, tls=tls)
+    assert options.uri == uri
+    assert options.chosen_layout is layout
+    assert replace(options, layout=Layout.SINGLE).chosen_layout is Layout.SINGLE
+    assert "password" not in repr(replace(options, password="a-password"))
+
+
+def test_a_schema_uses_nothing_that_an_old_server_drops_or_dies_of() -> None:
+    fields = schema(MilvusOptions(collection="m", dimension=8, fingerprint="f")).to_dict()["fields"]
+    names = [field["name"] for field in fields]
+    assert names == [*rows.SCALARS, rows.VECTOR]
+    assert {field["type"].name for field in fields} <= {"VARCHAR", "INT64", "DOUBLE", "FLOAT_VECTOR"}
+    assert not any(field.get("nullable") for field in fields)
+
+
+def test_a_collection_without_our_properties_is_not_ours() -> None:
+    options = MilvusOptions(collection="m", dimension=8, fingerprint="f")
+    for described in ({}, {"collection_name": "m", "properties": {"memory_extproc.shards": "0"}}):
+        with pytest.raises(GiveUpError, match="not made by memory-extproc"):
+            check(cast("dict[str, object]", described), options)
+
+
+# --- rows held ----------------------------------------------------------------------------------------
+@given(st.lists(st.tuples(st.sampled_from(["put", "question", "remove"]), st.integers(0, 60)), max_size=150))
+def test_held_rows_are_those_that_were_put_and_not_removed(steps: list[tuple[str, int]]) -> None:
+    held = Held()
+    expected: dict[str, Embedded] = {}
+    for step, (kind, n) in enumerate(steps):
+        source = Source.QUESTION if kind == "question" else Source.RULES
+        memory = replace(a_memory(f"{n}", access_count=step), source=source)
+        if kind == "remove":
+            held.remove(memory.id)
+            expected.pop(memory.id, None)
+        else:
+            row = Embedded(memory, np.eye(4, dtype=np.float32)[n % 4])
+            held.put(row)
+            expected[memory.id] = row
+    assert {row.memory.id: row.memory for row in held} == {id_: row.memory for id_, row in expected.items()}
+    assert all(np.array_equal(row.vector, expected[row.memory.id].vector) for row in held)
+    found = held.nearest(np.eye(4, dtype=np.float32)[0], 100, Scope(), MONDAY)
+    assert {one.memory.id for one in found} == {
+        id_ for id_, row in expected.items() if row.memory.source is not Source.QUESTION
+    }
+    assert all(one.cosine == float(expected[one.memory.id].vector[0]) for one in found)
+    for memory_id in list(expected):
+        held.remove(memory_id)
+    assert len(held) == 0
+    assert held.size < 100_000
