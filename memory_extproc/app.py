@@ -223,6 +223,9 @@ async def _embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack)
                     model=embedding.model,
                     access_key=embedding.access_key.get_secret_value(),
                     timeout=embedding.timeout,
+                    # A request that waits has no time for a second attempt, and one given up in between would
+                    # tell the breaker nothing; the learner comes back by itself.
+                    attempts=1,
                 ),
                 role="embedding",
                 marker="embedding",

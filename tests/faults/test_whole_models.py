@@ -1,0 +1,154 @@
+"""Models that fail, hang or talk nonsense: requests pass, and what was said is learned by what is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
+from tests.fixtures.envoy import until
+from tests.fixtures.faults import ASKED, BUDGET, FaultStand, a_model, embeddings
+
+pytestmark = pytest.mark.envoy
+
+OUTAGE: Sequence[Reply] = (an_error(503),)
+HANGS: Sequence[Reply] = (Reply(hangs=True),)
+
+
+def embedded_at(endpoint: StandIn) -> dict[str, Any]:
+    embedding = {"provider": "openai", "endpoint": endpoint.base_url, "model": "m", "dimension": 8}
+    return {"embedding": {**embedding, "timeout": "300ms"}, "milvus": {"dimension": 8}}
+
+
+@pytest.mark.parametrize(
+    ("replies", "outcome"),
+    [
+        (OUTAGE, "failed"),
+        (HANGS, "timeout"),
+        ((Reply("not JSON"),), "malformed"),
+        ((an_error(401),), "rejected"),
+    ],
+    ids=["down", "hangs", "malformed", "refused"],
+)
+async def test_an_embedder_that_fails_costs_memories_and_no_request_and_is_caught_up_with(
+    faulty: FaultStand, replies: Sequence[Reply], outcome: str
+) -> None:
+    async with serving(replies) as endpoint:
+        faulty.change(memory=embedded_at(endpoint), learn={"extractor": "off"})
+        await faulty.start()
+        assert await faulty.http("/readyz") == (200, "ready\n")
+        assert (await faulty.say(BUDGET)).memory == "unavailable"
+        assert faulty.shown == BUDGET
+        assert (faulty.exchanges("unavailable"), faulty.turns("journalled")) == (1, 1)
+        assert faulty.logs.said("recall.unavailable")
+        await until(
+            lambda: faulty.sample("llm_requests_total", role="embedding", outcome=outcome) >= 2,
+            "the recall's and the learner's failures are counted",
+        )
+        assert faulty.logs.of("llm.failed")[0]["outcome"] == outcome
+        endpoint.replies = embeddings(8)
+        await until(lambda: faulty.kept == 1, "what was said meanwhile is stored", seconds=10)
+        await faulty.say(BUDGET, x_memory_retrieve="force")
+        assert faulty.exchanges("unavailable") == 1
+
+
+async def test_an_embedder_known_to_be_down_is_not_waited_for(faulty: FaultStand) -> None:
+    async with serving(OUTAGE) as endpoint:
+        faulty.change(memory=embedded_at(endpoint))
+        await faulty.start()
+        for number in range(8):
+            await faulty.say(f"Where is hotel number {number}?")
+        assert faulty.sample("llm_requests_total", role="embedding", outcome="open") > 0
+        assert faulty.exchanges("unavailable") == 8
+        assert len(endpoint.asked) <= 5
+
+
+async def test_vectors_of_another_length_than_configured_are_not_stored(faulty: FaultStand) -> None:
+    async with serving(embeddings(9)) as endpoint:
+        faulty.change(memory=embedded_at(endpoint))
+        faulty.change(learn={"max_attempts": 1})
+        await faulty.start()
+        assert (await faulty.say(BUDGET)).memory == "unavailable"
+        await until(lambda: faulty.logs.said("learn.failed"), "it is logged")
+        (told,) = faulty.logs.of("recall.unavailable")
+        assert "9 dimensions, configured are 8" in told["detail"]
+        assert faulty.kept == 0
+
+
+def proposing(**changes: Any) -> Sequence[Reply]:
+    """A model's answer with one fact, sound but for *changes*."""
+    fact = {
+        "fact": "User's budget for the Wailea is $10,000",
+        "type": "semantic",
+        "subject": "Wailea",
+        "attribute": "budget",
+        "value": "$10,000",
+        "turn": 1,
+    }
+    return (a_completion(json.dumps({"facts": [{**fact, **changes}]})),)
+
+
+@pytest.mark.parametrize(
+    ("replies", "outcome", "event"),
+    [
+        (OUTAGE, "unavailable", "llm.failed"),
+        (HANGS, "unavailable", "llm.failed"),
+        ((a_completion("I think the user likes Wailea."),), "failed", "extract.fallback"),
+        (proposing(turn=7), "failed", "extract.fallback"),
+        (proposing(owner="bob"), "failed", "extract.fallback"),
+        ((a_completion('{"facts": [{"fact": "User loves Wailea", "type": "sem'),), "failed", "extract.fallback"),
+        ((Reply("<html>Wailea</html>"),), "unavailable", "llm.failed"),
+    ],
+    ids=["down", "slow", "prose", "wrong turn", "unknown field", "cut off", "html"],
+)
+async def test_facts_are_found_by_rules_while_the_model_cannot(
+    faulty: FaultStand, replies: Sequence[Reply], outcome: str, event: str
+) -> None:
+    async with serving(replies) as endpoint:
+        faulty.change(external_models=[a_model(endpoint, llm_timeout_seconds=0.2)])
+        await faulty.start()
+        assert (await faulty.say(BUDGET, x_memory_session="end")).status == 200
+        await until(
+            lambda: faulty.sample("reconcile_total", decision="added") == 1, "the fact is there", seconds=15
+        )
+        extractions = {
+            extractor: faulty.sample("extractions_total", extractor=extractor, outcome=what)
+            for extractor, what in (("llm", outcome), ("rules", "done"))
+        }
+        assert extractions == {"llm": 1, "rules": 1}
+        assert faulty.logs.said("extract.fallback")
+        assert faulty.logs.said(event)
+        known = await faulty.memories()
+        assert any(memory.startswith("User's budget") for memory in known)
+        assert "Wailea" not in str(known)
+
+
+async def test_a_slow_extraction_keeps_nobody_waiting(faulty: FaultStand) -> None:
+    async with serving(HANGS) as endpoint:
+        faulty.change(external_models=[a_model(endpoint, llm_timeout_seconds=30)], shutdown={"flush": "100ms"})
+        await faulty.start()
+        await faulty.say(BUDGET, x_memory_session="end")
+        await until(lambda: len(endpoint.asked) == 1, "the extraction waits")
+        assert (await faulty.say(ASKED)).memory.startswith("used")
+        assert "$10,000" in faulty.shown
+
+
+Rewriting = Callable[[Mapping[str, Any]], Reply]
+
+
+@pytest.mark.parametrize("replies", [OUTAGE, HANGS, (Reply("nonsense"),)], ids=["down", "slow", "malformed"])
+async def test_a_model_in_the_read_path_that_fails_leaves_the_plain_query(
+    faulty: FaultStand, replies: Sequence[Reply]
+) -> None:
+    async with serving(replies) as endpoint:
+        rewriting = a_model(endpoint, "memory_rewrite", llm_timeout_seconds=20)
+        faulty.change(external_models=[rewriting], recall={"query_rewrite": "always", "hyde": True})
+        await faulty.start()
+        await faulty.say(BUDGET)
+        assert (await faulty.say(ASKED)).memory == "used;n=1;path=hybrid"
+        assert "$10,000" in faulty.shown
+        assert faulty.logs.said("query.rewrite_failed")
+        assert endpoint.asked
