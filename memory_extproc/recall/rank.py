@@ -31,8 +31,8 @@ def rank(
 ) -> tuple[Ranked, ...]:
     """At most *limit*, best first, each at or above *threshold* (on relevance, or on the cosine itself).
 
-    The same words are kept once, the newest of them, and of a message and a fact taken from it only the better
-    placed where it says all that the other does; what the model already sees in the conversation
+    The same words are kept once, the newest of them; of a message and a fact taken from it that say the same only
+    the fact, because a fact is replaced when it no longer holds and a message is not. What the model already sees in the conversation
     (*in_view*) is left out, as is what is not recallable at *now*. Equal scores: newer first, then by id,
     so that the result does not depend on the order of *found*.
     """
@@ -40,21 +40,31 @@ def rank(
     best = sorted(found, key=lambda f: (-f.cosine, -f.memory.updated_at.timestamp(), f.memory.id))
     chosen: list[Ranked] = []
     for one in best:
+        memory = one.memory
         score = one.cosine if on_cosine else relevance(one.cosine)
-        if score < threshold or len(chosen) == limit:
+        twin = _twin(memory, chosen)
+        if score < threshold or (len(chosen) == limit and twin is None):
             break
-        words = _normal(one.memory.content)
-        if words in seen or not one.memory.recallable(now) or _told_already(one.memory, chosen):
+        words = _normal(memory.content)
+        if words in seen or not memory.recallable(now):
             continue
         seen.add(words)
-        chosen.append(Ranked(one.memory, relevance(one.cosine)))
+        if twin is None:
+            chosen.append(Ranked(memory, relevance(one.cosine)))
+        elif memory.source is not Source.VERBATIM:
+            chosen[twin] = Ranked(memory, chosen[twin].relevance)
     return tuple(chosen)
 
 
-def _told_already(memory: Memory, chosen: Sequence[Ranked]) -> bool:
-    """Whether *memory* and one of *chosen* are a message and a fact taken from it, and it adds nothing."""
-    return any(
-        _one_origin(memory, other.memory) and echoes(memory.content, [other.memory.content], "") for other in chosen
+def _twin(memory: Memory, chosen: Sequence[Ranked]) -> int | None:
+    """Which of *chosen* is the message that *memory* was taken from, or the other way round, and says the same."""
+    return next(
+        (
+            place
+            for place, other in enumerate(chosen)
+            if _one_origin(memory, other.memory) and echoes(memory.content, [other.memory.content], "")
+        ),
+        None,
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.model import Found, Memory, MemoryState, Source
+from memory_extproc.model import Found, Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.rank import rank, relevance
 from tests.builders import MONDAY, a_memory, a_message, later
 
@@ -53,11 +53,15 @@ def test_the_same_words_are_given_once_and_the_newest_of_them() -> None:
     assert [one.memory for one in chosen] == [newer]
 
 
-def test_a_fact_and_the_message_it_was_taken_from_are_given_once() -> None:
+@pytest.mark.parametrize(("of_fact", "of_message"), [(0.8, 0.7), (0.7, 0.8)])
+@pytest.mark.parametrize("limit", [1, 5])
+def test_of_a_fact_and_the_message_it_was_taken_from_the_fact_is_given(
+    of_fact: float, of_message: float, limit: int
+) -> None:
     said = a_message("I prefer window seats.", session="s", seq=4)
     fact = a_memory("User prefers window seats", session="s", seq=4)
-    chosen = rank([Found(fact, 0.8), Found(said, 0.7)], now=NOW, threshold=0, limit=5)
-    assert [one.memory for one in chosen] == [fact]
+    chosen = rank([Found(fact, of_fact), Found(said, of_message)], now=NOW, threshold=0, limit=limit)
+    assert chosen == (Ranked(fact, relevance(0.8)),)
 
 
 @pytest.mark.parametrize(
