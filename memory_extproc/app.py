@@ -169,7 +169,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         async def tell(ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
             await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
 
-        readiness = Readiness(journal.depth, tell)
+        readiness = Readiness(journal.check, tell)
         host, _, port = settings.listen.http.rpartition(":")
         endpoint = await stack.enter_async_context(
             OperationsEndpoint(host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason)

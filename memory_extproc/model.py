@@ -285,7 +285,7 @@ class Stored(StrEnum):
     """What became of a completed exchange: the label of turns_total."""
 
     JOURNALLED = "journalled"
-    JOURNAL_LATE = "journal_late"  # not on disk within the wait; finished behind
+    JOURNAL_LATE = "journal_late"  # not on disk within the wait; finished behind, counted again if that fails
     DUPLICATE = "duplicate"  # a turn we already have: a retry
     JOURNAL_FULL = "journal_full"
     JOURNAL_FAILED = "journal_failed"

@@ -133,6 +133,15 @@ class SqliteJournal:
         """Makes or checks the file now instead of at the first append; raises what is wrong with it."""
         await self._file.run(lambda connection: connection.execute("SELECT 1").fetchone())
 
+    async def check(self) -> None:
+        """Raises what would keep a turn from being written now: a lock, a full disk, damage."""
+
+        def touch(connection: sqlite3.Connection) -> None:
+            # Writes a page for the value that is there already; an UPDATE that changes nothing writes none.
+            connection.execute(f"PRAGMA user_version = {_SCHEMA.version}")
+
+        await self._file.run(touch)
+
     async def append(self, turn: Turn) -> Stored:
         body = msgspec.json.encode(turn)
         answer = digest(turn.answered)

@@ -162,7 +162,10 @@ class Learner:
         self._unsettled.setdefault(owner, set()).add(task)
         task.add_done_callback(lambda done: self._accepted(owner, done))
         await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
-        return self._outcome(task) if task.done() else Stored.JOURNAL_LATE
+        if task.done():
+            return self._outcome(task)
+        task.add_done_callback(self._came_late)
+        return Stored.JOURNAL_LATE
 
     async def settled(self, caller: Caller) -> None:
         owner = caller.owner
@@ -208,6 +211,12 @@ class Learner:
         self._settle(owner, [task])
         if not task.cancelled() and (error := task.exception()):
             log.error("journal.failed", error=type(error).__name__)
+
+    def _came_late(self, task: asyncio.Task[Stored]) -> None:
+        """Whoever handed the turn in was told JOURNAL_LATE: what went wrong after that is told here."""
+        stored = self._outcome(task)
+        if stored in _GONE_WRONG:
+            self._metrics.turns.labels(stored.value).inc()
 
     def _outcome(self, task: asyncio.Task[Stored]) -> Stored:
         failed = task.cancelled() or task.exception() is not None

@@ -59,6 +59,11 @@ class Readiness:
             self._reason = ""
         except MemoryExtprocError as error:
             self._reason = str(error)
+        if before == self._reason:
+            return
+        if self._reason:
+            log.warning("readiness.changed", ready=False, reason=self._reason)
+        else:
+            log.info("readiness.changed", ready=True)
         if bool(before) != bool(self._reason):
-            log.info("readiness.changed", ready=not self._reason, reason=self._reason)
             await self._tell(not self._reason)

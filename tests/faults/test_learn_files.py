@@ -159,6 +159,23 @@ async def test_a_full_disk_refuses_what_does_not_fit_and_nothing_else(tmp_path: 
         assert await journal.append(turn("x" * 200_000)) is Stored.JOURNALLED
 
 
+async def test_a_check_finds_what_would_keep_a_turn_from_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    async with a_journal(path) as journal:
+        await journal.append(turn("before"))
+        await journal.check()
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TryLaterError, match="locked"):
+            await journal.check()
+        other.close()
+        await journal.check()
+        # Where the kernel refuses to write, a check that only read would not hear of it.
+        before = (tmp_path / "journal.sqlite-wal").stat().st_size
+        await journal.check()
+        assert (tmp_path / "journal.sqlite-wal").stat().st_size > before
+
+
 async def _limit_pages(journal: SqliteJournal, more: int) -> None:
     """What a disk with room for so many pages does, as SQLite tells it."""
 

@@ -88,6 +88,24 @@ async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_al
         assert await world.findable(BUDGET)
 
 
+async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_refused() -> None:
+    world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
+    gate = asyncio.Event()
+
+    class LockedJournal(TransientJournal):
+        async def append(self, turn: Turn) -> Stored:
+            await gate.wait()
+            raise TryLaterError("locked")
+
+    world.journal = LockedJournal(now=lambda: world.now)
+    async with world.learner() as learner:
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        gate.set()
+        await waiting
+        assert world.sample("turns_total", outcome="journal_failed") == 1
+
+
 async def test_a_caller_that_is_cancelled_takes_nothing_with_it() -> None:
     world = Surroundings()
     async with world.learner() as learner:

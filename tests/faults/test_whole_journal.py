@@ -1,0 +1,100 @@
+"""A journal that cannot be written: the sidecar says so and is not ready, and every request passes."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory_extproc import app
+from memory_extproc.errors import ConfigurationError
+from tests.fixtures.envoy import until
+from tests.fixtures.faults import ASKED, BUDGET, FaultStand
+
+pytestmark = pytest.mark.envoy
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Another process is writing to *file* and does not come to an end."""
+    connection = sqlite3.connect(file, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+    finally:
+        connection.close()
+
+
+async def assert_refuses(faulty: FaultStand, why: str) -> None:
+    """The journal takes nothing; the client gets its answer, and the operator the reason."""
+    answer = await faulty.say(BUDGET)
+    assert answer.status == 200
+    assert faulty.shown.startswith(BUDGET)
+    await until(lambda: faulty.turns("journal_failed") == 1, "the turn is counted as not journalled")
+    await until(lambda: _unready(faulty, why), f"not ready: {why}")
+    (told,) = faulty.logs.of("journal.refuses")
+    assert told["outcome"] == "journal_failed"
+    assert why in faulty.logs.of("readiness.changed")[-1]["reason"]
+
+
+async def _unready(faulty: FaultStand, why: str) -> bool:
+    status, text = await faulty.http("/readyz")
+    return status == 503 and why in text
+
+
+async def _ready(faulty: FaultStand) -> bool:
+    return (await faulty.http("/readyz"))[0] == 200
+
+
+async def test_a_locked_journal_makes_the_sidecar_unready_until_it_is_free(faulty: FaultStand) -> None:
+    await faulty.start()
+    await faulty.say("My sister lives in Hawaii since March.")
+    with locked(faulty.data / "journal.db"):
+        await assert_refuses(faulty, "journal.db is locked by another process")
+        assert faulty.turns("journal_late") == 1
+        # What is known is recalled all the same.
+        assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
+    await until(lambda: _ready(faulty), "ready again")
+    assert [entry["ready"] for entry in faulty.logs.of("readiness.changed")] == [True, False, True]
+    await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
+    assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
+    assert faulty.logs.said("journal.accepts")
+
+
+async def test_a_damaged_journal_is_named_and_taken_up_anew_once_it_is_moved_aside(faulty: FaultStand) -> None:
+    faulty.data.mkdir()
+    journal = faulty.data / "journal.db"
+    journal.write_bytes(b"not a database " * 1000)
+    await faulty.start()
+    await assert_refuses(faulty, "journal.db is damaged")
+    journal.rename(journal.with_suffix(".aside"))
+    await until(lambda: _ready(faulty), "ready again")
+    await faulty.say(BUDGET)
+    assert (await faulty.say(ASKED)).memory.startswith("used")
+
+
+async def test_coordination_that_is_locked_delays_and_loses_nothing(faulty: FaultStand) -> None:
+    await faulty.start()
+    await faulty.say("My sister lives in Hawaii since March.")
+    with locked(faulty.data / "coordination.db"):
+        assert (await faulty.say(BUDGET)).status == 200
+        assert faulty.shown.startswith(BUDGET)
+        await until(lambda: faulty.logs.said("session.unplaced"), "the turn has a place all the same")
+    await until(lambda: faulty.kept == 2, "it is learned")
+    assert (await faulty.say(ASKED)).memory.startswith("used")
+    assert "$10,000" in faulty.shown
+
+
+async def test_two_sidecars_on_one_data_directory_are_refused(faulty: FaultStand) -> None:
+    await faulty.start()
+    settings = faulty.configured(faulty.scratch / "second.yaml", faulty.data)
+    with pytest.raises(
+        ConfigurationError, match=r"data_dir: another sidecar is using .*data; give each one its own"
+    ):
+        await app.sidecar(settings).__aenter__()
+    # The first one is none the worse for it.
+    await faulty.say(BUDGET)
+    assert (await faulty.say(ASKED)).memory.startswith("used")
