@@ -31,10 +31,10 @@ def rank(
 ) -> tuple[Ranked, ...]:
     """At most *limit*, best first, each at or above *threshold* (on relevance, or on the cosine itself).
 
-    The same words are kept once, the newest of them; of a message and a fact taken from it that say the same only
-    the fact, because a fact is replaced when it no longer holds and a message is not. What the model already sees in the conversation
-    (*in_view*) is left out, as is what is not recallable at *now*. Equal scores: newer first, then by id,
-    so that the result does not depend on the order of *found*.
+    The same words are kept once, the newest of them; of a message and a fact taken from it that say the same
+    only the fact, because a fact is replaced when it no longer holds and a message is not. What the model
+    already sees in the conversation (*in_view*) is left out, as is what is not recallable at *now*. Equal
+    scores: newer first, then by id, so that the result does not depend on the order of *found*.
     """
     seen = {_normal(text) for text in in_view}
     best = sorted(found, key=lambda f: (-f.cosine, -f.memory.updated_at.timestamp(), f.memory.id))
