@@ -43,7 +43,7 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes, Coordination, Embeds, Now
+from memory_extproc.ports import Completes, Coordination, Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.gate import AboutCaller
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
@@ -95,7 +95,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
         data = _data_directory(settings, stack)
-        embedder = await _embedder(settings, metrics, stack)
+        embedder = await open_embedder(settings, metrics, stack)
         coordination = await _coordination(settings, data, now, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
@@ -119,23 +119,14 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 coordination,
                 _learn_limits(settings),
                 metrics,
-                extractor=_extractor(settings, metrics, stack),
+                extractor=make_extractor(settings, metrics, stack),
                 reconciler=Reconciler(partitions, embedder, metrics),
                 now=now,
                 chance=random.random,
                 judged=partial(judge, content_bytes=settings.limits.content_bytes),
             )
         )
-        recaller = Recaller(
-            partitions,
-            embedder,
-            _recall_limits(settings),
-            now=now,
-            metrics=metrics,
-            about_caller=_about_caller(settings),
-            learns=learner,
-            rewriter=_rewriter(settings, metrics, stack),
-        )
+        recaller = make_recaller(settings, partitions, embedder, metrics, stack, now=now, learns=learner)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         options = wire_options(settings)
         identity = await _identity(settings, stack)
@@ -204,7 +195,8 @@ def _data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
     return directory
 
 
-async def _embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Embeds:
+async def open_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Embeds:
+    """The configured embedder, open until *stack* is left."""
     embedding = settings.memory.embedding
     limits = EmbedderLimits(threads=embedding.threads, cached_queries=embedding.cache)
     embedder: Embeds
@@ -288,6 +280,29 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
     )
 
 
+def make_recaller(
+    settings: Settings,
+    finds: FindsMemories,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+    learns: Learns | None = None,
+) -> Recaller:
+    """The read path as configured; the tools that measure and explain it use the same one."""
+    return Recaller(
+        finds,
+        embedder,
+        _recall_limits(settings),
+        now=now,
+        metrics=metrics,
+        about_caller=_about_caller(settings),
+        learns=learns,
+        rewriter=_rewriter(settings, metrics, stack),
+    )
+
+
 def _about_caller(settings: Settings) -> AboutCaller:
     if not settings.recall.about_caller:
         return about_caller
@@ -342,7 +357,7 @@ def _learn_limits(settings: Settings) -> LearnLimits:
     )
 
 
-def _extractor(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Extracts | None:
+def make_extractor(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Extracts | None:
     """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
     wanted = settings.learn.extractor
     if wanted == "off":
