@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from memory_extproc.dialect.base import ChatRequest, Edit, Form, apply
+from memory_extproc.dialect.controls import removals
 from memory_extproc.dialect.profiles import choose_form, profile_for, room
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
 from memory_extproc.model import Caller, Message, Origin, Outcome, Recalled, Role, Scope, Wish, digest
@@ -93,12 +94,14 @@ class Enricher:
             return Enriched(outcome=Outcome.TOO_LARGE)
         try:
             plain = unpack(admitted.encoding, body, limit)
-            request = admitted.dialect.read(plain)
         except OversizeError:
             return Enriched(outcome=Outcome.TOO_LARGE)
         except BadBodyError as error:
-            log.info("request.unreadable", dialect=admitted.dialect.name, detail=str(error))
-            return Enriched(outcome=Outcome.BAD_BODY)
+            return _unreadable(admitted, error)
+        try:
+            request = admitted.dialect.read(plain)
+        except BadBodyError as error:
+            return _unreadable(admitted, error, plain)
         return await self._read(admitted, request, watching=watching)
 
     async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
@@ -243,6 +246,15 @@ class Enricher:
             count=decision.count if outcome is Outcome.USED else 0,
             path=decision.path,
         )
+
+
+def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> Enriched:
+    """The body goes on as it came, but for fields of ours in it: no upstream knows those, read or not."""
+    log.info("request.unreadable", dialect=admitted.dialect.name, detail=str(error))
+    edits = removals(plain)
+    if not edits:
+        return Enriched(outcome=Outcome.BAD_BODY)
+    return Enriched(outcome=Outcome.BAD_BODY, body=apply(plain, edits), unpacked=packed(admitted.encoding))
 
 
 def _decision(recalled: Recalled) -> Decision:
