@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from memory_extproc.language.answers import echoes
 from memory_extproc.model import Found, Memory, Ranked, Source
+from memory_extproc.recall.explanation import Considered, Verdict
 
 # A logistic curve through what all-MiniLM-L6-v2 gives to related pairs (around 0.45 and above) and to
 # unrelated ones (below 0.35); at its middle a memory is as likely to help as not.
@@ -36,33 +38,63 @@ def rank(
     already sees in the conversation (*in_view*) is left out, as is what is not recallable at *now*. Equal
     scores: newer first, then by id, so that the result does not depend on the order of *found*.
     """
-    seen = {_normal(text) for text in in_view}
+    weighed = weigh(found, now=now, threshold=threshold, limit=limit, on_cosine=on_cosine, in_view=in_view)
+    return chosen(weighed)
+
+
+def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
+    return tuple(Ranked(one.memory, one.relevance) for one in weighed if one.verdict is Verdict.INJECTED)
+
+
+def weigh(
+    found: Sequence[Found],
+    *,
+    now: datetime,
+    threshold: float,
+    limit: int,
+    on_cosine: bool = False,
+    in_view: Iterable[str] = (),
+) -> list[Considered]:
+    """Every one of *found* with its verdict, best first; those `rank` gives are INJECTED, in its order."""
+    seen = {_normal(text): Verdict.IN_VIEW for text in in_view}
     best = sorted(found, key=lambda f: (-f.cosine, -f.memory.updated_at.timestamp(), f.memory.id))
-    chosen: list[Ranked] = []
+    weighed: list[Considered] = []
+    taken: list[int] = []  # where in *weighed* those to be injected stand
     for one in best:
-        memory = one.memory
-        score = one.cosine if on_cosine else relevance(one.cosine)
-        twin = _twin(memory, chosen)
-        if score < threshold or (len(chosen) == limit and twin is None):
-            break
+        memory, likely = one.memory, relevance(one.cosine)
         words = _normal(memory.content)
-        if words in seen or not memory.recallable(now):
-            continue
-        seen.add(words)
-        if twin is None:
-            chosen.append(Ranked(memory, relevance(one.cosine)))
-        elif memory.source is not Source.VERBATIM:
-            chosen[twin] = Ranked(memory, chosen[twin].relevance)
-    return tuple(chosen)
+        score = one.cosine if on_cosine else likely
+        twin: int | None = None
+        if not memory.recallable(now):
+            verdict = Verdict.NOT_RECALLABLE
+        elif score < threshold:
+            verdict = Verdict.BELOW_THRESHOLD
+        elif words in seen:
+            verdict = seen[words]
+        elif (twin := _twin(memory, [weighed[at].memory for at in taken])) is not None:
+            verdict = Verdict.INJECTED if memory.source is not Source.VERBATIM else Verdict.DUPLICATE
+            seen[words] = Verdict.DUPLICATE
+        else:
+            verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
+            seen[words] = Verdict.DUPLICATE
+        considered = Considered(memory, one.cosine, likely, verdict, {"dense": one.cosine})
+        if verdict is Verdict.INJECTED and twin is not None:
+            message = weighed[taken[twin]]
+            weighed[taken[twin]] = replace(considered, score=message.score, relevance=message.relevance)
+            considered = replace(message, verdict=Verdict.DUPLICATE)
+        elif verdict is Verdict.INJECTED:
+            taken.append(len(weighed))
+        weighed.append(considered)
+    return weighed
 
 
-def _twin(memory: Memory, chosen: Sequence[Ranked]) -> int | None:
-    """Which of *chosen* is the message that *memory* was taken from, or the other way round, and says the same."""
+def _twin(memory: Memory, taken: Sequence[Memory]) -> int | None:
+    """Which of *taken* is the message that *memory* was taken from, or the other way round, and says the same."""
     return next(
         (
             place
-            for place, other in enumerate(chosen)
-            if _one_origin(memory, other.memory) and echoes(memory.content, [other.memory.content], "")
+            for place, other in enumerate(taken)
+            if _one_origin(memory, other) and echoes(memory.content, [other.content], "")
         ),
         None,
     )

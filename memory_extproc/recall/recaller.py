@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -20,9 +20,10 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import render, smallest
+from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.gate import AboutCaller, gate
 from memory_extproc.recall.query import Query, Rewriter, plain
-from memory_extproc.recall.rank import rank
+from memory_extproc.recall.rank import chosen, weigh
 
 log = logger(__name__)
 
@@ -99,7 +100,7 @@ class Recaller:
             skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
             return Recalled(outcome=skip)
-        budget = self._limits.token_budget if wish.room is None else min(self._limits.token_budget, wish.room)
+        budget = self._budget(wish)
         if budget < smallest():
             return Recalled(outcome=Outcome.NO_ROOM)
         try:
@@ -112,18 +113,45 @@ class Recaller:
             log.warning("recall.unavailable", kind=type(error).__name__, detail=str(error))
             return Recalled(outcome=Outcome.UNAVAILABLE)
 
+    async def explain(self, wish: Wish) -> Explanation:
+        """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
+        the stages', and it lets faults of store and model out (TryLaterError, GiveUpError)."""
+        skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
+        if skip is not None:
+            return Explanation(outcome=skip, gate=skip)
+        query, searched = await self._found(wish, self._clock())
+        weighed = self._weighed(wish, searched)
+        recalled = self._recalled(searched, chosen(weighed), self._budget(wish))
+        kept = {one.memory.id for one in recalled.memories}
+        return Explanation(
+            outcome=recalled.outcome,
+            query=query.text,
+            path=searched.path,
+            total=searched.total,
+            considered=tuple(
+                replace(one, verdict=Verdict.NO_ROOM)
+                if one.verdict is Verdict.INJECTED and one.memory.id not in kept
+                else one
+                for one in weighed
+            ),
+            block=recalled.block,
+        )
+
     async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
         await self._settle(wish)
+        _, searched = await self._found(wish, started)
+        with self._timed("rank"):
+            self._metrics.recall_candidates.observe(len(searched.found))
+            return self._recalled(searched, chosen(self._weighed(wish, searched)), budget)
+
+    async def _found(self, wish: Wish, started: float) -> tuple[Query, Searched]:
         with self._timed("query"):
             query = await self._query(wish, started)
         with self._timed("embed"):
             vector = await self._vector(query)
         with self._timed("search"):
-            searched = await self._finds.nearest(
-                wish.caller.owner, vector, max(self._limits.candidates, wish.limit), wish.scope
-            )
-        with self._timed("rank"):
-            return self._chosen(wish, searched, budget)
+            most = max(self._limits.candidates, wish.limit)
+            return query, await self._finds.nearest(wish.caller.owner, vector, most, wish.scope)
 
     async def _settle(self, wish: Wish) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
@@ -152,11 +180,8 @@ class Recaller:
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    def _chosen(self, wish: Wish, searched: Searched, budget: int) -> Recalled:
-        self._metrics.recall_candidates.observe(len(searched.found))
-        if searched.total == 0:
-            return Recalled(outcome=Outcome.EMPTY, path=searched.path)
-        ranked: tuple[Ranked, ...] = rank(
+    def _weighed(self, wish: Wish, searched: Searched) -> list[Considered]:
+        return weigh(
             searched.found,
             now=self._now(),
             threshold=wish.threshold,
@@ -164,6 +189,10 @@ class Recaller:
             on_cosine=self._limits.threshold_on_cosine,
             in_view=wish.in_view,
         )
+
+    def _recalled(self, searched: Searched, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
+        if searched.total == 0:
+            return Recalled(outcome=Outcome.EMPTY, path=searched.path)
         block = render(ranked, budget)
         if not block.kept:
             outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
@@ -171,6 +200,10 @@ class Recaller:
         return Recalled(
             outcome=Outcome.USED, block=block.text, memories=block.kept, path=searched.path, tokens=block.tokens
         )
+
+    def _budget(self, wish: Wish) -> int:
+        """Tokens the block may have."""
+        return self._limits.token_budget if wish.room is None else min(self._limits.token_budget, wish.room)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -32,6 +32,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.block import smallest
+from memory_extproc.recall.explanation import Verdict
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.store.partition import PartitionLimits, Partitions
@@ -292,3 +293,30 @@ async def test_the_threshold_can_stand_on_the_cosine(bench: Bench) -> None:
 
 def test_owners_with_the_same_name_in_other_tenants_differ() -> None:
     assert len({ANN.key, BOB.key, OTHER_ANN.key, Owner("ac", "meann").key, Owner("", "ann").key}) == 5
+
+
+async def test_an_explanation_shows_every_candidate_with_its_features_and_why_it_was_in_or_out(
+    bench: Bench,
+) -> None:
+    await bench.remember(a_memory(BUDGET), a_memory("User prefers window seats"), a_memory("seen words"))
+    wish = a_wish("budget for the Hawaii trip", in_view=frozenset({"seen words"}))
+    explanation = await bench.recaller().explain(wish)
+    recalled = await bench.recaller().recall(wish)
+    verdicts = {one.memory.content: one.verdict for one in explanation.considered}
+    assert verdicts[BUDGET] is Verdict.INJECTED
+    assert verdicts["User prefers window seats"] is Verdict.BELOW_THRESHOLD
+    assert (explanation.outcome, explanation.block) == (Outcome.USED, recalled.block)
+    assert explanation.query == "budget for the Hawaii trip"
+    assert all("dense" in one.features and 0 <= one.relevance <= 1 for one in explanation.considered)
+
+
+async def test_an_explanation_of_a_request_that_needs_no_search_names_the_gate(bench: Bench) -> None:
+    explanation = await bench.recaller().explain(a_wish("hello!"))
+    assert explanation.gate is explanation.outcome is Outcome.SKIPPED_GREETING
+    assert explanation.considered == ()
+
+
+async def test_an_explanation_tells_what_had_no_room_in_the_block(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET), a_memory(f"{BUDGET} and {'no more ' * 60}"))
+    explanation = await bench.recaller().explain(a_wish("budget Hawaii trip", threshold=0.0, room=smallest() + 24))
+    assert [one.verdict for one in explanation.considered] == [Verdict.INJECTED, Verdict.NO_ROOM]
