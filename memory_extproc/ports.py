@@ -49,6 +49,14 @@ class Embeds(Protocol):
         """As embed, for one query on the read path: batched with its neighbours, cached by text."""
 
 
+class Reranks(Protocol):
+    """Reads a query and texts together and says which of them serve it best."""
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """One number in [0, 1] per text, in order, the higher the better; they compare the texts of one call
+        and nothing else. Any text is accepted; none gives none. Takes what it takes: the caller has the clock."""
+
+
 class Completes(Protocol):
     """A language model at an OpenAI-compatible endpoint."""
 

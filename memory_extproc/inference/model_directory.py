@@ -25,6 +25,13 @@ class Precision(StrEnum):
     FP32 = "fp32"
 
 
+class ModelKind(StrEnum):
+    """What a model is for, as `--kind` says it."""
+
+    EMBEDDER = "embedder"
+    CROSS_ENCODER = "cross-encoder"
+
+
 class ModelDirectoryError(GiveUpError):
     """A model directory that is missing, half-written or damaged; the text names it and what to do."""
 
@@ -39,10 +46,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     limits, the precision and the recipe, never on the machine or on library versions."""
 
     recipe: int
+    kind: ModelKind = ModelKind.EMBEDDER
     name: str
     precision: Precision
     fingerprint: str
-    dimension: Annotated[int, msgspec.Meta(gt=0)]
+    dimension: Annotated[int, msgspec.Meta(gt=0)]  # of a cross-encoder 1: its score
     max_seq_length: Annotated[int, msgspec.Meta(gt=2)]  # tokens, the special ones included
     source: str
     files: Mapping[str, FileRecord]
@@ -77,9 +85,12 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def verify(directory: Path) -> Manifest:
-    """The manifest, once every file was found to have its size and checksum (20 ms for an int8 MiniLM)."""
+def verify(directory: Path, kind: ModelKind | None = None) -> Manifest:
+    """The manifest, once every file was found to have its size and checksum (20 ms for an int8 MiniLM), and
+    the model to be of *kind*, if one is wanted."""
     manifest = read_manifest(directory)
+    if kind not in {None, manifest.kind}:
+        raise ModelDirectoryError(f"model directory {directory} holds a model of kind {manifest.kind}, not {kind}")
     for name, wanted in manifest.files.items():
         path = directory / name
         try:

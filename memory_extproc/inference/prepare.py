@@ -1,4 +1,5 @@
-"""`models prepare`: a model's files become a directory that the ONNX embedder opens. Whole or not at all."""
+"""`models prepare`: a model's files become a directory that an embedder or a cross-encoder opens. Whole or not
+at all."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.bert_graph import bert_graph
+from memory_extproc.inference.cross_encoder import CrossEncoderModel
 from memory_extproc.inference.model_directory import (
     MANIFEST,
     MODEL,
@@ -29,6 +31,7 @@ from memory_extproc.inference.model_directory import (
     FileRecord,
     Manifest,
     ModelDirectoryError,
+    ModelKind,
     Precision,
     directory_of,
     record_of,
@@ -45,6 +48,7 @@ from memory_extproc.inference.model_source import (
 from memory_extproc.inference.onnx_embedder import OnnxModel
 from memory_extproc.inference.pooling import Pooling, append_pooling
 from memory_extproc.inference.quantise import quantise
+from memory_extproc.inference.scoring_head import append_score, scoring_graph
 
 Say = Callable[[str], None]  # takes one line on what is being done
 _PART = ".preparing-"
@@ -60,13 +64,20 @@ class Prepared:
 
 
 def prepare(
-    source: ModelSource, precision: Precision, models_dir: Path, *, force: bool, say: Say, hub: str | None = None
+    source: ModelSource,
+    precision: Precision,
+    models_dir: Path,
+    *,
+    force: bool,
+    say: Say,
+    kind: ModelKind = ModelKind.EMBEDDER,
+    hub: str | None = None,
 ) -> Prepared:
     """Makes `models_dir/NAME-PRECISION` from *source* unless it is there, whole, from the same source.
 
-    The directory appears complete, by a rename; one preparation runs at a time per models_dir. *hub*: as
-    for `fetch`. GiveUpError for
-    files that are no such model, TryLaterError when they could not be fetched or written.
+    The directory appears complete, by a rename; one preparation runs at a time per models_dir. *hub*: as for
+    `fetch`. GiveUpError for files that are no such model, and where a model of another kind would be replaced
+    without *force*; TryLaterError when they could not be fetched or written.
     """
     directory = directory_of(models_dir, source.name, precision)
     try:
@@ -78,9 +89,11 @@ def prepare(
             except ModelDirectoryError as error:
                 fault = str(error) if directory.exists() else ""
             else:
+                if not force and manifest.kind != kind:
+                    raise GiveUpError(f"{directory} holds a model of kind {manifest.kind}: give --name or --force")
                 if not force and manifest.source == _reference(source):
                     return Prepared(directory, manifest, made=False)
-            made = _make(source, precision, directory, say, hub)
+            made = _make(source, kind, precision, directory, say, hub)
             return Prepared(directory, made, made=True, repaired=fault)
     except OSError as error:
         raise TryLaterError(f"cannot write below {models_dir}: {error.strerror or type(error).__name__}") from error
@@ -106,18 +119,20 @@ def _alone(models_dir: Path) -> Iterator[None]:
         yield
 
 
-def _make(source: ModelSource, precision: Precision, directory: Path, say: Say, hub: str | None) -> Manifest:
+def _make(
+    source: ModelSource, kind: ModelKind, precision: Precision, directory: Path, say: Say, hub: str | None
+) -> Manifest:
     with tempfile.TemporaryDirectory(prefix=_PART, dir=directory.parent) as scratch:
         downloads, part = Path(scratch, "downloads"), Path(scratch, "model")
         downloads.mkdir()
         part.mkdir()
         say(f"fetching {source}")
         files = fetch(source, downloads, hub)
-        manifest = _convert(source, files, precision, part, say)
+        manifest = _convert(source, files, kind, precision, part, say)
         (part / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
         say("trying it")
         try:
-            OnnxModel(part)
+            _try(part, manifest)
         except ModelDirectoryError as error:
             raise GiveUpError(f"{source} gives a model that cannot be run: {error.__cause__}") from error
         for path in part.iterdir():
@@ -130,7 +145,16 @@ def _make(source: ModelSource, precision: Precision, directory: Path, say: Say, 
     return manifest
 
 
-def _convert(source: ModelSource, files: Path, precision: Precision, part: Path, say: Say) -> Manifest:
+def _try(part: Path, manifest: Manifest) -> None:
+    if manifest.kind is ModelKind.CROSS_ENCODER:
+        CrossEncoderModel(part, manifest.max_seq_length)
+    else:
+        OnnxModel(part)
+
+
+def _convert(
+    source: ModelSource, files: Path, kind: ModelKind, precision: Precision, part: Path, say: Say
+) -> Manifest:
     if not (files / TOKENIZER).is_file():
         raise GiveUpError(f"{source} has no {TOKENIZER}")
     graph = _graph_of(files)
@@ -139,18 +163,22 @@ def _convert(source: ModelSource, files: Path, precision: Precision, part: Path,
     weights = record_of(files / (graph or WEIGHTS))
     if str(source) == DEFAULT_SOURCE and weights.sha256 != DEFAULT_WEIGHTS_SHA256:
         raise GiveUpError(f"{source} does not hold the weights it should: SHA-256 {weights.sha256}")
-    pooling, length = _pooling(files), _max_seq_length(files)
+    length = _max_seq_length(files)
     say(f"reading {graph}" if graph else f"writing the graph of {WEIGHTS}")
-    encoder = _loaded(files / graph) if graph else bert_graph(files)
-    model, dimension = append_pooling(encoder, pooling)
+    if kind is ModelKind.CROSS_ENCODER:
+        model, dimension, head = append_score(_loaded(files / graph)) if graph else scoring_graph(files), 1, "score"
+    else:
+        head = pooling = _pooling(files)
+        model, dimension = append_pooling(_loaded(files / graph) if graph else bert_graph(files), pooling)
     if precision is Precision.INT8:
         say("quantising to 8 bits")
         model = quantise(model)
     onnx.save_model(model, part / MODEL)
     _write_tokenizer(files / TOKENIZER, part / TOKENIZER)
-    recipe = f"{RECIPE}|{weights.sha256}|{record_of(files / TOKENIZER).sha256}|{pooling}|{length}|{precision}"
+    recipe = f"{RECIPE}|{weights.sha256}|{record_of(files / TOKENIZER).sha256}|{head}|{length}|{precision}"
     return Manifest(
         recipe=RECIPE,
+        kind=kind,
         name=source.name,
         precision=precision,
         fingerprint=f"{source.name}/{precision}/{hashlib.sha256(recipe.encode()).hexdigest()[:12]}",

@@ -76,3 +76,17 @@ def test_a_directory_is_checked_against_its_manifest(tiny: Path, tmp_path: Path)
     assert (whole.exit_code, json.loads(whole.stdout)["state"]) == (0, "whole")
     assert damaged.exit_code == 1
     assert "models prepare" in damaged.stderr
+
+
+def test_a_cross_encoder_is_prepared_by_its_kind(tmp_path: Path) -> None:
+    source = write_tiny_bert(tmp_path / "reranker", classes=1)
+
+    code, out, _ = prepare(source, tmp_path / "models", "--kind", "cross-encoder")
+    assert code == 0
+    assert "a score, 16 tokens" in out
+    assert json.loads(prepare(source, tmp_path / "models", "--kind", "cross-encoder", "--json")[1]) == {
+        **json.loads((tmp_path / "models" / "reranker-int8" / "manifest.json").read_text()),
+        "state": "unchanged",
+        "directory": str(tmp_path / "models" / "reranker-int8"),
+    }
+    assert prepare(source, tmp_path / "models", "--kind", "generator")[0] == 2
