@@ -1,0 +1,173 @@
+"""The sidecar as a process: killed, told to end, without room on its disk. Clients notice none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from memory_extproc import app
+from tests.fixtures.envoy import Wiring, a_chat, until
+from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
+from tests.fixtures.faults_process import Child, a_child
+from tests.fixtures.upstream import a_stream, sse_events
+
+pytestmark = pytest.mark.envoy
+
+STREAM = b"".join(sse_events("Noted", "."))
+
+
+def fact(number: int) -> str:
+    """A statement that says what no other says."""
+    return f"My locker in Hawaii has the number {10_000 + number}."
+
+
+class Load:
+    """Callers who say one thing after the other, each once."""
+
+    def __init__(self, faulty: FaultStand) -> None:
+        self._faulty = faulty
+        self.through: list[str] = []  # said, answered to the end, and seen by a sidecar
+        self.answered = 0
+        self._said = 0
+
+    @contextlib.asynccontextmanager
+    async def running(self, callers: int = 4) -> AsyncIterator[None]:
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(callers):
+                group.create_task(self._keep_saying(over))
+            yield
+            over.set()
+
+    async def more(self, count: int = 12) -> None:
+        """Waits for so many more answers."""
+        least = self.answered + count
+        await until(lambda: self.answered >= least, "there is traffic", seconds=20)
+
+    async def _keep_saying(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            self._said += 1
+            words = fact(self._said)
+            answer = await self._faulty.chat(a_chat(words, stream=True), user=USER)
+            assert (answer.status, answer.body) == (200, STREAM)
+            self.answered += 1
+            if answer.memory:
+                self.through.append(words)
+
+
+def journalled(data: Path) -> set[str]:
+    """What stands in a journal that nobody has open."""
+    with contextlib.closing(sqlite3.connect(data / "journal.db")) as file:
+        return {json.loads(row[0])["asked"] for row in file.execute("SELECT turn FROM turns")}
+
+
+async def remembered(faulty: FaultStand, child: Child) -> Counter[str]:
+    """What the child left in its store, by a sidecar that takes it over."""
+    settings = faulty.configured(faulty.scratch / "heir.yaml", child.data)
+    async with app.sidecar(settings) as heir:
+        return Counter(one for one in await faulty.memories(sidecar=heir) if "locker" in one and "User" not in one)
+
+
+async def test_a_kill_in_mid_traffic_costs_no_answer_loses_no_journalled_turn_and_doubles_none(
+    faulty: FaultStand,
+) -> None:
+    async with a_child(faulty, learn={"journal": {"wait": "500ms"}, "extractor": "off"}) as child:
+        faulty.upstream.answers = a_stream(sse_events("Noted", "."))
+        await faulty.start_around(child.ext_proc, wiring=Wiring(failure_mode_allow=True))
+        await child.serving()
+        load = Load(faulty)
+        async with load.running():
+            await load.more()
+            sure = list(load.through)
+            await child.kill()
+            in_journal = journalled(child.data)
+            await load.more()  # Envoy goes on without us
+            await child.serving()
+            before = len(load.through)
+            await until(lambda: len(load.through) > before + 12, "memory is back", seconds=20)
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 0
+        known = await remembered(faulty, child)
+    assert len(sure) >= 12
+    assert set(sure) <= in_journal
+    assert in_journal <= set(known), "a journalled turn was lost"
+    assert set(load.through[before:]) <= set(known)
+    assert set(known.values()) == {1}, "a turn is there twice"
+
+
+async def test_sigterm_under_load_fails_no_request_and_leaves_nothing_unlearned(faulty: FaultStand) -> None:
+    async with a_child(faulty, learn={"extractor": "off"}, shutdown={"announce": "1s"}) as child:
+        faulty.upstream.answers = a_stream(sse_events("Noted", "."))
+        await child.serving()
+        async with faulty.another("stays") as stays:
+            ports = (child.ext_proc, int(stays.ext_proc.rpartition(":")[2]))
+            await faulty.start_around(*ports, wiring=Wiring(health_check=True))  # which forgives nothing
+            await until(lambda: faulty.envoy.healthy("sidecar"), "both are healthy")
+            load = Load(faulty)
+            async with load.running():
+                await load.more(24)
+                child.signal(signal.SIGTERM)
+                assert await child.ended() == 0
+                await load.more()  # by the one that stays
+            assert len(load.through) == load.answered
+            left = await remembered(faulty, child)
+
+            async def all_known() -> bool:
+                return set(load.through) <= {*left, *await faulty.memories(sidecar=stays)}
+
+            await until(all_known, "the one that stays knows all that the other does not")
+        assert {entry["event"] for entry in child.logged} >= {"server.draining", "server.stopped"}
+        with contextlib.closing(sqlite3.connect(child.data / "journal.db")) as file:
+            assert file.execute("SELECT count(*) FROM turns WHERE stage <> 2").fetchone() == (0,)
+    assert len(left) >= 12
+
+
+async def test_a_disk_that_takes_no_more_makes_the_sidecar_unready_and_fails_no_request(
+    faulty: FaultStand, link: Link
+) -> None:
+    faulty.change(memory={"milvus": {"address": f"127.0.0.1:{link.port}", "collection": "disk"}})
+    async with a_child(faulty) as child:
+        await faulty.start_around(child.ext_proc)
+        await child.serving()
+        await faulty.say("My sister lives in Hawaii since March.")
+        child.limit_files(1024)
+        assert (await faulty.say(BUDGET)).status == 200
+        assert faulty.shown.startswith(BUDGET)
+        failed = 'turns_total{outcome="journal_failed"}'
+        await until(lambda: _at_least(child, failed, 1), "the turn is counted")
+        await until(lambda: _unready(child), "not ready")
+        assert "journal.refuses" in {entry["event"] for entry in child.logged}
+        assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
+        child.limit_files(1 << 40)
+        await until(child.ready, "ready again")
+        await faulty.say(BUDGET)
+        assert (await faulty.say(ASKED)).memory.startswith("used")
+        assert "$10,000" in faulty.shown
+
+
+async def _at_least(child: Child, metric: str, count: float) -> bool:
+    return await child.sample(metric) >= count
+
+
+async def _unready(child: Child) -> bool:
+    status, text = await child.ask("/readyz")
+    return status == 503 and text.startswith("journal.db is ")
+
+
+async def test_a_second_process_on_the_same_data_ends_with_exit_code_2_and_the_reason(faulty: FaultStand) -> None:
+    await faulty.start()
+    async with a_child(faulty) as second:
+        text = second.config.read_text().replace(str(second.data), str(faulty.data))
+        second.config.write_text(text)
+        await second.start()
+        assert await second.ended() == 2
+        assert "data_dir: another sidecar is using" in second.errors
+        assert "Traceback" not in second.errors
