@@ -1,0 +1,175 @@
+"""From what a system answered to the figures of the table, the sweep and the report. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from memory_extproc.evaluation.asking import Answer, Bounds
+from memory_extproc.evaluation.cases import Category
+from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.running import Asked, Run
+from memory_extproc.evaluation.scoring import mean, ndcg_at, positions, quantile, recall_at, reciprocal_rank
+from memory_extproc.model import Memory
+
+DEPTHS = (5, 10, 20)
+THRESHOLDS = tuple(at / 20 for at in range(21))
+NEUTRALISED = frozenset({Names.FIRST_PERSON, Names.NEUTRAL})  # those that abstention is measured by
+_DIGITS = 4
+
+Figures = dict[str, Any]
+
+
+def figures(run: Run) -> Figures:
+    """As `--json` prints them: recall of the answerable questions at the top, the rest below. Shares are 0 to 1,
+    times are milliseconds; null: there was nothing to measure it by."""
+    home = [one for one in run.asked if one.names is None]
+    counted = [one for one in home if one.question.counts]
+    groups: dict[str, list[Asked]] = defaultdict(list)
+    for one in home:
+        if one.question.relevant:
+            groups[one.question.category or Category.SINGLE_HOP].append(one)
+    found: Figures = {
+        **_retrieval(counted),
+        "dataset": run.dataset,
+        "system": run.system.value,
+        "embedding_model": run.embed_model,
+        "questions": len(counted),
+        "by_category": {name: _retrieval(groups[name]) for name in sorted(groups)},
+        "abstention": _abstention(run.asked, run.bounds),
+        "injection": _injection(counted, run.bounds),
+        "learned": _learned(run),
+        "latency_ms": _latency(home),
+        "sweep": sweep(run),
+    }
+    return {key: _rounded(value) for key, value in found.items()}
+
+
+def sweep(run: Run) -> list[Figures]:
+    """What each threshold from 0 to 1 would do, at the limit of *run*, out of the same answers."""
+    counted = [one for one in run.asked if one.names is None and one.question.counts]
+    strangers = [one for one in run.asked if one.names in NEUTRALISED]
+    return [_swept(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
+
+
+def passing(answer: Answer, bounds: Bounds) -> list[Memory]:
+    """What would be injected within *bounds*, but for the block's tokens: the best in their order."""
+    relevant = (one.memory for one in answer.ranked if one.relevance >= bounds.threshold)
+    return [memory for memory, _ in zip(relevant, range(bounds.limit), strict=False)]
+
+
+def _retrieval(asked: Sequence[Asked]) -> Figures:
+    found = [
+        (positions(one.played.covers(c.memory) for c in one.answer.ranked), one.question.relevant) for one in asked
+    ]
+    figures: Figures = {f"recall@{k}": mean([recall_at(k, at, of) for at, of in found]) for k in DEPTHS}
+    figures |= {f"ndcg@{k}": mean([ndcg_at(k, at, of) for at, of in found]) for k in DEPTHS}
+    figures["mrr"] = mean([reciprocal_rank(at, of) for at, of in found])
+    return {**figures, "questions": len(asked)}
+
+
+def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
+    """The share of foreign questions for which nothing is injected at the default threshold; and of those of our
+    own sets that nothing answers."""
+    by_names: dict[Names, list[float]] = defaultdict(list)
+    for one in asked:
+        if one.names is not None:
+            by_names[one.names].append(float(not one.answer.injected))
+    unanswerable = [
+        float(not one.answer.injected)
+        for one in asked
+        if one.names is None and not one.question.relevant and one.question.category != Category.ADVERSARIAL
+    ]
+    pooled = [value for names in sorted(NEUTRALISED) for value in by_names.get(names, [])]
+    return {
+        "share": mean(pooled),
+        "questions": len(pooled),
+        "threshold": bounds.threshold,
+        "by_names": {names.value: mean(values) for names, values in sorted(by_names.items())},
+        "unanswerable": mean(unanswerable),
+    }
+
+
+def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
+    """What would stand in the blocks, as the recaller made them."""
+    chosen = [(one, one.answer.injected) for one in asked]
+    with_limit = [_covered(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
+    at_threshold = [_covered(one, memories) for one, memories in chosen]
+    hits = [float(_helps(one, memory)) for one, memories in chosen for memory in memories]
+    without, with_ = mean(with_limit), mean(at_threshold)
+    return {
+        "threshold": bounds.threshold,
+        "limit": bounds.limit,
+        "recall": with_,
+        "recall_without_threshold": without,
+        "loss": without - with_ if without is not None and with_ is not None else None,
+        "precision": mean(hits),
+        "memories": mean([float(len(memories)) for _, memories in chosen]),
+        "questions_with_any": mean([float(bool(memories)) for _, memories in chosen]),
+    }
+
+
+def _swept(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds) -> Figures:
+    chosen = [(one, passing(one.answer, bounds)) for one in counted]
+    return {
+        "threshold": bounds.threshold,
+        "recall": mean([_covered(one, memories) for one, memories in chosen]),
+        "precision": mean([float(_helps(one, memory)) for one, memories in chosen for memory in memories]),
+        "abstention": mean([float(not passing(one.answer, bounds)) for one in strangers]),
+        "memories": mean([float(len(memories)) for _, memories in chosen]),
+    }
+
+
+def _covered(one: Asked, memories: Iterable[Memory]) -> float:
+    """The share of the question's evidence within *memories*."""
+    found = {id_ for memory in memories for id_ in one.played.covers(memory)}
+    return len(found & one.question.relevant) / len(one.question.relevant)
+
+
+def _helps(one: Asked, memory: Memory) -> bool:
+    return not one.question.relevant.isdisjoint(one.played.covers(memory))
+
+
+def _learned(run: Run) -> Figures:
+    """What the write path made of the data: evidence it left out can be found by no ranking."""
+    evidence = unreachable = 0
+    for there in run.played:
+        covered = there.covered()
+        for question in there.conversation.questions:
+            if question.counts:
+                evidence += len(question.relevant)
+                unreachable += len(question.relevant - covered)
+    return {
+        "conversations": len(run.played),
+        "messages": sum(len(one.conversation.said) for one in run.played),
+        "notes": sum(len(one.conversation.noted) for one in run.played),
+        "memories": sum(len(one.memories) for one in run.played),
+        "evidence": evidence,
+        "evidence_left_out": unreachable,
+        "evidence_that_names_nothing": sum(one.conversation.skipped for one in run.played),
+    }
+
+
+def _latency(home: Sequence[Asked]) -> Figures:
+    """By stage, and what the whole costs as a multiple of embedding the query in the same run."""
+    stages: dict[str, list[float]] = defaultdict(list)
+    for one in home:
+        for stage, seconds in one.answer.seconds.items():
+            stages[stage].append(1000.0 * seconds)
+    found: Figures = {
+        stage: {"p50": quantile(values, 0.5), "p95": quantile(values, 0.95)}
+        for stage, values in sorted(stages.items())
+    }
+    if stages.get("embed") and stages.get("total"):
+        embed, total = quantile(stages["embed"], 0.5), quantile(stages["total"], 0.5)
+        found["total_over_embed_p50"] = total / embed if embed and total else None
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, _DIGITS)
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value

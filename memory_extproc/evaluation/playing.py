@@ -1,0 +1,214 @@
+"""A conversation played in through the write path that production uses, over a store in memory.
+
+Each message of the caller and the answer behind it become an exchange, handed to the learner with its session and
+time, as Envoy's stream would. What the write path keeps, cuts, leaves out or extracts is its own decision.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.errors import GiveUpError
+from memory_extproc.evaluation.cases import Conversation, Noted, Said
+from memory_extproc.learn.extract import Extracts
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    Memory,
+    MemoryType,
+    Message,
+    Owner,
+    Role,
+    Source,
+    Stored,
+    digest,
+)
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.transient import TransientStore
+
+TENANT = "evaluation"
+ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
+_PATIENT = LearnLimits(
+    journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
+)
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time as the played conversation has it."""
+
+    now: datetime
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A conversation's memories, and what of the data set each of them stands for."""
+
+    conversation: Conversation
+    owner: Owner
+    partitions: Partitions
+    memories: tuple[Memory, ...]
+    clock: Clock
+    _messages: dict[tuple[str, int], tuple[str, ...]]
+    _notes: dict[str, str]
+
+    def covers(self, memory: Memory) -> tuple[str, ...]:
+        """Ids of what *memory* stands for, in order: a message its own, a fact those it was taken from."""
+        if memory.id in self._notes:
+            return (self._notes[memory.id],)
+        return self._messages.get((memory.session, memory.seq), ())
+
+    def covered(self) -> frozenset[str]:
+        """All ids that any memory that may be recalled stands for; the rest can never be found."""
+        now = self.clock()
+        return frozenset(id_ for one in self.memories if one.recallable(now) for id_ in self.covers(one))
+
+
+@asynccontextmanager
+async def played(
+    conversation: Conversation,
+    embedder: Embeds,
+    metrics: Metrics,
+    *,
+    extractor: Extracts | None,
+    partition: PartitionLimits,
+) -> AsyncIterator[Played]:
+    """*conversation* learned by an owner of its own; held while entered. GiveUpError when a turn could not be
+    learned: figures of half a conversation would be worth nothing."""
+    owner = Owner(TENANT, conversation.name)
+    clock = Clock(conversation.ends)
+    coordination = TransientCoordination(clock)
+    store = TransientStore(embedder.dimension, now=clock)
+    journal = TransientJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
+    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+    async with Partitions(store, coordination, partition, metrics, now=clock) as partitions:
+        learner = Learner(
+            journal,
+            sessions,
+            partitions,
+            embedder,
+            coordination,
+            _PATIENT,
+            metrics,
+            extractor=extractor,
+            reconciler=Reconciler(partitions, embedder, metrics),
+            now=clock,
+            chance=lambda: 0.0,
+        )
+        messages: dict[tuple[str, int], tuple[str, ...]] = {}
+        async with learner:
+            for exchange in exchanges(conversation, owner):
+                clock.now = exchange.exchanged.at
+                await _accept(learner, exchange.exchanged)
+                messages |= exchange.places
+            await learner.settled(Caller(owner))
+        clock.now = conversation.ends + ASKED_AFTER
+        depth = await journal.depth()
+        if depth.dead or depth.turns:
+            raise GiveUpError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
+        notes = await _noted(conversation.noted, owner, partitions, embedder)
+        memories = [row.memory async for page in store.pages(owner, 500, fresh=True) for row in page]
+        yield Played(conversation, owner, partitions, tuple(memories), clock, messages, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What the wire would hand over, and where its messages will stand: (session, seq) → ids."""
+
+    exchanged: Exchanged
+    places: dict[tuple[str, int], tuple[str, ...]]
+
+
+def exchanges(conversation: Conversation, owner: Owner) -> Iterator[Exchange]:
+    """The messages two by two: the caller's and the answer behind it. Where one spoke twice in a row, or the
+    assistant spoke first, the other's side stays empty."""
+    for session, messages in _by_session(conversation.said):
+        history: list[Message] = []
+        for at, (asked, answered) in enumerate(_pairs(messages)):
+            first = asked or answered
+            if first is None:
+                continue
+            yield Exchange(
+                Exchanged(
+                    caller=Caller(owner, session=session),
+                    history=tuple(history),
+                    asked=asked.text if asked else "",
+                    answered=answered.text if answered else "",
+                    at=first.at,
+                ),
+                {(session, 2 * at + side): (one.id,) for side, one in enumerate((asked, answered)) if one},
+            )
+            history += [Message(one.role, one.text) for one in (asked, answered) if one]
+
+
+def _by_session(said: Sequence[Said]) -> Iterator[tuple[str, list[Said]]]:
+    """In the order in which the sessions began, also where two of them overlap."""
+    order = {session: at for at, session in reversed(list(enumerate(one.session for one in said)))}
+    for session, messages in groupby(sorted(said, key=lambda one: order[one.session]), key=lambda one: one.session):
+        yield session, list(messages)
+
+
+def _pairs(messages: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]]:
+    asked: Said | None = None
+    for one in messages:
+        if one.role is Role.USER:
+            if asked:
+                yield asked, None
+            asked = one
+        else:
+            yield asked, one
+            asked = None
+    if asked:
+        yield asked, None
+
+
+async def _accept(learner: Learner, exchanged: Exchanged) -> None:
+    stored = await learner.accept(exchanged)
+    if stored is not Stored.JOURNALLED:
+        raise GiveUpError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
+
+
+async def _noted(notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: Embeds) -> dict[str, str]:
+    """Puts *notes* in; memory id → id in the data set."""
+    ids = {note.id: digest("note", owner.key, note.id) for note in notes}
+    if notes:
+        vectors = await embedder.embed([note.text for note in notes])
+        rows = [
+            Embedded(replace(_memory(note, owner, ids[note.id]), embed_model=embedder.fingerprint), vector)
+            for note, vector in zip(notes, vectors, strict=True)
+        ]
+        await partitions.put(owner, rows)
+    for note in notes:
+        if note.replaces:
+            await partitions.supersede(owner, ids[note.replaces], ids[note.id], note.at.replace(microsecond=0))
+    return {memory_id: note_id for note_id, memory_id in ids.items()}
+
+
+def _memory(note: Noted, owner: Owner, memory_id: str) -> Memory:
+    at = note.at.replace(microsecond=0)
+    return Memory(
+        id=memory_id,
+        owner=owner,
+        type=MemoryType.SEMANTIC,
+        content=note.text,
+        source=Source.API,
+        created_at=at,
+        updated_at=at,
+        valid_from=at,
+    )
