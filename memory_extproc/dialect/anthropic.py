@@ -7,7 +7,7 @@ from typing import Any
 
 from memory_extproc.dialect import answers, controls, conversation, fields, placing, tokens
 from memory_extproc.dialect.anthropic_answer import AnthropicAnswer
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, ReadsAnswer
+from memory_extproc.dialect.base import ChatRequest, Edit, Placing, ReadsAnswer
 from memory_extproc.dialect.conversation import Author, Said
 from memory_extproc.language.tokens import estimate_tokens
 
@@ -46,13 +46,18 @@ class Anthropic:
             removals=controls.removals_from(body, parsed),
         )
 
-    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> Sequence[Edit]:  # noqa: ARG002  # no late system messages here
+    def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
         """Always at the end of the user's message, behind tool results and behind the client's last part, so
-        that no cache_control marker of theirs moves; ours carries none (at most four are allowed)."""
+        that no cache_control marker of theirs moves; ours carries none (at most four are allowed). There are
+        no late system messages here."""
         messages = placing.member_span(request.body, "messages")
-        if messages is None or back >= len(request.user_at):
-            return ()
-        return placing.in_message(request.body, messages, request.user_at[-1 - back], block, "text")
+        if messages is None:
+            return [()] * len(blocks)
+        found = placing.user_messages(request, messages, blocks)
+        return [
+            () if at is None else placing.in_message(request.body, at, one.block, "text")
+            for one, at in zip(blocks, found, strict=True)
+        ]
 
     def reader(self, content_type: str) -> ReadsAnswer | None:
         return answers.reader(content_type, AnthropicAnswer())

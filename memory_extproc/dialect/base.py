@@ -44,6 +44,15 @@ class Form(StrEnum):
     USER_SUFFIX = "user_suffix"  # appended to the last user-authored message
 
 
+class Placing(NamedTuple):
+    """A block and its place: the last user-authored message, or *back* user messages before it, as history
+    counts them."""
+
+    block: str
+    form: Form
+    back: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class BodyControls:
     """memory_config, memory_context and auto_store as the client wrote them; None where it said nothing."""
@@ -89,6 +98,8 @@ class Answer:
     called_tools: bool = False
     response_id: str = ""
     truncated: bool = False  # the model stopped at its token limit
+    prompt_tokens: int | None = None  # of the request, as the provider counted them; None where it did not say
+    cached_tokens: int | None = None  # those of them that came from its prompt cache
 
 
 class ReadsAnswer(Protocol):
@@ -114,10 +125,10 @@ class Dialect(Protocol):
     def read(self, body: bytes) -> ChatRequest:
         """Raises BadBodyError, naming what was wrong and where, when it is not such a request."""
 
-    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> Sequence[Edit]:
-        """The edits that put *block* at the last user-authored message, or *back* user messages before it (as
-        history counts them); empty when there is no lawful place for it. A dialect or message that cannot
-        take SYSTEM_MESSAGE gets the block as USER_SUFFIX."""
+    def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
+        """For each of *blocks* the edits that put it in its place, none where there is no lawful one; at most
+        one block for each message. A dialect or message that cannot take SYSTEM_MESSAGE gets the block as
+        USER_SUFFIX. Reads the body once, however many they are."""
 
     def reader(self, content_type: str) -> ReadsAnswer | None:
         """A reader for an answer of this content type (JSON or SSE); None for any other."""

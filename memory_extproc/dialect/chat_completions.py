@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memory_extproc.dialect import answers, controls, conversation, fields, placing, spans, tokens
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, ReadsAnswer
+from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, ReadsAnswer
 from memory_extproc.dialect.chat_answer import ChatAnswer
 from memory_extproc.dialect.conversation import Author, Said
+from memory_extproc.dialect.spans import Span
 
 _AUTHORS = {
     "user": Author.USER,
@@ -48,19 +49,24 @@ class ChatCompletions:
             removals=controls.removals_from(body, parsed),
         )
 
-    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> Sequence[Edit]:
+    def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
         messages = placing.member_span(request.body, "messages")
-        if messages is None or back >= len(request.user_at):
-            return ()
-        at = request.user_at[-1 - back]
-        if form is Form.USER_SUFFIX:
-            return placing.in_message(request.body, messages, at, block, "text")
-        role = b"developer" if request.developer else b"system"
-        message = b'{"role":"' + role + b'","content":' + spans.quoted(block) + b"}"
-        return placing.after_message(request.body, messages, at, message)
+        if messages is None:
+            return [()] * len(blocks)
+        found = placing.user_messages(request, messages, blocks)
+        return [_placed(request, at, one) for one, at in zip(blocks, found, strict=True)]
 
     def reader(self, content_type: str) -> ReadsAnswer | None:
         return answers.reader(content_type, ChatAnswer())
+
+
+def _placed(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
+    if at is None:
+        return ()
+    if one.form is Form.USER_SUFFIX:
+        return placing.in_message(request.body, at, one.block, "text")
+    role = b"developer" if request.developer else b"system"
+    return placing.after_message(at, b'{"role":"' + role + b'","content":' + spans.quoted(one.block) + b"}")
 
 
 def _said(message: Any, index: int) -> Said:

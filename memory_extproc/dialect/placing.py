@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory_extproc.dialect import spans
-from memory_extproc.dialect.base import Edit
+from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.spans import Span
 
 _GAP = "\n\n"  # between the client's words and the block in one string
@@ -17,17 +17,23 @@ def member_span(body: bytes, name: str) -> Span | None:
     return Span(found.value, found.end) if found else None
 
 
-def after_message(body: bytes, messages: Span, index: int, message: bytes) -> Sequence[Edit]:
-    """*message* as one of its own, right after message *index*."""
-    end = spans.element(body, messages, index).end
-    return (Edit(end, end, b"," + message),)
+def user_messages(request: ChatRequest, messages: Span, blocks: Sequence[Placing]) -> list[Span | None]:
+    """The user message of each of *blocks*; None where the conversation does not reach back so far."""
+    last = len(request.user_at) - 1
+    indexes = [request.user_at[last - one.back] if 0 <= one.back <= last else None for one in blocks]
+    found = spans.elements(request.body, messages, {index for index in indexes if index is not None})
+    return [None if index is None else found[index] for index in indexes]
 
 
-def in_message(body: bytes, messages: Span, index: int, block: str, part: str) -> Sequence[Edit]:
-    """The block at the end of message *index*: in its string, or as one more part of type *part* after the
-    client's last. Empty when the message's content is neither string nor list."""
-    start = spans.element(body, messages, index).start
-    content = spans.effective(spans.members(body, start), "content")
+def after_message(message: Span, new: bytes) -> Sequence[Edit]:
+    """*new* as a message of its own, right after *message*."""
+    return (Edit(message.end, message.end, b"," + new),)
+
+
+def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Edit]:
+    """The block at the end of *message*: in its string, or as one more part of type *part* after the client's
+    last. Empty when the message's content is neither string nor list."""
+    content = spans.effective(spans.members(body, message.start), "content")
     if content is None:
         return ()
     span = Span(content.value, content.end)

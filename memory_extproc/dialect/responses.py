@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memory_extproc.dialect import answers, controls, conversation, fields, placing, spans, tokens
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, ReadsAnswer
+from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, ReadsAnswer
 from memory_extproc.dialect.conversation import Author, Said
 from memory_extproc.dialect.responses_answer import ResponsesAnswer
 from memory_extproc.dialect.spans import Span
@@ -49,25 +49,28 @@ class Responses:
             removals=controls.removals_from(body, parsed),
         )
 
-    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> Sequence[Edit]:
+    def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
         body = request.body
         value = placing.member_span(body, "input")
-        if value is None or back >= len(request.user_at):
-            return ()
+        if value is None or not request.user_at:
+            return [()] * len(blocks)
         if body[value.start : value.start + 1] == b'"':  # a string stays a string, so there is no message to add
-            return (placing.in_string(value, block),)
-        return _place_in_items(request, value, block, form, request.user_at[-1 - back])
+            return [() if one.back else (placing.in_string(value, one.block),) for one in blocks]
+        found = placing.user_messages(request, value, blocks)
+        return [_placed(request, at, one) for one, at in zip(blocks, found, strict=True)]
 
     def reader(self, content_type: str) -> ReadsAnswer | None:
         return answers.reader(content_type, ResponsesAnswer())
 
 
-def _place_in_items(request: ChatRequest, items: Span, block: str, form: Form, at: int) -> Sequence[Edit]:
-    if form is Form.USER_SUFFIX:
-        return placing.in_message(request.body, items, at, block, "input_text")
+def _placed(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
+    if at is None:
+        return ()
+    if one.form is Form.USER_SUFFIX:
+        return placing.in_message(request.body, at, one.block, "input_text")
     role = b"developer" if request.developer else b"system"
-    message = b'{"type":"message","role":"' + role + b'","content":' + spans.quoted(block) + b"}"
-    return placing.after_message(request.body, items, at, message)
+    message = b'{"type":"message","role":"' + role + b'","content":' + spans.quoted(one.block) + b"}"
+    return placing.after_message(at, message)
 
 
 def _items(parsed: fields.Fields) -> list[Any]:

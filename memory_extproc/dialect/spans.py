@@ -97,17 +97,26 @@ def effective(of: Sequence[Member], name: str) -> Member | None:
 
 
 def element(body: bytes, array: Span, index: int) -> Span:
-    """The span of element *index* of a list. Walks back from the list's end, where conversations grow."""
+    """The span of element *index* of a list."""
+    return elements(body, array, (index,))[index]
+
+
+def elements(body: bytes, array: Span, indexes: Collection[int]) -> dict[int, Span]:
+    """The spans of a list's elements *indexes*, in one walk back from its end, where conversations grow."""
     section = body[array.start : array.end]
     try:
         raws = _RAWS.decode(section)
     except msgspec.DecodeError:
         raws = _RAWS.decode(without_lone_surrogates(section))
+    found: dict[int, Span] = {}
     at = array.end - 1
-    for raw in reversed(raws[index + 1 :]):
-        at = _back(body, _back(body, at) - len(raw)) - 1
-    end = _back(body, at)
-    return Span(end - len(raws[index]), end)
+    for index in range(len(raws) - 1, min(indexes, default=len(raws)) - 1, -1):
+        end = _back(body, at)
+        start = end - len(raws[index])
+        if index in indexes:
+            found[index] = Span(start, end)
+        at = _back(body, start) - 1
+    return found
 
 
 def append_element(body: bytes, array: Span, new: bytes) -> Edit:

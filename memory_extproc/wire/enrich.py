@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, apply
+from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, apply
 from memory_extproc.dialect.controls import removals
 from memory_extproc.dialect.profiles import choose_form, profile_for, room
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
@@ -231,7 +231,7 @@ class Enricher:
             inject = then.inject or self._options.inject_as
             known = choose_form("auto", profile_for(request.model), request)
             form = known if inject == "auto" else Form(inject)
-            places = admitted.dialect.place(request, block, form)
+            (places,) = admitted.dialect.place(request, [Placing(block, form)])
             if not places:
                 outcome = Outcome.NO_ROOM
             edits += places

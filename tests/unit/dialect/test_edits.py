@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.dialect.base import BodyControls, Dialect, Edit, Form, apply
+from memory_extproc.dialect.base import BodyControls, Dialect, Edit, Form, Placing, apply
 from memory_extproc.dialect.routes import dialect_for
 from tests.unit.dialect.json_texts import BLOCK, OURS, Body, Tree, bodies, tree
 
@@ -27,7 +27,8 @@ def edited(path: str, body: bytes, form: Form = Form.USER_SUFFIX, back: int = 0)
     """The body as it leaves us, block in and our fields out."""
     dialect = speaking(path)
     request = dialect.read(body)
-    return apply(body, [*dialect.place(request, BLOCK, form, back=back), *request.removals])
+    (edits,) = dialect.place(request, [Placing(BLOCK, form, back)])
+    return apply(body, [*edits, *request.removals])
 
 
 def last(pairs: list[tuple[str, Tree]], name: str) -> int:
@@ -70,7 +71,7 @@ def test_any_body_keeps_every_value_and_byte_but_for_the_block_and_our_fields(
     assert request.asked == body.asked
     assert tree(edited(path, body.text, form)) == with_block(body, path, form)
 
-    (edit,) = dialect.place(request, BLOCK, form)
+    ((edit,),) = dialect.place(request, [Placing(BLOCK, form)])
     placed = apply(body.text, [edit])
     assert placed[: edit.start] + placed[edit.start + len(edit.new) :] == body.text
     kept = apply(body.text, request.removals)
@@ -172,7 +173,8 @@ def test_half_a_surrogate_pair_in_a_body_or_block_does_not_stand_in_the_way() ->
     dialect = speaking(CHAT)
     request = dialect.read(body)
     assert request.asked == "Bud🌴get? \ufffd"
-    result = apply(body, dialect.place(request, "block \udc00", Form.SYSTEM_MESSAGE))
+    (edits,) = dialect.place(request, [Placing("block \udc00", Form.SYSTEM_MESSAGE)])
+    result = apply(body, edits)
     assert talk_of(result)[-1]["content"] == "block ?"
     assert result.startswith(body[:-2])
 
@@ -190,3 +192,27 @@ def test_edits_come_in_any_order_and_never_overlap() -> None:
     for edits in ([Edit(0, 2, b""), Edit(1, 3, b"")], [Edit(5, 7, b"")]):
         with pytest.raises(ValueError, match="overlaps"):
             apply(b"abcdef", edits)
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_blocks_go_to_their_messages_all_at_once_as_one_by_one(path: str, form: Form) -> None:
+    field, kind = KINDS[path]
+    talk = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": [{"type": kind, "text": "two"}]},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "three"},
+    ]
+    body = json.dumps({"model": "m", field: talk}, indent=1).encode()
+    dialect = speaking(path)
+    request = dialect.read(body)
+    blocks = [Placing(f"block {back}", form, back) for back in (2, 0, 3, 1)]
+    together = dialect.place(request, blocks)
+    assert [list(edits) for edits in together] == [list(dialect.place(request, [one])[0]) for one in blocks]
+    assert [bool(edits) for edits in together] == [True, True, False, True]
+    said = json.dumps(json.loads(apply(body, [edit for edits in together for edit in edits])))
+    places = ["one", "block 2", "two", "block 1", "three", "block 0"]
+    assert sorted(places, key=said.index) == places

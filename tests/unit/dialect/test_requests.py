@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.dialect import controls
-from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, apply
+from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, Placing, apply
 from memory_extproc.dialect.fields import MAX_DEPTH
 from memory_extproc.dialect.routes import dialect_for
 from memory_extproc.errors import BadBodyError
@@ -301,7 +301,8 @@ def test_json_of_wrong_types_is_read_and_edited_or_refused(value: object, path: 
         request = dialect.read(body)
     except BadBodyError:
         return
-    edits = [*dialect.place(request, "the block", form), *request.removals]
+    (placed,) = dialect.place(request, [Placing("the block", form)])
+    edits = [*placed, *request.removals]
     assert "memory_context" not in json.loads(apply(body, edits))
 
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.dialect.base import ChatRequest, Edit, Form
+from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.chat_completions import ChatCompletions
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
@@ -438,8 +438,8 @@ async def test_the_room_left_in_the_models_window_reaches_recall() -> None:
 class Nowhere(ChatCompletions):
     """A dialect that finds no lawful place for a block."""
 
-    def place(self, request: ChatRequest, block: str, form: Form, *, back: int = 0) -> list[Edit]:
-        return []
+    def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> list[Sequence[Edit]]:
+        return [()] * len(blocks)
 
 
 async def test_a_block_without_a_lawful_place_stays_out() -> None:
