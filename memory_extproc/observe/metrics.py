@@ -42,6 +42,7 @@ class Metrics:
         self.injected_tokens = histogram("injected_tokens", "Estimated tokens of a block.", TOKEN_BUCKETS)
         self.recalls_running = gauge("recalls_running", "Recalls in flight.")
         self.recall_path = counter("recall_path", "Recalls by the path that was taken.", "path")
+        self.reranks = counter("reranks", "Rankings offered to a reranker, by how that ended.", "outcome")
         self.turns = counter("turns", "Completed exchanges by what became of them.", "outcome")
         self.journal_depth = gauge("journal_depth", "Turns in the journal that are not learned yet.")
         self.journal_oldest_seconds = gauge("journal_oldest_seconds", "Age of the oldest of them; 0 if none.")

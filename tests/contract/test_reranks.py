@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.inference.canned import CannedReranker
+from memory_extproc.inference.canned import CannedCompletions, CannedReranker
 from memory_extproc.inference.cross_encoder import CrossEncoderLimits, open_cross_encoder
 from memory_extproc.inference.model_directory import ModelKind, Precision
 from memory_extproc.inference.model_source import parse_source
 from memory_extproc.inference.prepare import prepare
 from memory_extproc.ports import Reranks
+from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 AWKWARD = ["", " ", "\n", "\x00", "\ud800", "a\udfffb", "😀" * 2000, "a" * 1_000_000, "我住在上海", "x " * 100_000]
@@ -26,10 +27,14 @@ def tiny_cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(source, Precision.INT8, root / "models", kind=kind, force=False, say=lambda _: None).directory
 
 
-@pytest.fixture(params=["canned", "cross_encoder"])
+@pytest.fixture(params=["canned", "cross_encoder", "llm"])
 async def reranker(request: pytest.FixtureRequest, tiny_cross_encoder: Path) -> AsyncIterator[Reranks]:
     if request.param == "canned":
         yield CannedReranker()
+        return
+    if request.param == "llm":
+        model = CannedCompletions(lambda _system, _user: '{"order": [2, 1]}')
+        yield LlmReranker(model, LlmRerankLimits())
         return
     async with open_cross_encoder(tiny_cross_encoder, CrossEncoderLimits()) as opened:
         yield opened

@@ -1,0 +1,203 @@
+"""A reranker has a word in the order of the best, when there is time for it, and does no harm when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.inference.canned import CannedReranker
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Reranks
+from memory_extproc.recall.cost import ExpectedCost
+from memory_extproc.recall.rerank import Reranker, RerankLimits, RerankOutcome, dealt_anew, reordered
+
+PLENTY = timedelta(seconds=30)
+TEXTS = ["the weather was fine", "my budget for Hawaii is $10,000", "we went to the beach"]
+SCORES = [3.0, 2.0, 1.0]
+QUERY = "budget for Hawaii"
+
+
+class Watch:
+    """A clock that stands still unless it is moved on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class SlowReranker(CannedReranker):
+    """Takes *takes* seconds on the watch."""
+
+    def __init__(self, watch: Watch, takes: float) -> None:
+        super().__init__()
+        self.watch, self.takes = watch, takes
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        self.watch.seconds += self.takes
+        return await super().rerank(query, texts)
+
+
+class SilentReranker:
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        await asyncio.Event().wait()
+        return ()
+
+
+def a_reranker(
+    reranks: Reranks, limits: RerankLimits | None = None, watch: Watch | None = None
+) -> tuple[Reranker, Metrics]:
+    metrics = Metrics(CollectorRegistry(), "test")
+    return Reranker(reranks, limits or RerankLimits(), metrics=metrics, clock=watch or Watch()), metrics
+
+
+def counted(metrics: Metrics, outcome: RerankOutcome) -> float:
+    return metrics.registry.get_sample_value("memory_extproc_reranks_total", {"outcome": outcome.value}) or 0.0
+
+
+async def test_what_the_reranker_prefers_moves_up_and_is_counted() -> None:
+    reranker, metrics = a_reranker(CannedReranker())
+    assert await reranker.order(QUERY, TEXTS, SCORES, PLENTY) == (1, 0, 2)
+    assert counted(metrics, RerankOutcome.USED) == 1
+    assert metrics.registry.get_sample_value("memory_extproc_recall_seconds_count", {"stage": "rerank"}) == 1
+
+
+async def test_only_the_first_are_shown_and_the_others_keep_their_places() -> None:
+    canned = CannedReranker()
+    reranker, _ = a_reranker(canned, RerankLimits(first=2))
+    assert await reranker.order(QUERY, [TEXTS[0], *TEXTS], [4.0, *SCORES], PLENTY) == (0, 1, 2, 3)
+    assert canned.asked == [(QUERY, (TEXTS[0], TEXTS[0]))]
+
+
+@pytest.mark.parametrize("texts", [[], TEXTS[:1]], ids=["none", "one"])
+async def test_what_has_no_order_is_not_reranked(texts: list[str]) -> None:
+    canned = CannedReranker()
+    reranker, metrics = a_reranker(canned)
+    assert await reranker.order(QUERY, texts, SCORES[: len(texts)], PLENTY) is None
+    assert canned.asked == []
+    assert counted(metrics, RerankOutcome.TOO_FEW) == 1
+
+
+@pytest.mark.parametrize("error", [TryLaterError("busy"), GiveUpError("refused")])
+async def test_a_reranker_that_fails_leaves_the_fused_order(error: Exception) -> None:
+    canned = CannedReranker()
+    canned.failing = error
+    reranker, metrics = a_reranker(canned)
+    assert await reranker.order(QUERY, TEXTS, SCORES, PLENTY) is None
+    assert counted(metrics, RerankOutcome.FAILED) == 1
+
+
+async def test_a_reranker_that_is_late_leaves_the_fused_order() -> None:
+    reranker, metrics = a_reranker(SilentReranker())
+    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=20)) is None
+    assert counted(metrics, RerankOutcome.LATE) == 1
+
+
+async def test_a_recall_that_is_cancelled_is_not_taken_for_a_late_reranker() -> None:
+    reranker, metrics = a_reranker(SilentReranker())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    assert counted(metrics, RerankOutcome.LATE) == 0
+
+
+@pytest.mark.parametrize("left", [timedelta(), timedelta(seconds=-1), timedelta(milliseconds=5)])
+async def test_without_time_it_is_not_tried(left: timedelta) -> None:
+    canned = CannedReranker()
+    reranker, metrics = a_reranker(canned)
+    assert await reranker.order(QUERY, TEXTS, SCORES, left) is None
+    assert canned.asked == []
+    assert counted(metrics, RerankOutcome.NO_TIME) == 1
+
+
+async def test_what_took_long_before_is_not_tried_when_less_time_is_left() -> None:
+    watch = Watch()
+    slow = SlowReranker(watch, takes=0.2)
+    reranker, metrics = a_reranker(slow, watch=watch)
+    await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=100)) is None
+    assert len(slow.asked) == 1
+    assert counted(metrics, RerankOutcome.NO_TIME) == 1
+    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(seconds=1)) is not None
+
+
+async def test_what_was_slow_once_is_tried_again_after_a_while() -> None:
+    watch = Watch()
+    slow = SlowReranker(watch, takes=5.0)
+    reranker, _ = a_reranker(slow, watch=watch)
+    await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    slow.takes = 0.01
+    orders = [await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=100)) for _ in range(250)]
+    assert orders[0] is None
+    assert orders[-1] == (1, 0, 2)
+
+
+async def test_a_failure_says_nothing_of_how_long_a_success_takes() -> None:
+    watch = Watch()
+    slow = SlowReranker(watch, takes=0.2)
+    reranker, metrics = a_reranker(slow, watch=watch)
+    await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    slow.failing, slow.takes = TryLaterError("refused"), 0.0
+    for _ in range(50):
+        await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=100)) is None
+    assert counted(metrics, RerankOutcome.NO_TIME) == 1
+
+
+# --- the blend --------------------------------------------------------------------------------------
+scores = st.lists(st.floats(-10, 10), max_size=30).map(lambda found: sorted(found, reverse=True))
+
+
+@given(scores, st.data(), st.floats(0, 1))
+def test_every_candidate_keeps_exactly_one_place(found: list[float], data: st.DataObject, weight: float) -> None:
+    first = data.draw(st.integers(0, len(found)))
+    opinion = data.draw(st.lists(st.floats(0, 1), min_size=first, max_size=first))
+    order = reordered(found, opinion, weight)
+    assert sorted(order) == list(range(len(found)))
+    assert list(order[first:]) == list(range(first, len(found)))
+
+
+@given(scores)
+def test_a_reranker_without_weight_or_without_an_opinion_changes_nothing(found: list[float]) -> None:
+    backwards = [at / max(1, len(found)) for at in range(len(found))]
+    assert list(reordered(found, backwards, 0.0)) == list(range(len(found)))
+    assert list(reordered(found, [0.5] * len(found), 0.6)) == list(range(len(found)))
+
+
+def test_with_all_the_weight_the_reranker_alone_decides() -> None:
+    assert reordered([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
+
+
+def test_a_clear_favourite_of_the_fusion_stays_above_a_faint_preference() -> None:
+    assert reordered([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
+
+
+@given(st.lists(st.floats(0, 1), max_size=20), st.floats(0, 1))
+def test_as_many_as_before_stand_above_any_threshold(relevances: list[float], threshold: float) -> None:
+    dealt = dealt_anew(relevances)
+    assert sum(one >= threshold for one in dealt) == sum(one >= threshold for one in relevances)
+    assert list(dealt) == sorted(dealt, reverse=True)
+
+
+# --- the estimate -----------------------------------------------------------------------------------
+def test_nothing_is_expected_of_what_was_never_tried() -> None:
+    cost = ExpectedCost()
+    cost.kept_away()
+    assert cost.seconds == 0.0
+
+
+def test_a_steady_cost_is_expected_closely_and_an_unsteady_one_with_room() -> None:
+    steady, unsteady = ExpectedCost(), ExpectedCost()
+    for at in range(100):
+        steady.took(0.1)
+        unsteady.took(0.05 if at % 2 else 0.15)
+    assert steady.seconds == pytest.approx(0.1, rel=0.01)
+    assert unsteady.seconds > 0.2
