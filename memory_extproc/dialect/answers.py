@@ -36,6 +36,8 @@ class Account:
     called_tools: bool = False
     truncated: bool = False
     response_id: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
     def add(self, text: object, at: tuple[int, int] = (0, 0)) -> None:
         if isinstance(text, str) and text:
@@ -85,6 +87,8 @@ def _answer(account: Account) -> Answer:
         called_tools=account.called_tools,
         response_id=account.response_id,
         truncated=account.truncated,
+        prompt_tokens=account.prompt_tokens,
+        cached_tokens=account.cached_tokens,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from memory_extproc.dialect import usage
 from memory_extproc.dialect.answers import Account
 from memory_extproc.dialect.fields import Fields
 
@@ -13,6 +14,7 @@ class AnthropicAnswer:
 
     def document(self, account: Account, document: Fields) -> None:
         _identify(account, document)
+        usage.note_parted(account, document.get("usage"))
         content = document.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
             _begin(account, block, index)
@@ -22,7 +24,7 @@ class AnthropicAnswer:
     def event(self, account: Account, name: str, document: Fields) -> None:
         match document.get("type") or name:
             case "message_start":
-                _identify(account, document.get("message"))
+                _begin_message(account, document.get("message"))
             case "content_block_start":
                 _begin(account, document.get("content_block"), _index(document))
             case "content_block_delta":
@@ -32,8 +34,14 @@ class AnthropicAnswer:
             case "message_delta":
                 delta = document.get("delta")
                 _stop(account, delta.get("stop_reason") if isinstance(delta, dict) else None)
+                usage.note_parted(account, document.get("usage"))
             case "message_stop":
                 account.ended = account.complete = True
+
+
+def _begin_message(account: Account, message: Any) -> None:
+    _identify(account, message)
+    usage.note_parted(account, message.get("usage") if isinstance(message, dict) else None)
 
 
 def _identify(account: Account, message: Any) -> None:

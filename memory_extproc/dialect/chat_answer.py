@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from memory_extproc.dialect import usage
 from memory_extproc.dialect.answers import Account
 from memory_extproc.dialect.fields import Fields
 
@@ -36,6 +37,7 @@ class ChatAnswer:
 
 
 def _identify(account: Account, document: Fields) -> None:
+    usage.note(account, document.get("usage"))  # of a stream in its last chunk, which has no choices
     identifier = document.get("id")
     if isinstance(identifier, str) and identifier:
         account.response_id = account.response_id or identifier

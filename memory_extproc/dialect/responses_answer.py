@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from memory_extproc.dialect import usage
 from memory_extproc.dialect.answers import Account
 from memory_extproc.dialect.fields import Fields
 
@@ -52,6 +53,7 @@ def _conclude(account: Account, response: Any) -> None:
     if not isinstance(response, dict):
         return
     _identify(account, response)
+    usage.note(account, response.get("usage"))
     output = response.get("output")
     streamed = bool(account.parts)
     for index, item in enumerate(output if isinstance(output, list) else ()):

@@ -19,12 +19,12 @@ TYPES = {".sse": "text/event-stream; charset=utf-8", ".json": "application/json"
 
 EXPECTED = {
     "chat_openai.sse": Answer(
-        text='Aloha 🌺 – "ten" thousand\n$ 🌴.', complete=True, response_id="chatcmpl-B9MBs8"
+        text='Aloha 🌺 – "ten" thousand\n$ 🌴.', complete=True, response_id="chatcmpl-B9MBs8", prompt_tokens=19
     ),
     "chat_azure.sse": Answer(text="Once upon", complete=True, refused=True, response_id="chatcmpl-AZ1"),
     "chat_tool_calls.sse": Answer(complete=True, called_tools=True, response_id="chatcmpl-T1"),
     "chat_openrouter_error.sse": Answer(text="The first half", failed=True, response_id="gen-1"),
-    "chat_without_done.sse": Answer(text="It is $10,000.", complete=True, response_id="r1"),
+    "chat_without_done.sse": Answer(text="It is $10,000.", complete=True, response_id="r1", cached_tokens=64),
     "chat_gemini_like.sse": Answer(text="yes indeed", complete=True, response_id="g1"),
     "chat_parts_cr.sse": Answer(text="Bonjour", complete=True, truncated=True, response_id="m1"),
     "chat_cut_off.sse": Answer(text="The answer is", response_id="c1"),
@@ -32,7 +32,11 @@ EXPECTED = {
     "chat_garbled.sse": Answer(text="one ", response_id="x"),
     "chat_refusal.sse": Answer(complete=True, refused=True, response_id="f1"),
     "chat_openai.json": Answer(
-        text='Your budget is "$10,000" {really} \\', complete=True, response_id="chatcmpl-123"
+        text='Your budget is "$10,000" {really} \\',
+        complete=True,
+        response_id="chatcmpl-123",
+        prompt_tokens=1309,
+        cached_tokens=1280,
     ),
     "chat_think.json": Answer(text="Final words", complete=True, truncated=True, response_id="t"),
     "chat_tool_calls.json": Answer(complete=True, called_tools=True, response_id="t"),
@@ -44,7 +48,9 @@ EXPECTED = {
     "chat_vllm_error.json": Answer(failed=True),
     "chat_function_call.json": Answer(complete=True, called_tools=True, response_id="t"),
     "chat_whole_message.sse": Answer(text="All at once", complete=True, refused=True, response_id="t"),
-    "responses_openai.sse": Answer(text="Hi there 🌺", complete=True, response_id="resp_67c9"),
+    "responses_openai.sse": Answer(
+        text="Hi there 🌺", complete=True, response_id="resp_67c9", prompt_tokens=1400, cached_tokens=1152
+    ),
     "responses_incomplete.sse": Answer(text="As much as", complete=True, truncated=True, response_id="resp_2"),
     "responses_failed.sse": Answer(failed=True, response_id="resp_3"),
     "responses_error.sse": Answer(failed=True),
@@ -55,7 +61,9 @@ EXPECTED = {
     "responses_cancelled.json": Answer(failed=True, response_id="resp_10"),
     "responses_queued.json": Answer(response_id="resp_7"),
     "responses_filtered.json": Answer(complete=True, refused=True, response_id="resp_8"),
-    "messages_claude.sse": Answer(text="Okay, 東京 it is", complete=True, response_id="msg_01X"),
+    "messages_claude.sse": Answer(
+        text="Okay, 東京 it is", complete=True, response_id="msg_01X", prompt_tokens=2125, cached_tokens=2000
+    ),
     "messages_tool.sse": Answer(text="Checking.", complete=True, called_tools=True, response_id="msg_02"),
     "messages_overloaded.sse": Answer(failed=True, response_id="msg_03"),
     "messages_claude.json": Answer(text="The sky is blue.", complete=True, truncated=True, response_id="msg_04"),
