@@ -1,0 +1,126 @@
+"""Two sidecars, each behind an Envoy of its own, on one Milvus and one Redis; and a Redis that goes away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.fixtures.envoy import Envoy, until
+from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
+from tests.fixtures.redis import RedisServer
+
+pytestmark = [pytest.mark.envoy, pytest.mark.redis]
+
+Replicas = tuple[FaultStand, FaultStand]
+
+
+@pytest.fixture
+async def redis_link(redis_server: RedisServer) -> AsyncIterator[Link]:
+    async with Link(redis_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+async def replicas(
+    faulty: FaultStand, link: Link, redis_link: Link, envoy_binary: Path, int8_model_dir: Path, tmp_path: Path
+) -> AsyncIterator[Replicas]:
+    """Not started yet."""
+    name = f"replicas_{uuid4().hex}"
+    scratch = tmp_path / "second"
+    scratch.mkdir()
+    async with FaultStand(Envoy(envoy_binary, scratch), scratch, int8_model_dir.parent, faulty.logs) as second:
+        for one in (faulty, second):
+            one.change(
+                memory={"milvus": {"address": f"127.0.0.1:{link.port}", "collection": name}},
+                coordination={"url": f"redis://127.0.0.1:{redis_link.port}/0", "prefix": name, "timeout": "200ms"},
+            )
+        yield faulty, second
+
+
+async def test_what_one_sidecar_learns_the_other_knows(replicas: Replicas) -> None:
+    first, second = replicas
+    await first.start()
+    await second.start()
+    # The second holds the caller's memories already, of which there are none.
+    assert (await second.say(ASKED)).memory == "empty"
+    await first.say(BUDGET)
+    await until(lambda: first.kept == 1, "it is stored")
+    answer = await second.say(ASKED)
+    assert answer.memory.startswith("used")
+    assert "$10,000" in second.shown
+
+
+async def test_a_fact_replaced_by_one_sidecar_is_not_recalled_by_the_other(replicas: Replicas) -> None:
+    first, second = replicas
+    await first.start()
+    await second.start()
+    await first.say(BUDGET, x_memory_session="end")
+    await until(lambda: first.sample("reconcile_total", decision="added") == 1, "the fact is stored", seconds=10)
+    assert (await second.say(ASKED)).memory.startswith("used")
+    await first.say("My budget for the Hawaii trip is now $15,000.", x_memory_session="end")
+    await until(lambda: first.sample("reconcile_total", decision="replaced") == 1, "it is replaced", seconds=10)
+    for sidecar in (second, first):
+        known = [one for one in await sidecar.memories() if one.startswith("User's budget")]
+        assert len(known) == 1
+        assert "15,000" in known[0]
+    # And the other way round, though the first holds the caller's memories.
+    await second.say("My budget for the Hawaii trip is now $20,000.", x_memory_session="end")
+    await until(lambda: second.sample("reconcile_total", decision="replaced") == 1, "replaced again", seconds=10)
+    known = [one for one in await first.memories() if one.startswith("User's budget")]
+    assert len(known) == 1
+    assert "20,000" in known[0]
+
+
+async def test_a_conversation_that_moves_between_sidecars_is_learned_once(replicas: Replicas) -> None:
+    first, second = replicas
+    await first.start()
+    await second.start()
+    messages = [{"role": "user", "content": BUDGET}]
+    await first.chat({"model": "demo", "messages": messages}, user="carol")
+    # The client tries again, and its request comes to the other sidecar.
+    await second.chat({"model": "demo", "messages": messages}, user="carol")
+    await until(lambda: first.kept + second.kept >= 1, "it is learned")
+    await until(lambda: first.turns("journalled") + second.turns("journalled") == 2, "both have seen it")
+    await until(lambda: first.kept + second.kept == 2, "both have learned it")
+    assert (await first.memories("carol")).count(BUDGET) == 1
+
+
+@pytest.mark.parametrize("how", ["stalled", "cut"])
+async def test_a_redis_that_goes_away_fails_no_request_and_loses_no_turn(
+    replicas: Replicas, redis_link: Link, how: str
+) -> None:
+    faulty, _ = replicas
+    await faulty.start()
+    await faulty.say("My sister lives in Hawaii since March.")
+    await until(lambda: faulty.kept == 1, "it is stored")
+    if how == "cut":
+        await redis_link.cut()
+    else:
+        redis_link.stall()
+    assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
+    assert (await faulty.say(BUDGET)).status == 200
+    assert faulty.shown.startswith(BUDGET)
+    assert await faulty.http("/readyz") == (200, "ready\n")
+    await until(lambda: faulty.logs.said("session.unplaced"), "it is logged")
+    await redis_link.mend()
+    await until(lambda: faulty.kept == 2, "what was said meanwhile is stored", seconds=15)
+    await faulty.say(ASKED)
+    assert "$10,000" in faulty.shown
+    assert faulty.turns("journal_failed") == 0
+
+
+async def test_a_sidecar_starts_without_redis_and_learns_when_it_comes(
+    replicas: Replicas, redis_link: Link
+) -> None:
+    faulty, _ = replicas
+    await redis_link.cut()
+    await faulty.start()
+    assert faulty.logs.said("coordination.not_open")
+    assert (await faulty.say(BUDGET)).status == 200
+    assert faulty.shown == BUDGET
+    await redis_link.mend()
+    await until(lambda: faulty.kept == 1, "what was said is stored", seconds=15)
+    assert (await faulty.say(ASKED)).memory.startswith("used")
