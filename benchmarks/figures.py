@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,7 +26,7 @@ class Spread(msgspec.Struct, frozen=True):
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of *values* that is not exceeded by *share* percent of them."""
     ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * share // 100).__int__() - 1)]
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 def median(values: Sequence[float]) -> float:
