@@ -36,6 +36,7 @@ from memory_extproc.learn.extractors import Fallback, Measured
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.learner import Learner, LearnLimits
 from memory_extproc.learn.llm_extractor import LlmExtractor
+from memory_extproc.learn.pieces import PIECE_TOKENS, PieceLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
@@ -94,13 +95,14 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
     for notice in settings.notices():
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
-        data = _data_directory(settings, stack)
+        data = hold_data_directory(settings, stack)
         embedder = await open_embedder(settings, metrics, stack)
         coordination = await _coordination(settings, data, now, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
-        limits = PartitionLimits(bytes=settings.recall.partition_bytes)
-        partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=now))
+        partitions = await stack.enter_async_context(
+            Partitions(store, coordination, partition_limits(settings), metrics, now=now)
+        )
         journal = await stack.enter_async_context(
             SqliteJournal(
                 data / "journal.db",
@@ -123,7 +125,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 reconciler=Reconciler(partitions, embedder, metrics),
                 now=now,
                 chance=random.random,
-                judged=partial(judge, content_bytes=settings.limits.content_bytes),
+                judged=partial(judge, limits=piece_limits(settings, embedder)),
             )
         )
         recaller = make_recaller(settings, partitions, embedder, metrics, stack, now=now, learns=learner)
@@ -179,7 +181,7 @@ def _registry() -> CollectorRegistry:
     return registry
 
 
-def _data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
+def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
     """The data directory, made readable by its owner alone and held by this process alone."""
     directory = Path(settings.data_dir).absolute()
     try:
@@ -301,6 +303,23 @@ def make_recaller(
         learns=learns,
         rewriter=_rewriter(settings, metrics, stack),
     )
+
+
+def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
+    """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
+    the default model, because what is injected should be to the point."""
+    tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
+    return PieceLimits(tokens=tokens, bytes=settings.limits.content_bytes)
+
+
+def partition_limits(settings: Settings) -> PartitionLimits:
+    """Milvus Lite works in this process and takes the interpreter from the streams: while a partition is filled
+    from it, chunks of answers wait. So it is read in small pages, for one owner at a time; a server, where every
+    page is a journey, in large ones."""
+    held = settings.recall.partition_bytes
+    if settings.memory.milvus.address:
+        return PartitionLimits(bytes=held)
+    return PartitionLimits(bytes=held, page=32, fills=1)
 
 
 def _about_caller(settings: Settings) -> AboutCaller:

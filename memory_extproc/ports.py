@@ -42,6 +42,10 @@ class Embeds(Protocol):
     @property
     def dimension(self) -> int: ...
 
+    @property
+    def max_tokens(self) -> int:
+        """The model's window, special tokens included: what a text has beyond it does not count."""
+
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """One unit-length row per text, in order; (0, dimension) for no texts. For background work."""
 

@@ -99,6 +99,10 @@ class BatchingEmbedder:
     def dimension(self) -> int:
         return self._model.dimension
 
+    @property
+    def max_tokens(self) -> int:
+        return self._model.max_seq_length
+
     async def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)

@@ -32,6 +32,10 @@ class CannedEmbedder:
     def dimension(self) -> int:
         return self._dimension
 
+    @property
+    def max_tokens(self) -> int:
+        return 256
+
     async def embed(self, texts: Sequence[str]) -> Matrix:
         if self.failing:
             raise self.failing

@@ -23,6 +23,7 @@ class RemoteEmbedderLimits:
     batch: int = 64  # texts in one request
     # What one text may be: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
     longest_text: int = 8192  # characters
+    max_tokens: int = 512  # of the model's window, which no endpoint tells: few have less
     cached_queries: int = 4096
 
 
@@ -51,6 +52,10 @@ class OpenAIEmbedder:
     @property
     def dimension(self) -> int:
         return self._limits.dimension
+
+    @property
+    def max_tokens(self) -> int:
+        return self._limits.max_tokens
 
     async def close(self) -> None:
         await self._endpoint.close()

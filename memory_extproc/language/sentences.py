@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from memory_extproc.language.words import PHRASES
 
@@ -19,13 +20,21 @@ def sentences(text: str) -> list[str]:
     sentences too. Linear in *text*; every word of it is in exactly one of them."""
     found: list[str] = []
     start = 0
+    for end in sentence_ends(text):
+        _append(found, text[start:end])
+        start = end
+    _append(found, text[start:])
+    return found
+
+
+def sentence_ends(text: str) -> Iterator[int]:
+    """Where the sentences and lines of *text* end, in order: behind their end marks, before what follows."""
+    start = 0
     for ending in _ENDING.finditer(text):
         if ending[0][0] == "." and _continues(text, start, ending):
             continue
-        _append(found, text[start : ending.end()])
+        yield ending.end()
         start = ending.end()
-    _append(found, text[start:])
-    return found
 
 
 def _continues(text: str, start: int, ending: re.Match[str]) -> bool:

@@ -19,7 +19,7 @@ from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
-from memory_extproc.learn.remember import Judged, judge, message_id
+from memory_extproc.learn.remember import Judged, ids_of, judge
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
@@ -28,6 +28,7 @@ from memory_extproc.ports import Chance, Coordination, Embeds, Journal, JournalE
 
 log = logger(__name__)
 _PAGE = 500  # entries read at once when the journal is taken up again
+_AT_ONCE = 20_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 _GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
 
 
@@ -46,7 +47,8 @@ class LearnLimits:
     idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
     remembering: int = 8  # owners whose messages are stored at a time
     extracting: int = 4  # owners from whose turns facts are extracted at a time
-    together: int = 32  # turns of one owner stored in one call
+    together: int = 32  # turns of one owner remembered together
+    rows: int = 256  # memories handed to the store in one call: a turn can have more than a hundred
     overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
     attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
     backoff: Backoff = field(default_factory=Backoff)
@@ -267,27 +269,45 @@ class Learner:
             epoch = await self._coordination.epoch(owner)
             entries = await self._journal.get(turn_ids)
             fresh = [entry for entry in entries if not entry.stored]
-            judged = [(entry, self._judge(entry.turn, self._now())) for entry in fresh]
-            rows = await self._embedded([one for _, both in judged for one in both])
+            judged = await self._judged(fresh)
+            rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it])
             await self._still_in(epoch, owner)
-            if rows:
-                shown = asyncio.get_running_loop().call_later(
-                    self._limits.visible.total_seconds(), self._settle, owner, turn_ids
-                )
-                try:
-                    await self._keeps.put(owner, rows)
-                finally:
-                    shown.cancel()
-            if unsaid := [memory_id for entry, both in judged for memory_id in _unsaid(entry, both)]:
+            await self._put(owner, rows, turn_ids)
+            if unsaid := [memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)]:
                 await self._keeps.delete(owner, unsaid)
             await self._journal.mark_stored(fresh)
         finally:
             self._settle(owner, turn_ids)
-        for _, both in judged:
-            for one in both:
+        for _, all_of_it in judged:
+            for one in all_of_it:
                 self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
         await self._hand_on(entries)
         self._remembered(owner, turn_ids)
+
+    async def _judged(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
+        now = self._now()
+
+        def judged() -> list[tuple[JournalEntry, Sequence[Judged]]]:
+            return [(entry, self._judge(entry.turn, now)) for entry in entries]
+
+        if sum(len(entry.turn.asked) + len(entry.turn.answered) for entry in entries) > _AT_ONCE:
+            return await asyncio.to_thread(judged)
+        return judged()
+
+    async def _put(self, owner: Owner, rows: Sequence[Embedded], turn_ids: Sequence[str]) -> None:
+        """In calls of a bounded size. Who waits for these turns is told once the partition shows the last."""
+        most = self._limits.rows
+        for start in range(0, len(rows), most):
+            shown = None
+            if start + most >= len(rows):
+                shown = asyncio.get_running_loop().call_later(
+                    self._limits.visible.total_seconds(), self._settle, owner, turn_ids
+                )
+            try:
+                await self._keeps.put(owner, rows[start : start + most])
+            finally:
+                if shown is not None:
+                    shown.cancel()
 
     async def _embedded(self, judged: Sequence[Judged]) -> list[Embedded]:
         memories = [one.memory for one in judged if one.memory is not None]
@@ -396,8 +416,8 @@ class Learner:
 
 
 def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
-    """Ids of messages that an earlier answer of this turn left and that this one does not renew."""
+    """Ids of messages and pieces that an earlier answer of this turn left and that this one does not renew."""
     if not entry.replaced:
         return []
     kept = {one.memory.id for one in judged if one.memory is not None}
-    return [memory_id for memory_id in (message_id(entry.turn, n) for n in (0, 1)) if memory_id not in kept]
+    return [memory_id for memory_id in ids_of(entry.turn) if memory_id not in kept]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from memory_extproc.language.answers import acknowledgement, echoes, refusal
 from memory_extproc.language.greetings import polite
 from memory_extproc.language.questions import only_asks
+from memory_extproc.learn.pieces import PieceLimits, pieces
 from memory_extproc.model import Memory, MemoryType, Origin, Role, Source, Turn, digest
 
-CONTENT_BYTES = 8192  # of UTF-8: the length of the store's content field
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
 _KIND = "memory"  # first part of every id, so that a fact's id is never a message's
+_USUAL = PieceLimits()
+_MOST_PIECES = 64  # of a message that any version of ours may have left behind
+_MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
 
 class Decision(StrEnum):
-    """What became of a message: also the label of remembered_total, so a value is never renamed."""
+    """What became of a message or a piece of one: also the label of remembered_total, so never renamed."""
 
     KEPT = "kept"
     QUESTION = "question"  # kept as the context of what answers it, never recalled itself
@@ -25,29 +30,31 @@ class Decision(StrEnum):
     POLITE = "polite"  # a greeting, thanks, goodbye or acknowledgement
     REFUSAL = "refusal"
     ECHO = "echo"  # says nothing beyond what we injected or the caller had just said
+    SURPLUS = "surplus"  # the rest of a message longer than all the pieces it may have
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One message of a turn; *memory* is there for KEPT and QUESTION alone."""
+    """A message of a turn, or a piece of one; *memory* is there for KEPT and QUESTION alone."""
 
     role: Role
     decision: Decision
     memory: Memory | None
 
 
-def judge(turn: Turn, now: datetime, content_bytes: int = CONTENT_BYTES) -> tuple[Judged, Judged]:
-    """The caller's message and the answer, in this order. The same turn gives the same ids, so that
-    remembering it once more changes nothing. *now* is when it is written; times lose their fractions."""
+def judge(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> tuple[Judged, ...]:
+    """The caller's message and the answer, in this order, long ones in pieces. The same turn gives the same
+    ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
+    fractions."""
     return (
-        _judged(turn, 0, Role.USER, _of_caller(turn), now, content_bytes),
-        _judged(turn, 1, Role.ASSISTANT, _of_answer(turn), now, content_bytes),
+        *_judged(turn, 0, _of_caller(turn), now, limits),
+        *_judged(turn, 1, _of_answer(turn), now, limits),
     )
 
 
-def memories_of(turn: Turn, now: datetime, content_bytes: int = CONTENT_BYTES) -> list[Memory]:
-    """The episodic memories of *turn*: none, one or two, the caller's first."""
-    return [judged.memory for judged in judge(turn, now, content_bytes) if judged.memory is not None]
+def memories_of(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> list[Memory]:
+    """The episodic memories of *turn*, the caller's first; none at all is possible."""
+    return [judged.memory for judged in judge(turn, now, limits) if judged.memory is not None]
 
 
 def _of_caller(turn: Turn) -> Decision:
@@ -82,32 +89,53 @@ def _at_a_glance(text: str) -> Decision | None:
     return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
 
 
-def _judged(turn: Turn, ordinal: int, role: Role, decision: Decision, now: datetime, content_bytes: int) -> Judged:
+def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: PieceLimits) -> Iterator[Judged]:
+    role = _MESSAGES[ordinal]
     if decision not in {Decision.KEPT, Decision.QUESTION}:
-        return Judged(role, decision, None)
+        yield Judged(role, decision, None)
+        return
+    found = pieces(turn.asked if role is Role.USER else turn.answered, limits)
+    for number, text in enumerate(found.texts):
+        # What stands alone needs no number; a piece does, for all of a message share its place in the session.
+        numbered = {"piece": number} if len(found.texts) > 1 else {}
+        memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, numbered)
+        if decision is Decision.QUESTION:
+            memory = replace(memory, source=Source.QUESTION)
+        yield Judged(role, decision, memory)
+    if not found.whole:
+        yield Judged(role, Decision.SURPLUS, None)
+
+
+def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, numbered: dict[str, Any]) -> Memory:
     said = turn.at.replace(microsecond=0)
-    memory = Memory(
-        id=message_id(turn, ordinal),
+    return Memory(
+        id=message_id(turn, ordinal, number),
         owner=turn.owner,
         type=MemoryType.EPISODIC,
-        content=cut(turn.asked if role is Role.USER else turn.answered, content_bytes),
-        source=Source.QUESTION if decision is Decision.QUESTION else Source.VERBATIM,
+        content=content,
+        source=Source.VERBATIM,
         created_at=said,
         updated_at=max(said, now.replace(microsecond=0)),
         valid_from=said,
         project=turn.project,
         session=turn.session,
         seq=turn.seq + ordinal,
-        role=role,
+        role=_MESSAGES[ordinal],
         origin=provenance(turn.origin),
-        metadata={"turn": turn.id},
+        metadata={"turn": turn.id, **numbered},
     )
-    return Judged(role, decision, memory)
 
 
-def message_id(turn: Turn, ordinal: int) -> str:
-    """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer)."""
-    return digest(_KIND, turn.owner.key, turn.id, str(ordinal))
+def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
+    """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer), or of one of
+    its pieces. The first piece has the id of a message in one, so that the one takes the other's place."""
+    place = str(ordinal) if number == 0 else f"{ordinal}.{number}"
+    return digest(_KIND, turn.owner.key, turn.id, place)
+
+
+def ids_of(turn: Turn) -> list[str]:
+    """Every id that memories of *turn* may have, whatever its answer was."""
+    return [message_id(turn, ordinal, number) for ordinal in (0, 1) for number in range(_MOST_PIECES)]
 
 
 def cut(text: str, most_bytes: int) -> str:

@@ -14,7 +14,8 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal_transient import TransientJournal
-from memory_extproc.model import Caller, Matrix, Message, Owner, Role, Source, Stored, Turn
+from memory_extproc.model import Caller, Embedded, Matrix, Message, Owner, Role, Scope, Source, Stored, Turn
+from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
@@ -68,6 +69,66 @@ async def test_a_regenerated_answer_takes_the_place_of_the_first() -> None:
         assert await world.stored() == [BUDGET, "Hotels in Maui cost about $300."]
         await learner.accept(world.exchange(BUDGET, "I'm sorry, but I can't help with that."))
     assert await world.stored() == [BUDGET], "a refusal leaves nothing, nor what stood in its place before"
+
+
+class CountsPuts:
+    """The owner's partition, with the sizes of what was put into it."""
+
+    def __init__(self, keeps: Partitions) -> None:
+        self._keeps = keeps
+        self.sizes: list[int] = []
+        self.nearest, self.get, self.delete = keeps.nearest, keeps.get, keeps.delete
+        self.supersede, self.confirm = keeps.supersede, keeps.confirm
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        self.sizes.append(len(rows))
+        await self._keeps.put(owner, rows)
+
+
+def days(count: int) -> str:
+    return "\n\n".join(
+        f"Day {day}: we walk from village {day} to the next and sleep there." for day in range(count)
+    )
+
+
+async def test_every_part_of_a_long_answer_is_found_by_itself() -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET, days(60)))
+        await learner.settled(Caller(ANN))
+        vector = await world.embedder.embed_query("Day 57: village 57")
+        best = (await world.partitions.nearest(ANN, vector, 1, Scope())).found[0].memory
+    assert "Day 57" in best.content
+    assert "Day 3:" not in best.content
+
+
+@pytest.mark.parametrize(
+    "second",
+    [days(12), "Then Maui in May is within reach.", "Sorry, I can't help with that.", ""],
+    ids=["shorter", "short", "refusal", "nothing"],
+)
+async def test_a_regenerated_answer_leaves_no_piece_of_the_first(second: str) -> None:
+    world = Surroundings()
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET, days(60)))
+        await learner.settled(Caller(ANN))
+        await learner.accept(world.exchange(BUDGET, second))
+    rows = await world.rows()
+    assert rows[0].content == BUDGET
+    pieces = sorted(rows[1:], key=lambda row: row.metadata.get("piece", 0))
+    kept = "" if second.startswith("Sorry") else second
+    assert "\n\n".join(piece.content for piece in pieces) == kept
+
+
+async def test_the_pieces_of_a_long_turn_reach_the_store_in_calls_of_a_bounded_size() -> None:
+    world = Surroundings(limits=replace(LIMITS, rows=2))
+    world.keeps = counted = CountsPuts(world.partitions)
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(f"Note for Crete: {days(90)}"))
+        await learner.settled(Caller(ANN))
+        searched = await world.partitions.nearest(ANN, await world.embedder.embed_query("Crete"), 100, Scope())
+        assert len(searched.found) == sum(counted.sizes) > 4, "who waited finds the last of them too"
+    assert max(counted.sizes) == 2
 
 
 async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_all_the_same() -> None:

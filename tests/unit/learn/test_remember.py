@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.remember import Decision, cut, judge, memories_of, provenance
+from memory_extproc.learn.pieces import PieceLimits
+from memory_extproc.learn.remember import Decision, cut, ids_of, judge, memories_of, provenance
 from memory_extproc.model import MemoryType, Origin, Role, Source
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later
 
@@ -98,9 +99,44 @@ def test_a_cut_text_fits_and_holds_no_half_character(text: str, most: int) -> No
     assert text.encode("utf-8", "replace").decode().startswith(kept)
 
 
-def test_a_long_message_is_kept_up_to_the_length_of_the_field() -> None:
-    asked, _ = memories_of(a_turn("I keep bees. " * 10_000, "Bees make honey."), MONDAY)
-    assert len(asked.content.encode()) == 8192
+LONG_ANSWER = "\n\n".join(
+    f"Day {day}: we walk from village {day} to the next and sleep there." for day in range(40)
+)
+
+
+def test_a_long_message_is_remembered_in_pieces_that_share_its_place() -> None:
+    asked, *pieces = memories_of(a_turn("I plan my walk through Crete.", LONG_ANSWER, seq=4), MONDAY)
+    assert asked.metadata == {"turn": asked.metadata["turn"]}
+    assert len(pieces) > 2
+    assert "\n\n".join(piece.content for piece in pieces) == LONG_ANSWER
+    assert {(piece.seq, piece.session, piece.role) for piece in pieces} == {(5, "session-1", Role.ASSISTANT)}
+    assert [piece.metadata["piece"] for piece in pieces] == list(range(len(pieces)))
+    assert len({piece.id for piece in pieces}) == len(pieces)
+
+
+def test_the_pieces_of_a_long_question_are_context_and_never_recalled() -> None:
+    found = memories_of(a_turn("What is Maui, and where is it? " * 60, ""), MONDAY)
+    assert len(found) > 1
+    assert {memory.source for memory in found} == {Source.QUESTION}
+
+
+def test_what_no_piece_holds_any_more_is_counted() -> None:
+    judged = judge(a_turn("I keep bees. " * 10_000, "Bees make honey."), MONDAY)
+    decisions = [one.decision for one in judged if one.role is Role.USER]
+    assert decisions == [Decision.KEPT] * 64 + [Decision.SURPLUS]
+
+
+def test_every_id_a_turn_may_leave_behind_is_known_whatever_was_answered() -> None:
+    turn = a_turn("I keep bees. " * 10_000, "Bees make honey. " * 10_000)
+    memories = memories_of(turn, MONDAY)
+    assert len(memories) == 128
+    assert {memory.id for memory in memories} == set(ids_of(replace(turn, answered="")))
+
+
+def test_no_memory_is_longer_than_the_stores_field() -> None:
+    limits = PieceLimits(tokens=10_000, bytes=100)
+    for memory in memories_of(a_turn("蜜蜂" * 500, "🐝" * 500), MONDAY, limits):
+        assert len(memory.content.encode()) <= 100
 
 
 def test_an_origin_without_names_is_empty() -> None:
@@ -108,6 +144,8 @@ def test_an_origin_without_names_is_empty() -> None:
 
 
 def test_a_message_too_long_to_be_judged_is_kept() -> None:
-    assert [one.decision for one in judge(a_turn("why? " * 1000, "sorry, no. " * 1000), MONDAY)] == [
-        Decision.KEPT
-    ] * 2
+    judged = judge(a_turn("why? " * 1000, "sorry, no. " * 1000), MONDAY)
+    assert {(one.role, one.decision) for one in judged} == {
+        (Role.USER, Decision.KEPT),
+        (Role.ASSISTANT, Decision.KEPT),
+    }
