@@ -6,7 +6,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ CLIENTS = 8
 PLAIN, PEER, RECALL, LEARN, ANSWERS = "plain", "peer", "recall", "recall and learn", "only answers"
 LEAST_USED = 0.95  # share of our requests that must have got memories
 ROUND_WITHIN = 120.0  # seconds
+ASKED_BEFORE = 1_000  # numbers of questions kept for learning the size of a block
 
 
 class Listening(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class Stand:
     client: Child
     sidecar: Running
     added_bytes: float
-    _next: Counter[str] = field(default_factory=Counter)
+    first: int  # number of the next question to us: no other way remembers what it was asked
 
     async def send(self, way: str, callers: list[str], **plan: float) -> Sent:
         """One round over *way*; our own has learned everything when it returns."""
@@ -60,7 +61,7 @@ class Stand:
         question = Round(
             port=self.ports[RECALL if ours else way],
             callers=callers,
-            first=self._next[RECALL if ours else way],
+            first=self.first if ours else 0,
             requests=int(plan.get("requests", 0)),
             seconds=plan.get("seconds", 0.0),
             stream=bool(plan.get("stream", 0)),
@@ -68,7 +69,8 @@ class Stand:
             learn=way == LEARN,
         )
         sent = await self.client.ask(question, Sent, within=ROUND_WITHIN)
-        self._next[RECALL if ours else way] = sent.next
+        if ours:
+            self.first = sent.next
         if way == LEARN:
             await self.sidecar.quiet()
         return sent
@@ -88,9 +90,7 @@ async def stand(place: Place, scratch: Path) -> AsyncIterator[Stand]:
             RECALL: place.ext_proc,
         }
         ports = await stack.enter_async_context(gateway(upstream, ways, scratch))
-        made = Stand(ports, client, sidecar, added)
-        made._next[RECALL] = 1000  # noqa: SLF001  those before were asked to learn the size of a block
-        yield made
+        yield Stand(ports, client, sidecar, added, ASKED_BEFORE)
 
 
 async def _listening(stack: AsyncExitStack, module: str, *arguments: str, scratch: Path) -> int:
