@@ -12,8 +12,11 @@ _LONGEST_READ = 600  # characters; who writes more tells a story around what is 
 _FEWEST_WORDS = 2  # of a part that can be searched for by itself
 
 _ASKING = (
-    r"(?:what|which|who|whom|whose|when|where|why|how|do|does|did|is|are|was|were|have|has|had|can|could|should|would|will"
-    r"|was|wer|wie|wo|wann|warum|welche[rsmn]?|quel(?:le)?s?|combien|comment|pourquoi|quand|o\u00f9"
+    r"(?:what|which|who|whom|whose|when|where|why|how"
+    # a verb alone may go on with the sentence ("... and have a bad time"); before a person it asks
+    r"|(?:do|does|did|is|are|was|were|have|has|had|can|could|should|would|will)"
+    r"\s+(?:i|you|we|they|he|she|it|my|our|your|his|her|their)"
+    r"|wer|wie|wo|wann|warum|welche[rsmn]?|quel(?:le)?s?|combien|comment|pourquoi|quand|o\u00f9"
     r"|qu\u00e9|cu\u00e1l(?:es)?|cu\u00e1nt[oa]s?|d\u00f3nde|cu\u00e1ndo|c\u00f3mo|qui\u00e9n)"
 )
 _BETWEEN = re.compile(
@@ -30,6 +33,9 @@ def parts(question: str) -> tuple[str, ...]:
 
     "What is my budget and when do I fly?" gives "What is my budget", "when do I fly?"; "What do Ann and Bob
     collect?" gives the question once for each of them. Only what the words themselves show is taken apart.
+
+    Off by default: among the questions of LoCoMo one in twenty is taken apart, and for these the evidence found
+    among the first five falls by 0.01 to 0.03, because most ask for what two people have in common.
     """
     if len(question) > _LONGEST_READ:
         return ()
