@@ -84,7 +84,8 @@ def translated(error: Exception) -> MemoryExtprocError:
     if isinstance(error, _NOT_READY):
         return NotReadyError(f"Redis is not ready ({kind})")
     if isinstance(error, _REFUSED):
-        return GiveUpError(f"Redis refuses our credentials ({kind})")
+        # An operator mends that, and then the same call works: no turn is given up for it.
+        return TryLaterError(f"Redis refuses our credentials ({kind})")
     if isinstance(error, _PASSING):
         return TryLaterError(f"Redis does not answer as it should ({kind})")
     return GiveUpError(f"Redis refuses the command ({kind})")

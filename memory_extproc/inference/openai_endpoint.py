@@ -26,6 +26,9 @@ T = TypeVar("T")
 _log = logger(__name__)
 _SERVER_ERROR = 500
 _REQUEST_TIMEOUT = 408
+# A key that expired, a bill, a permission, a model not there: not the fault of what was sent. An operator mends
+# it, and then the same call works; what was to be learned waits for that instead of being given up.
+_MENDED_BY_OPERATORS = frozenset({401, 402, 403, 404})
 
 
 class CallOutcome(StrEnum):
@@ -38,7 +41,7 @@ class CallOutcome(StrEnum):
     FAILED = "failed"  # 5xx
     MALFORMED = "malformed"  # not what the protocol says
     EMPTY = "empty"  # no choice, or nothing but reasoning
-    REJECTED = "rejected"  # 4xx: it will be again
+    REJECTED = "rejected"  # 4xx: it will be again, until somebody changes something
     REFUSED = "refused"  # the model or its filter would not answer
     CUT_OFF = "cut_off"  # max_tokens reached before the answer's end
     OPEN = "open"  # not called: the breaker is open
@@ -82,7 +85,8 @@ class CallError(Exception):
 
     def as_ours(self) -> MemoryExtprocError:
         text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
-        kind = TryLaterError if self.outcome in RETRIED else GiveUpError
+        passes = self.outcome in RETRIED or self.status in _MENDED_BY_OPERATORS
+        kind = TryLaterError if passes else GiveUpError
         return kind(text)
 
 

@@ -126,9 +126,6 @@ async def test_a_passing_fault_is_tried_again_and_then_put_off(reply: Reply, out
     ("reply", "outcome"),
     [
         (an_error(400), "rejected"),
-        (an_error(401), "rejected"),
-        (an_error(403), "rejected"),
-        (an_error(404), "rejected"),
         (an_error(418), "rejected"),
         (a_completion(None, refusal="I cannot"), "refused"),
         (a_completion("", finish_reason="content_filter"), "refused"),
@@ -142,6 +139,16 @@ async def test_a_lasting_fault_is_given_up_at_once(reply: Reply, outcome: str) -
 
     assert len(stand_in.asked) == 1
     assert bench.counted(outcome) == 1
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+async def test_what_an_operator_has_to_mend_is_not_tried_again_in_one_call_and_not_given_up(status: int) -> None:
+    async with asking(an_error(status)) as (stand_in, bench):
+        with pytest.raises(TryLaterError, match=f"rejected, status {status}"):
+            await bench.completions.complete("", SECRET)
+
+    assert len(stand_in.asked) == 1
+    assert bench.counted("rejected") == 1
 
 
 async def test_an_endpoint_that_recovers_answers_within_one_call() -> None:

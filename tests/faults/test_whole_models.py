@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -30,14 +30,17 @@ def embedded_at(endpoint: StandIn) -> dict[str, Any]:
         (HANGS, "timeout"),
         ((Reply("not JSON"),), "malformed"),
         ((an_error(401),), "rejected"),
+        ((an_error(403),), "rejected"),
+        ((an_error(404),), "rejected"),
     ],
-    ids=["down", "hangs", "malformed", "refused"],
+    ids=["down", "hangs", "malformed", "key expired", "not allowed", "no such model"],
 )
 async def test_an_embedder_that_fails_costs_memories_and_no_request_and_is_caught_up_with(
     faulty: FaultStand, replies: Sequence[Reply], outcome: str
 ) -> None:
     async with serving(replies) as endpoint:
-        faulty.change(memory=embedded_at(endpoint), learn={"extractor": "off"})
+        # The endpoint's faults are none of the turn's: it is not given up on for them.
+        faulty.change(memory=embedded_at(endpoint), learn={"extractor": "off", "max_attempts": 1})
         await faulty.start()
         assert await faulty.http("/readyz") == (200, "ready\n")
         assert (await faulty.say(BUDGET)).memory == "unavailable"
@@ -126,17 +129,22 @@ async def test_facts_are_found_by_rules_while_the_model_cannot(
         assert "Wailea" not in str(known)
 
 
-async def test_a_slow_extraction_keeps_nobody_waiting(faulty: FaultStand) -> None:
+async def test_a_slow_extraction_keeps_nobody_waiting_and_is_taken_up_after_a_restart(faulty: FaultStand) -> None:
     async with serving(HANGS) as endpoint:
         faulty.change(external_models=[a_model(endpoint, llm_timeout_seconds=30)], shutdown={"flush": "100ms"})
         await faulty.start()
         await faulty.say(BUDGET, x_memory_session="end")
         await until(lambda: len(endpoint.asked) == 1, "the extraction waits")
-        assert (await faulty.say(ASKED)).memory.startswith("used")
+        assert (await faulty.say(ASKED, x_memory_store="skip")).memory.startswith("used")
         assert "$10,000" in faulty.shown
-
-
-Rewriting = Callable[[Mapping[str, Any]], Reply]
+        await faulty.stop_sidecar()
+        assert faulty.logs.said("learn.drain_cut_short")
+        faulty.change(learn={"extractor": "rules", "session_idle": "10ms"})
+        await faulty.start_sidecar()
+        await until(
+            lambda: faulty.sample("reconcile_total", decision="added") == 1, "the fact is there", seconds=10
+        )
+        assert sum(BUDGET in one for one in await faulty.memories()) == 1
 
 
 @pytest.mark.parametrize("replies", [OUTAGE, HANGS, (Reply("nonsense"),)], ids=["down", "slow", "malformed"])

@@ -29,6 +29,11 @@ def fact(number: int) -> str:
     return f"My locker in Hawaii has the number {10_000 + number}."
 
 
+async def slowly(_: int) -> None:
+    """Between two pieces of an answer, so that at any moment some are under way."""
+    await asyncio.sleep(0.02)
+
+
 class Load:
     """Callers who say one thing after the other, each once."""
 
@@ -80,7 +85,7 @@ async def test_a_kill_in_mid_traffic_costs_no_answer_loses_no_journalled_turn_an
     faulty: FaultStand,
 ) -> None:
     async with a_child(faulty, learn={"journal": {"wait": "500ms"}, "extractor": "off"}) as child:
-        faulty.upstream.answers = a_stream(sse_events("Noted", "."))
+        faulty.upstream.answers = a_stream(sse_events("Noted", "."), slowly)
         await faulty.start_around(child.ext_proc, wiring=Wiring(failure_mode_allow=True))
         await child.serving()
         load = Load(faulty)
@@ -105,7 +110,7 @@ async def test_a_kill_in_mid_traffic_costs_no_answer_loses_no_journalled_turn_an
 
 async def test_sigterm_under_load_fails_no_request_and_leaves_nothing_unlearned(faulty: FaultStand) -> None:
     async with a_child(faulty, learn={"extractor": "off"}, shutdown={"announce": "1s"}) as child:
-        faulty.upstream.answers = a_stream(sse_events("Noted", "."))
+        faulty.upstream.answers = a_stream(sse_events("Noted", "."), slowly)
         await child.serving()
         async with faulty.another("stays") as stays:
             ports = (child.ext_proc, int(stays.ext_proc.rpartition(":")[2]))

@@ -80,6 +80,38 @@ async def test_a_request_does_not_wait_for_a_store_known_to_be_down(faulty: Faul
     assert (await faulty.say(ASKED, user="carol")).memory == "unavailable"
 
 
+async def test_a_sidecar_that_leaves_while_milvus_is_away_leaves_its_backlog_to_the_next(
+    faulty: FaultStand, link: Link
+) -> None:
+    faulty.change(memory=at(link, "leaving"), shutdown={"flush": "1s"})
+    await faulty.start()
+    await link.cut()
+    await faulty.say(BUDGET)
+    assert faulty.turns("journalled") == 1
+    await faulty.stop_sidecar()
+    await link.mend()
+    await faulty.start_sidecar()
+    await until(lambda: faulty.kept == 1, "the backlog is stored", seconds=10)
+    assert (await faulty.memories()).count(BUDGET) == 1
+
+
+async def test_a_journal_that_is_full_while_milvus_is_away_says_so_and_takes_in_again_later(
+    faulty: FaultStand, link: Link
+) -> None:
+    faulty.change(memory=at(link, "full"), learn={"journal": {"max_turns": 1}, "extractor": "off"})
+    await faulty.start()
+    await link.cut()
+    await faulty.say(BUDGET)
+    assert (await faulty.say("My sister lives in Hawaii since March.")).status == 200
+    assert (faulty.turns("journalled"), faulty.turns("journal_full")) == (1, 1)
+    assert [entry["outcome"] for entry in faulty.logs.of("journal.refuses")] == ["journal_full"]
+    await link.mend()
+    await until(lambda: faulty.kept == 1, "the first is stored", seconds=10)
+    await faulty.say("My brother lives in Hawaii since May.")
+    assert faulty.turns("journalled") == 2
+    assert faulty.logs.said("journal.accepts")
+
+
 async def _refused(faulty: FaultStand) -> bool:
     await faulty.say(ASKED)
     return any(
@@ -109,7 +141,7 @@ async def test_a_collection_of_another_model_is_left_alone_and_both_sides_are_na
         faulty.change(memory=changes)
         await faulty.start()
         assert await faulty.http("/readyz") == (200, "ready\n")
-        assert (await faulty.say(ASKED)).memory == "unavailable"
+        assert (await faulty.say(ASKED, x_memory_store="skip")).memory == "unavailable"
         assert faulty.shown == ASKED
     (refused,) = faulty.logs.of("store.refused")
     for side in sides:
