@@ -8,6 +8,8 @@ import typer
 
 from memory_extproc import __version__
 from memory_extproc.cli import config, envoy_config, models
+from memory_extproc.cli import eval as evaluate
+from memory_extproc.cli.explain import explain
 from memory_extproc.cli.serve import serve
 
 app = typer.Typer(
@@ -19,6 +21,8 @@ app = typer.Typer(
 app.command("serve")(serve)
 app.add_typer(config.app, name="config")
 app.add_typer(models.app, name="models")
+app.add_typer(evaluate.app, name="eval")
+app.command("explain")(explain)
 app.command("envoy-config")(envoy_config.envoy_config)
 
 

@@ -132,6 +132,10 @@ class Unreachable:
     def dimension(self) -> int:
         return self._embedder.dimension
 
+    @property
+    def max_tokens(self) -> int:
+        return self._embedder.max_tokens
+
     async def embed(self, texts: Sequence[str]) -> Matrix:
         return await self._embedder.embed(texts)
 

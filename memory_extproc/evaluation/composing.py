@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.app import make_extractor, make_recaller, open_embedder
+from memory_extproc.app import (
+    hold_data_directory,
+    make_extractor,
+    make_recaller,
+    milvus_options,
+    open_embedder,
+    piece_limits,
+    utc_now,
+)
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.running import Bench
+from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
-from memory_extproc.store.partition import PartitionLimits
+from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.partition import PartitionLimits, Partitions
 
 
 @asynccontextmanager
@@ -30,7 +45,46 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
         yield Bench(
             embedder=embedder,
             extractor=make_extractor(settings, metrics, stack),
+            judged=partial(judge, limits=piece_limits(settings, embedder)),
             metrics=metrics,
             recaller=recaller,
             partition=PartitionLimits(bytes=settings.recall.partition_bytes),
         )
+
+
+READ_WITHIN = timedelta(seconds=30)  # of one owner's memories out of the store; nobody waits behind it
+
+
+@asynccontextmanager
+async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Recaller]:
+    """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file: Milvus
+    Lite lets one process in. Beside a sidecar with a Milvus server it only reads."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    async with AsyncExitStack() as stack:
+        data = _absolute(settings.data_dir)
+        options = milvus_options(settings, data, "")
+        if not options.address:
+            _hold_lite(settings, options.path, stack)
+        embedder = await open_embedder(settings, metrics, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        stack.push_async_callback(store.close)
+        await store.open()
+        # It reads once, what is there now: versions of other replicas play no part.
+        limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
+        coordination = TransientCoordination(now)
+        partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=now))
+        yield make_recaller(settings, partitions, embedder, metrics, stack, now=now)
+
+
+def _absolute(directory: str) -> Path:
+    return Path(directory).absolute()
+
+
+def _hold_lite(settings: Settings, path: Path, stack: AsyncExitStack) -> None:
+    if not path.exists():
+        raise ConfigurationError([f"data_dir: nothing has been remembered below {path.parent}"])
+    try:
+        hold_data_directory(settings, stack)
+    except ConfigurationError as error:
+        advice = "stop it first: a Milvus Lite file lets one process in"
+        raise ConfigurationError([f"{fault}; {advice}" for fault in error.faults]) from error

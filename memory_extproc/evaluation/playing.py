@@ -7,7 +7,7 @@ time, as Envoy's stream would. What the write path keeps, cuts, leaves out or ex
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner, LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.remember import Judged
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,
@@ -32,6 +33,7 @@ from memory_extproc.model import (
     Role,
     Source,
     Stored,
+    Turn,
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -40,6 +42,7 @@ from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
 
 TENANT = "evaluation"
+Judges = Callable[[Turn, datetime], Sequence[Judged]]  # what of a turn becomes memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
 _PATIENT = LearnLimits(
     journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
@@ -87,6 +90,7 @@ async def played(
     metrics: Metrics,
     *,
     extractor: Extracts | None,
+    judged: Judges,
     partition: PartitionLimits,
 ) -> AsyncIterator[Played]:
     """*conversation* learned by an owner of its own; held while entered. GiveUpError when a turn could not be
@@ -110,6 +114,7 @@ async def played(
             reconciler=Reconciler(partitions, embedder, metrics),
             now=clock,
             chance=lambda: 0.0,
+            judged=judged,
         )
         messages: dict[tuple[str, int], tuple[str, ...]] = {}
         async with learner:

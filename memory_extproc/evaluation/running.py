@@ -11,7 +11,7 @@ from memory_extproc.errors import GiveUpError
 from memory_extproc.evaluation.asking import Answer, Asks, AsksDense, AsksRecall, Bounds, System, Unreachable
 from memory_extproc.evaluation.cases import Conversation, Dataset, Question
 from memory_extproc.evaluation.foreign import Names, foreign, reworded
-from memory_extproc.evaluation.playing import Played, played
+from memory_extproc.evaluation.playing import Judges, Played, played
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.model import Caller, Wish
 from memory_extproc.observe.metrics import Metrics
@@ -54,6 +54,7 @@ class Bench:
 
     embedder: Embeds
     extractor: Extracts | None
+    judged: Judges
     metrics: Metrics
     recaller: MakesRecaller
     partition: PartitionLimits
@@ -77,7 +78,14 @@ async def run(
         for at, conversation in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
             one = await stack.enter_async_context(
-                played(conversation, bench.embedder, bench.metrics, extractor=bench.extractor, partition=partition)
+                played(
+                    conversation,
+                    bench.embedder,
+                    bench.metrics,
+                    extractor=bench.extractor,
+                    judged=bench.judged,
+                    partition=partition,
+                )
             )
             await _filled(one, bench.embedder)
             stage[conversation.name] = (one, _asks(system, bench, one, bounds))

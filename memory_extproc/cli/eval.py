@@ -1,0 +1,147 @@
+"""`memory-extproc eval`: how good recall is on a data set, in figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.progress import progress
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.evaluation.asking import Bounds, System
+
+app = typer.Typer(help="Measure recall on a data set, and fit its weights.", no_args_is_help=True)
+
+# As evaluation.asking.System and settings.work.Learn have them; not imported, because what stands behind them
+# takes half a second to load and `--help` need not wait for that. A test holds them together.
+SYSTEMS = ("hybrid", "dense", "lexical", "store")
+EXTRACTORS = ("auto", "llm", "rules", "off")
+
+Dataset = Annotated[Path, typer.Option("--dataset", help="LoCoMo's JSON, or our JSON lines (docs/evaluation.md)")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file; without it, the defaults and the environment")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, for programs")]
+
+
+def _one_of(*names: str) -> Any:
+    def checked(value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise typer.BadParameter(f"expected one of {', '.join(names)}")
+        return value
+
+    return checked
+
+
+@app.command()
+def recall(
+    dataset: Dataset,
+    config: ConfigFile = None,
+    system: Annotated[
+        str, typer.Option(callback=_one_of(*SYSTEMS), metavar="|".join(SYSTEMS), help="what is measured")
+    ] = SYSTEMS[0],
+    report: Annotated[Path | None, typer.Option(help="directory for an HTML report with plots")] = None,
+    limit_questions: Annotated[int | None, typer.Option(min=1, help="ask at most so many, spread evenly")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="of relevance; by default the configured one")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=20, help="memories injected at most; by default the configured one")
+    ] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            callback=_one_of(*EXTRACTORS), metavar="|".join(EXTRACTORS), help="instead of learn.extractor"
+        ),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Learn every conversation of a data set as the sidecar would, ask its questions, and say what was found."""
+    with faults_to_exit():
+        settings = _with(load(config, os.environ), extractor)
+        log.configure("error", "console")
+        from memory_extproc.evaluation.asking import Bounds, System  # noqa: PLC0415 - see SYSTEMS
+
+        memory = settings.memory
+        bounds = Bounds(
+            memory.default_similarity_threshold if threshold is None else threshold,
+            memory.default_retrieval_limit if limit is None else limit,
+        )
+        found = asyncio.run(_measured(settings, dataset, System(system), bounds, limit_questions, report))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    _show(found)
+    if report is not None:
+        Console().print(f"report: {report / 'index.html'}", soft_wrap=True)
+
+
+def _with(settings: Settings, extractor: str | None) -> Settings:
+    if extractor is None:
+        return settings
+    return settings.model_copy(update={"learn": settings.learn.model_copy(update={"extractor": extractor})})
+
+
+async def _measured(
+    settings: Settings,
+    dataset: Path,
+    system: System,
+    bounds: Bounds,
+    limit_questions: int | None,
+    report: Path | None,
+) -> dict[str, Any]:
+    from memory_extproc.evaluation.composing import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.figures import figures  # noqa: PLC0415
+    from memory_extproc.evaluation.reading import read_dataset  # noqa: PLC0415
+    from memory_extproc.evaluation.report import write_report  # noqa: PLC0415
+    from memory_extproc.evaluation.running import run  # noqa: PLC0415
+
+    read = read_dataset(dataset)
+    with progress() as says:
+        async with bench(settings) as made:
+            found = figures(await run(read, system, made, bounds, limit_questions=limit_questions, says=says))
+    if report is not None:
+        write_report(report, found)
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    table = Table(
+        title=f"{found['dataset']}: {found['system']}, {found['questions']} questions", title_justify="left"
+    )
+    columns = ("recall@5", "recall@10", "recall@20", "ndcg@10", "mrr")
+    for name in ("category", "questions", *columns):
+        table.add_column(name, justify="left" if name == "category" else "right")
+    for name, group in [("1 to 4", found), *found["by_category"].items()]:
+        table.add_row(name, str(group["questions"]), *(_share(group[column]) for column in columns))
+    console.print(table)
+    injection, abstention = found["injection"], found["abstention"]
+    console.print(
+        f"at threshold {injection['threshold']:g} and limit {injection['limit']}: recall "
+        f"{_share(injection['recall'])} (without a threshold {_share(injection['recall_without_threshold'])}), "
+        f"precision {_share(injection['precision'])}, {_share(injection['memories'])} memories a question"
+    )
+    share, questions = _share(abstention["share"]), abstention["questions"]
+    console.print(f"abstention: nothing injected for {share} of {questions} questions of others")
+    latency = found["latency_ms"]
+    for stage, times in latency.items():
+        if isinstance(times, dict):
+            console.print(f"  {stage:8} p50 {times['p50']:.2f} ms, p95 {times['p95']:.2f} ms")
+    if multiple := latency.get("total_over_embed_p50"):
+        console.print(f"  the whole is {multiple:.2f} times one embedding of the query")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,153 @@
+"""`memory-extproc explain`: what recall would do for one caller's words, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from memory_extproc.cli.config import AsJson, ConfigFile
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.model import Caller, Owner, Scope, Wish
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.recall.explanation import Explanation
+
+_SHOWN = 100  # characters of a memory in the table; --json has all of it
+
+
+def explain(
+    user: Annotated[str, typer.Option(help="whose memories, as the identity names the caller")],
+    query: Annotated[str, typer.Option(help="the caller's words")],
+    tenant: Annotated[str, typer.Option(help="the caller's tenant, if there is one")] = "",
+    project: Annotated[str, typer.Option(help="narrows the memories to one project")] = "",
+    threshold: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="of relevance; by default the configured one")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=100, help="memories injected at most; by default the configured one")
+    ] = None,
+    config: ConfigFile = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show what recall would find for a caller's words: the query, each candidate with every feature, in or out.
+
+    It reads the configured store. A Milvus Lite file lets one process in: stop the sidecar first. Beside a sidecar
+    with a Milvus server it can run at any time. It prints what people said.
+    """
+    with faults_to_exit():
+        settings = load(config, os.environ)
+        log.configure("error", "console")
+        memory = settings.memory
+        wish = Wish(
+            caller=Caller(_owner(settings, tenant, user), project=project),
+            asked=query,
+            limit=memory.default_retrieval_limit if limit is None else limit,
+            threshold=memory.default_similarity_threshold if threshold is None else threshold,
+            scope=Scope(project=project),
+        )
+        explanation = asyncio.run(_explained(settings, wish))
+    if as_json:
+        typer.echo(json.dumps(_as_json(explanation, wish), indent=2, ensure_ascii=False))
+    else:
+        _show(explanation, wish)
+
+
+def _owner(settings: Settings, tenant: str, user: str) -> Owner:
+    """As the sidecar would name the caller. ConfigurationError for a name that it would not take."""
+    from memory_extproc.wire.identity import accepted, hashed_user, optional  # noqa: PLC0415 - quick `--help`
+
+    faults = []
+    if not accepted(user):
+        faults.append("--user: expected a printable name of 1 to 256 bytes")
+    if optional(tenant) is None:
+        faults.append("--tenant: expected a printable name of at most 256 bytes")
+    if faults:
+        raise ConfigurationError(faults)
+    key = settings.identity.options(settings.privacy.key).hash_key
+    return Owner(tenant, user if key is None else hashed_user(key, tenant, user))
+
+
+async def _explained(settings: Settings, wish: Wish) -> Explanation:
+    from memory_extproc.evaluation.composing import reading  # noqa: PLC0415 - it loads store and inference
+
+    async with reading(settings) as recaller:
+        return await recaller.explain(wish)
+
+
+def _as_json(explanation: Explanation, wish: Wish) -> dict[str, Any]:
+    return {
+        "outcome": explanation.outcome,
+        "query": explanation.query,
+        "gate": explanation.gate,
+        "path": explanation.path,
+        "total": explanation.total,
+        "worth": explanation.worth,
+        "threshold": wish.threshold,
+        "limit": wish.limit,
+        "considered": [
+            {
+                "id": one.memory.id,
+                "content": one.memory.content,
+                "type": one.memory.type,
+                "source": one.memory.source,
+                "role": one.memory.role,
+                "session": one.memory.session,
+                "seq": one.memory.seq,
+                "created_at": one.memory.created_at.isoformat(),
+                "score": one.score,
+                "relevance": one.relevance,
+                "verdict": one.verdict,
+                "features": dict(one.features),
+            }
+            for one in explanation.considered
+        ],
+        "block": explanation.block,
+    }
+
+
+def _show(explanation: Explanation, wish: Wish) -> None:
+    from memory_extproc.recall.block import harmless  # noqa: PLC0415 - quick `--help`
+
+    console = Console(highlight=False)
+    said = [f"outcome {explanation.outcome}"]
+    if explanation.gate is not None:
+        said.append("the gate let nothing be searched")
+    else:
+        said.append(f"path {explanation.path}")
+        said.append(f"{'an unknown number of' if explanation.total is None else explanation.total} memories")
+        said.append(f"threshold {wish.threshold:g}, limit {wish.limit}")
+    if explanation.worth is not None:
+        said.append(f"anything worth injecting: {explanation.worth:.3f}")
+    console.print(", ".join(said), markup=False)
+    if explanation.query:
+        console.print(Text.assemble("searched for: ", harmless(explanation.query)), soft_wrap=True)
+    if not explanation.considered:
+        return
+    table = Table(show_lines=True)
+    for name in ("", "verdict", "relevance", "score", "memory", "features"):
+        table.add_column(name, justify="right" if name in {"", "relevance", "score"} else "left")
+    for place, one in enumerate(explanation.considered, 1):
+        memory = one.memory
+        words = harmless(memory.content)
+        shown = words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+        features = "\n".join(f"{name} {value:.3f}" for name, value in one.features.items())
+        table.add_row(
+            str(place),
+            one.verdict.value.replace("_", " "),
+            f"{one.relevance:.3f}",
+            f"{one.score:.3f}",
+            Text(f"{shown}\n{memory.created_at:%Y-%m-%d} {memory.type} {memory.source}"),
+            Text(features),
+        )
+    console.print(table)

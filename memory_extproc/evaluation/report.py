@@ -1,0 +1,162 @@
+"""The figures as one HTML file, plots included, and as JSON beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.evaluation.plots import Line, bars, lines, steps
+
+PAGE = "index.html"
+FIGURES = "figures.json"
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2937; --soft: #6b7280; --line: #d1d5db; --paper: #fff;
+  --panel: #f9fafb; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e5e7eb; --soft: #9ca3af; --line: #374151; --paper: #111827; --panel: #1f2937; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 1200px;
+  margin: 2rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+p.soft, figcaption { color: var(--soft); }
+.numbers { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.5rem 0; }
+.number { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: .7rem 1.1rem; }
+.number b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 1.5rem; }
+figure { margin: 0; } svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--ink); }
+svg text.small { font-size: 9px; } .grid { stroke: var(--line); stroke-width: .5; }
+.axis { stroke: var(--soft); fill: none; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
+"""
+_STAGES = ("embed", "search", "rank", "total")
+
+
+def write_report(directory: Path, figures: Mapping[str, Any]) -> None:
+    """Writes both files below *directory*, which is made if it is not there. GiveUpError when that fails."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / PAGE).write_text(page(figures), encoding="utf-8")
+        (directory / FIGURES).write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise GiveUpError(f"{directory}: the report cannot be written: {error.strerror}") from error
+
+
+def page(figures: Mapping[str, Any]) -> str:
+    """The whole page; it loads nothing from anywhere."""
+    title = f"Recall on {figures['dataset']}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(_about(figures))}</p>',
+        _numbers(figures),
+        '<div class="plots">',
+        _figure(
+            _precision_and_recall(figures["sweep"]), "Precision against recall of what is injected, by threshold"
+        ),
+        _figure(_over_threshold(figures["sweep"]), "What the threshold does"),
+        _figure(_by_category(figures["by_category"]), "Evidence recall by category"),
+        _figure(_latency(figures["latency_ms"]), "Milliseconds by stage; the whole is one recall in process"),
+        "</div>",
+        "<h2>By category</h2>",
+        _category_table(figures),
+        "<h2>Threshold</h2>",
+        _table(("threshold", "recall", "precision", "abstention", "memories"), figures["sweep"]),
+    ]
+    if figures.get("ablation"):
+        parts += ["<h2>What each feature is worth</h2>", _table(tuple(figures["ablation"][0]), figures["ablation"])]
+    body = "\n".join(parts)
+    head = (
+        f'<meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+    )
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _about(figures: Mapping[str, Any]) -> str:
+    learned = figures["learned"]
+    return (
+        f"System {figures['system']}, {figures['questions']} answerable questions about {learned['conversations']} "
+        f"conversations, {learned['memories']} memories, embedding model {figures['embedding_model']}. "
+        "k counts what the data set names, not memories."
+    )
+
+
+def _numbers(figures: Mapping[str, Any]) -> str:
+    injection, abstention = figures["injection"], figures["abstention"]
+    shown = {
+        "recall@5": figures["recall@5"],
+        "recall@10": figures["recall@10"],
+        "recall@20": figures["recall@20"],
+        "MRR": figures["mrr"],
+        f"precision at {injection['threshold']:g}": injection["precision"],
+        f"recall lost at {injection['threshold']:g}": injection["loss"],
+        "abstention": abstention["share"],
+    }
+    boxes = (f'<div class="number"><b>{_share(value)}</b>{escape(name)}</div>' for name, value in shown.items())
+    return f'<div class="numbers">{"".join(boxes)}</div>'
+
+
+def _precision_and_recall(sweep: Sequence[Mapping[str, Any]]) -> str:
+    known = [one for one in sweep if one["precision"] is not None and one["recall"] is not None]
+    points = [(one["recall"], one["precision"]) for one in known]
+    labels: dict[int, str] = {}
+    last: tuple[float, float] | None = None
+    for at, point in enumerate(points):
+        # A label only where the curve has moved on since the last: the rest would lie on top of one another.
+        if last is None or abs(point[0] - last[0]) + abs(point[1] - last[1]) > 0.08:  # noqa: PLR2004 - of the plot
+            labels[at], last = f"{known[at]['threshold']:g}", point
+    return lines(
+        [Line("threshold", points, labels)],
+        "evidence recall",
+        "precision",
+        most=steps(max((y for _, y in points), default=1.0) or 1.0),
+    )
+
+
+def _over_threshold(sweep: Sequence[Mapping[str, Any]]) -> str:
+    drawn = [
+        Line(name, [(one["threshold"], one[name]) for one in sweep if one[name] is not None], {})
+        for name in ("recall", "precision", "abstention")
+    ]
+    return lines([line for line in drawn if line.points], "threshold", "share")
+
+
+def _by_category(groups: Mapping[str, Mapping[str, Any]]) -> str:
+    names = ("recall@5", "recall@10", "recall@20")
+    return bars({name: [group[k] for k in names] for name, group in groups.items()}, names, "evidence recall")
+
+
+def _latency(latency: Mapping[str, Any]) -> str:
+    stages = {stage: latency[stage] for stage in _STAGES if stage in latency}
+    values = {stage: [times["p50"], times["p95"]] for stage, times in stages.items()}
+    most = max((time for pair in values.values() for time in pair), default=0.0)
+    return bars(values, ("p50", "p95"), "ms", most=steps(most) if most > 0 else 1.0)
+
+
+def _category_table(figures: Mapping[str, Any]) -> str:
+    columns = ("category", "questions", "recall@5", "recall@10", "recall@20", "ndcg@10", "mrr")
+    rows = [{"category": "1 to 4", **figures}]
+    rows += [{"category": name, **group} for name, group in figures["by_category"].items()]
+    return _table(columns, rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(row[name])}</td>' for name in columns)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    return escape(value) if isinstance(value, str) else str(value) if isinstance(value, int) else _share(value)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
