@@ -36,6 +36,7 @@ class Anthropic:
             user_at=talk.user_at,
             ends_in_tool_result=talk.ends_in_tool_result,
             tools=bool(fields.items(parsed, "tools")),
+            system=conversation.beginning_of((system, talk.system)),
             has_system=talk.has_system or bool(system),
             stream=bool(fields.flag(parsed, "stream")),
             max_tokens=max_tokens if max_tokens is None or max_tokens >= 0 else None,

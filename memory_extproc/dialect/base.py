@@ -77,6 +77,7 @@ class ChatRequest:
     user_at: tuple[int, ...] = ()  # positions of the user messages in *history*, then of the one that asked
     ends_in_tool_result: bool = False  # the last message answers a tool call: we are inside a tool loop
     tools: bool = False  # the request offers tools
+    system: str = field(default="", repr=False)  # beginning of the client's own instructions to the model
     has_system: bool = False  # the client brought a system (or developer) message of its own
     developer: bool = False  # the client's own system messages have role developer
     stream: bool = False

@@ -39,6 +39,7 @@ class ChatCompletions:
             user_at=talk.user_at,
             ends_in_tool_result=talk.ends_in_tool_result,
             tools=bool(fields.items(parsed, "tools") or fields.items(parsed, "functions")),
+            system=talk.system,
             has_system=talk.has_system,
             developer=any(message.get("role") == "developer" for message in messages),
             stream=bool(fields.flag(parsed, "stream")),

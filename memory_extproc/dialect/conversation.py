@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -33,9 +33,11 @@ class Conversation:
     asked: str = field(repr=False)
     user_at: tuple[int, ...]  # positions of the user messages of history, then of *asked*
     ends_in_tool_result: bool
+    system: str = field(repr=False)  # beginning of what system messages say, one per line
     has_system: bool
 
 
+LONGEST_SYSTEM = 2_000  # characters
 _HISTORY = {Author.USER: Role.USER, Author.ASSISTANT: Role.ASSISTANT}
 
 
@@ -51,8 +53,21 @@ def survey(said: Sequence[Said]) -> Conversation:
         asked=said[last].text if last >= 0 else "",
         user_at=(*earlier, last) if last >= 0 else (),
         ends_in_tool_result=ending is Author.TOOL,
+        system=beginning_of(m.text for m in said if m.author is Author.SYSTEM),
         has_system=any(m.author is Author.SYSTEM for m in said),
     )
+
+
+def beginning_of(instructions: Iterable[str]) -> str:
+    """What is kept of the client's instructions to the model, given in parts: enough to tell what kind of call
+    it is."""
+    beginning = ""
+    for text in instructions:
+        if len(beginning) >= LONGEST_SYSTEM:
+            break
+        if text:
+            beginning += f"\n{text[:LONGEST_SYSTEM]}" if beginning else text[:LONGEST_SYSTEM]
+    return beginning[:LONGEST_SYSTEM]
 
 
 def text_of(content: Any, path: str, kinds: Collection[str]) -> str:

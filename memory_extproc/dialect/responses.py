@@ -37,6 +37,7 @@ class Responses:
             user_at=talk.user_at,
             ends_in_tool_result=talk.ends_in_tool_result,
             tools=bool(fields.items(parsed, "tools")),
+            system=conversation.beginning_of((_instructions(parsed), talk.system)),
             has_system=talk.has_system or bool(parsed.get("instructions")),
             developer=any(item.get("role") == "developer" for item in items),
             stream=bool(fields.flag(parsed, "stream")),
@@ -71,6 +72,12 @@ def _placed(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edi
     role = b"developer" if request.developer else b"system"
     message = b'{"type":"message","role":"' + role + b'","content":' + spans.quoted(one.block) + b"}"
     return placing.after_message(at, message)
+
+
+def _instructions(parsed: fields.Fields) -> str:
+    """Some servers take a list of items here, which says nothing about the kind of call."""
+    given = parsed.get("instructions")
+    return given if isinstance(given, str) else ""
 
 
 def _items(parsed: fields.Fields) -> list[Any]:

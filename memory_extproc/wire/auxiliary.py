@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 _LOOKED_AT = 600  # characters of a prompt's beginning; every pattern is anchored there
+_LOOKED_AT_OF_SYSTEM = 2_000
 
 # What the caller's last message begins with, by client. Case and white space do not count.
 _ASKED = (
@@ -43,7 +44,7 @@ _ASKED = (
     r"generate a title for this conversation:",  # opencode
 )
 
-# What the system message of such a call begins with.
+# What the system message of such a call begins with, or a line of it.
 _SYSTEM = (
     r"you are a summarization ai\. you'll never answer a user's question directly",  # HuggingFace chat-ui
     r"you are a title generator\. you output only a thread title",  # opencode
@@ -57,20 +58,35 @@ _SYSTEM = (
 )
 
 
-def _beginnings(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _beginnings(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-_ASKED_BEGINS = _beginnings(_ASKED)
-_SYSTEM_BEGINS = _beginnings(_SYSTEM)
+_ASKED_BEGINS = _beginnings(*_ASKED)
+# Some clients say in a system message what others have the caller ask.
+_SYSTEM_BEGINS = _beginnings(*_ASKED, *_SYSTEM)
+# A coding agent's own name stands in a block before: there, what it is about begins a line of its own.
+_LINE_BEGINS = _beginnings(*_SYSTEM)
 # Typographic quotes and full-width commas are put in by some clients' translations only.
 _PLAIN = str.maketrans({"\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff0c": ","})
 
 
 def auxiliary(asked: str, system: str = "") -> bool:
-    """Whether a request is a client's own call, by its last user message or its system message."""
-    return bool(_ASKED_BEGINS.match(_beginning(asked)) or _SYSTEM_BEGINS.match(_beginning(system)))
+    """Whether a request is a client's own call, by its last user message or its system message. Reads the
+    beginning of each."""
+    if _ASKED_BEGINS.match(_one_line(_folded(asked[:_LOOKED_AT]))):
+        return True
+    if not system:
+        return False
+    folded = _folded(system[:_LOOKED_AT_OF_SYSTEM])
+    if _SYSTEM_BEGINS.match(_one_line(folded[:_LOOKED_AT])):
+        return True
+    return any(_LINE_BEGINS.match(_one_line(line)) for line in folded.splitlines())
 
 
-def _beginning(text: str) -> str:
-    return " ".join(text[:_LOOKED_AT].translate(_PLAIN).casefold().split())
+def _folded(text: str) -> str:
+    return (text if text.isascii() else text.translate(_PLAIN)).casefold()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

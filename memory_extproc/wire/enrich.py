@@ -113,7 +113,7 @@ class Enricher:
             request=request,
             then=then,
             caller=caller,
-            auxiliary=self._options.skip_auxiliary and auxiliary(request.asked),
+            auxiliary=self._options.skip_auxiliary and auxiliary(request.asked, request.system),
         )
         no = refusal(circumstances)
         if no is not None or caller is None:

@@ -86,6 +86,37 @@ def test_without_a_user_nothing_was_asked() -> None:
         assert (request.asked, request.history, request.user_at) == ("", (), ())
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        (CHAT, {"messages": [{"role": "system", "content": "Be brief"}, user("Hi")]}, "Be brief"),
+        (
+            CHAT,
+            {"messages": [{"role": "developer", "content": [{"type": "text", "text": "Be"}]}, user("Hi"),
+                          {"role": "system", "content": "brief"}]},
+            "Be\nbrief",
+        ),
+        (RESPONSES, {"instructions": "Be", "input": [{"role": "developer", "content": "brief"}]}, "Be\nbrief"),
+        (RESPONSES, {"instructions": [{"role": "system", "content": "Be brief"}], "input": "Hi"}, ""),
+        (MESSAGES, {"system": "Be brief", "messages": [user("Hi")]}, "Be brief"),
+        (
+            MESSAGES,
+            {"system": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}], "messages": []},
+            "Be\nbrief",
+        ),
+        (CHAT, {"messages": [user("Hi")]}, ""),
+        (CHAT, {"messages": [{"role": "system", "content": None}, {"role": "system", "content": "b" * 3000}]},
+         "b" * 2000),
+        (CHAT, {"messages": [{"role": "system", "content": "a" * 1999}, {"role": "system", "content": "b"}]},
+         "a" * 1999 + "\n"),
+    ],
+)  # fmt: skip
+def test_the_beginning_of_the_clients_instructions_is_known(
+    path: str, body: Mapping[str, object], expected: str
+) -> None:
+    assert read(path, body).system == expected
+
+
 def test_limits_below_zero_mean_no_limit() -> None:
     assert read(CHAT, {"messages": [], "max_tokens": -1}).max_tokens is None
     assert read(CHAT, {"messages": [], "max_tokens": None, "stream": None}).max_tokens is None
