@@ -72,7 +72,8 @@ def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
     if code in _PASSING:
         return TryLaterError(f"{name} is {_PASSING[code]}")
     if code in _DAMAGED:
-        return GiveUpError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
+        # Later: an operator moves the file aside, and we take up the next. No turn is given up for the file.
+        return TryLaterError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
     return GiveUpError(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")
 
 
@@ -255,9 +256,9 @@ class SqliteFile:
                 connection.execute(f"PRAGMA application_id = {self._schema.application}")
                 connection.execute(f"PRAGMA user_version = {self._schema.version}")
             elif application != self._schema.application:
-                raise GiveUpError(f"{self._path.name} is a database of something else; move it aside")
+                raise TryLaterError(f"{self._path.name} is a database of something else; move it aside")
             elif version != self._schema.version:
-                raise GiveUpError(
+                raise TryLaterError(
                     f"{self._path.name} has schema version {version}, this program has {self._schema.version}"
                 )
             connection.execute("COMMIT")

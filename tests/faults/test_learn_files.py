@@ -122,7 +122,7 @@ async def test_a_file_that_cannot_be_ours_is_refused_and_a_mended_one_taken_up(
         await journal.append(turn("lost"))
     harm(path)
     async with a_journal(path) as journal:
-        with pytest.raises(GiveUpError, match=said):
+        with pytest.raises(TryLaterError, match=said):
             await journal.append(turn("refused"))
         _clear(tmp_path)
         assert await journal.append(turn("taken")) is Stored.JOURNALLED
@@ -279,7 +279,7 @@ async def test_a_coordination_file_that_is_damaged_is_refused_on_both_paths(tmp_
     path = tmp_path / "coordination.sqlite"
     _not_a_database(path)
     async with SqliteCoordination(path, now=lambda: MONDAY) as coordination:
-        with pytest.raises(GiveUpError, match="damaged"):
+        with pytest.raises(TryLaterError, match="damaged"):
             await coordination.version(ANN)
-        with pytest.raises(GiveUpError, match="damaged"):
+        with pytest.raises(TryLaterError, match="damaged"):
             await coordination.open()

@@ -88,6 +88,23 @@ async def test_coordination_that_is_locked_delays_and_loses_nothing(faulty: Faul
     assert "$10,000" in faulty.shown
 
 
+async def test_coordination_that_is_damaged_is_named_and_buries_no_turn(faulty: FaultStand) -> None:
+    faulty.data.mkdir()
+    coordination = faulty.data / "coordination.db"
+    coordination.write_bytes(b"not a database " * 1000)
+    faulty.change(learn={"max_attempts": 1})
+    await faulty.start()
+    (told,) = faulty.logs.of("coordination.not_open")
+    assert told["detail"] == "coordination.db is damaged: not a SQLite database; move it aside to begin anew"
+    assert (await faulty.say(BUDGET)).status == 200
+    assert faulty.shown == BUDGET
+    await until(lambda: faulty.logs.said("learn.waits"), "learning waits")
+    coordination.rename(coordination.with_suffix(".aside"))
+    await until(lambda: faulty.kept == 1, "what was said meanwhile is stored", seconds=10)
+    assert (await faulty.say(ASKED)).memory.startswith("used")
+    assert "$10,000" in faulty.shown
+
+
 async def test_two_sidecars_on_one_data_directory_are_refused(faulty: FaultStand) -> None:
     await faulty.start()
     settings = faulty.configured(faulty.scratch / "second.yaml", faulty.data)
