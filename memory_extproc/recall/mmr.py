@@ -13,6 +13,19 @@ import numpy as np
 
 from memory_extproc.language.words import stems
 from memory_extproc.model import Matrix
+from memory_extproc.recall.rank import Candidate
+
+
+def varied(
+    candidates: Sequence[Candidate], balance: float, limit: int, threshold: float, *, on_cosine: bool
+) -> list[Candidate]:
+    """*candidates* (best first) with those ahead that MMR chooses, at most *limit* of those that stand at or
+    above *threshold*; all others follow in their order."""
+    able = [at for at, one in enumerate(candidates) if one.standing(on_cosine=on_cosine) >= threshold]
+    texts = [candidates[at].memory.content for at in able]
+    relevances = [candidates[at].relevance for at in able]
+    ahead = [able[place] for place in mmr(relevances, alike_in_words(texts), balance, limit)]
+    return [candidates[at] for at in dict.fromkeys([*ahead, *range(len(candidates))])]
 
 
 def mmr(relevances: Sequence[float], alike: Matrix, balance: float, limit: int) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from memory_extproc.language.answers import echoes
@@ -22,8 +22,29 @@ def relevance(cosine: float) -> float:
     return 1.0 / (1.0 + math.exp(-(cosine - MIDDLE) / WIDTH))
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A memory that a search came upon. *score* orders the candidates of one question and means nothing beyond
+    it; *relevance* in [0, 1] is calibrated; *features* by name are what both were made of."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    features: Mapping[str, float] = field(default_factory=dict)
+
+    def standing(self, *, on_cosine: bool) -> float:
+        """What a threshold is held against: the relevance, or the raw cosine."""
+        return self.features["dense"] if on_cosine else self.relevance
+
+
+def candidates_of(found: Iterable[Found]) -> list[Candidate]:
+    """Best first. Equal scores: newer first, then by id, so that the order of *found* does not matter."""
+    best = sorted(found, key=lambda f: (-f.cosine, -f.memory.updated_at.timestamp(), f.memory.id))
+    return [Candidate(one.memory, one.cosine, relevance(one.cosine), {"dense": one.cosine}) for one in best]
+
+
 def rank(
-    found: Sequence[Found],
+    found: Iterable[Found],
     *,
     now: datetime,
     threshold: float,
@@ -35,11 +56,10 @@ def rank(
 
     The same words are kept once, the newest of them; of a message and a fact taken from it that say the same
     only the fact, because a fact is replaced when it no longer holds and a message is not. What the model
-    already sees in the conversation (*in_view*) is left out, as is what is not recallable at *now*. Equal
-    scores: newer first, then by id, so that the result does not depend on the order of *found*.
+    already sees in the conversation (*in_view*) is left out, as is what is not recallable at *now*.
     """
-    weighed = weigh(found, now=now, threshold=threshold, limit=limit, on_cosine=on_cosine, in_view=in_view)
-    return chosen(weighed)
+    ordered = candidates_of(found)
+    return chosen(weigh(ordered, now=now, threshold=threshold, limit=limit, on_cosine=on_cosine, in_view=in_view))
 
 
 def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
@@ -47,7 +67,7 @@ def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
 
 
 def weigh(
-    found: Sequence[Found],
+    ordered: Sequence[Candidate],
     *,
     now: datetime,
     threshold: float,
@@ -55,19 +75,17 @@ def weigh(
     on_cosine: bool = False,
     in_view: Iterable[str] = (),
 ) -> list[Considered]:
-    """Every one of *found* with its verdict, best first; those `rank` gives are INJECTED, in its order."""
+    """Every one of *ordered*, best first, with its verdict; those `rank` gives are INJECTED, in their order."""
     seen = {_normal(text): Verdict.IN_VIEW for text in in_view}
-    best = sorted(found, key=lambda f: (-f.cosine, -f.memory.updated_at.timestamp(), f.memory.id))
     weighed: list[Considered] = []
     taken: list[int] = []  # where in *weighed* those to be injected stand
-    for one in best:
-        memory, likely = one.memory, relevance(one.cosine)
+    for one in ordered:
+        memory = one.memory
         words = _normal(memory.content)
-        score = one.cosine if on_cosine else likely
         twin: int | None = None
         if not memory.recallable(now):
             verdict = Verdict.NOT_RECALLABLE
-        elif score < threshold:
+        elif one.standing(on_cosine=on_cosine) < threshold:
             verdict = Verdict.BELOW_THRESHOLD
         elif words in seen:
             verdict = seen[words]
@@ -77,7 +95,7 @@ def weigh(
         else:
             verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
             seen[words] = Verdict.DUPLICATE
-        considered = Considered(memory, one.cosine, likely, verdict, {"dense": one.cosine})
+        considered = Considered(memory, one.score, one.relevance, verdict, one.features)
         if verdict is Verdict.INJECTED and twin is not None:
             message = weighed[taken[twin]]
             weighed[taken[twin]] = replace(considered, score=message.score, relevance=message.relevance)

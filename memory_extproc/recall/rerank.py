@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -14,6 +14,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Reranks
 from memory_extproc.recall.cost import ExpectedCost
+from memory_extproc.recall.rank import Candidate
 
 log = logger(__name__)
 
@@ -49,21 +50,34 @@ class Reranker:
         self._cost = ExpectedCost()
         self._seconds = metrics.recall_seconds.labels("rerank")
 
-    async def order(
-        self, query: str, texts: Sequence[str], scores: Sequence[float], left: timedelta
-    ) -> tuple[int, ...] | None:
-        """The places of *texts* in their new order; None when the given one stands.
+    async def reranked(
+        self, query: str, candidates: Sequence[Candidate], left: timedelta
+    ) -> Sequence[Candidate] | None:
+        """All of *candidates* (best first), the first of them in a new order; None when the given one stands.
 
-        *texts* come best first with their fused *scores*. Takes at most *left* less the reserve: it is not
-        tried where it would probably be late, judged by what it took before.
+        Takes at most *left* less the reserve: it is not tried where it would probably be late, judged by what it
+        took before. The opinion of each is its feature `rerank`; its score stays what the fusion gave. The
+        calibrated relevances are dealt out anew, the highest to the first: a reranker's numbers are not
+        calibrated and do not say how many memories help, so as many as before stand above any threshold, and
+        which ones they are is the reranker's word.
         """
-        found, outcome = await self._opinion(query, texts[: self._limits.first], left)
+        first, rest = candidates[: self._limits.first], candidates[self._limits.first :]
+        opinions, outcome = await self._opinions(query, [one.memory.content for one in first], left)
         self._metrics.reranks.labels(outcome.value).inc()
         if outcome is not RerankOutcome.USED:
             return None
-        return reordered(scores, found, self._limits.weight)
+        order = blended([one.score for one in first], opinions, self._limits.weight)
+        relevances = sorted((one.relevance for one in first), reverse=True)
+        features = [{**one.features, "rerank": opinion} for one, opinion in zip(first, opinions, strict=True)]
+        return [
+            *(
+                replace(first[at], relevance=relevance, features=features[at])
+                for at, relevance in zip(order, relevances, strict=True)
+            ),
+            *rest,
+        ]
 
-    async def _opinion(
+    async def _opinions(
         self, query: str, texts: Sequence[str], left: timedelta
     ) -> tuple[Sequence[float], RerankOutcome]:
         if len(texts) < FEWEST:
@@ -91,24 +105,13 @@ class Reranker:
         return found, outcome
 
 
-def reordered(scores: Sequence[float], found: Sequence[float], weight: float) -> tuple[int, ...]:
-    """All places of *scores* (best first); the first ``len(found)`` of them by the blend
-    ``weight * found + (1 - weight) * score``, the scores among them stretched to [0, 1], as *found* is, because
-    numbers of two kinds can only be added on one scale. Equal blends keep their order."""
-    first = scores[: len(found)]
-    least, most = min(first, default=0.0), max(first, default=0.0)
+def blended(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
+    """The places of *scores* by ``weight * opinion + (1 - weight) * score``, the scores stretched to [0, 1], as
+    the opinions are, because numbers of two kinds can only be added on one scale. Equal blends keep their order."""
+    least, most = min(scores, default=0.0), max(scores, default=0.0)
     width = (most - least) or 1.0
     blend = [
-        weight * own + (1.0 - weight) * (score - least) / width for own, score in zip(found, first, strict=True)
+        weight * opinion + (1.0 - weight) * (score - least) / width
+        for opinion, score in zip(opinions, scores, strict=True)
     ]
-    best = sorted(range(len(found)), key=lambda at: -blend[at])
-    return (*best, *range(len(found), len(scores)))
-
-
-def dealt_anew(relevances: Sequence[float]) -> tuple[float, ...]:
-    """Calibrated *relevances* in a new order of their memories: the same numbers, the highest first.
-
-    A reranker's scores are not calibrated, and its order says nothing of how many memories help. So how many
-    stand above a threshold stays what the calibration says, and which ones they are is the reranker's word.
-    """
-    return tuple(sorted(relevances, reverse=True))
+    return tuple(sorted(range(len(blend)), key=lambda at: -blend[at]))

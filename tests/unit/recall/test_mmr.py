@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.recall.mmr import alike_in_words, mmr
+from memory_extproc.recall.mmr import alike_in_words, mmr, varied
+from memory_extproc.recall.rank import Candidate
+from tests.builders import a_memory
 
 TEXTS = ["My budget for Hawaii is $10,000", "The budget for Hawaii is 10k", "I fly on May 3"]
 
@@ -20,6 +22,30 @@ def test_of_two_that_say_the_same_the_second_gives_way_to_what_is_new() -> None:
 
 def test_the_most_relevant_is_always_chosen_unless_relevance_counts_for_nothing() -> None:
     assert mmr([0.1, 0.9], alike_in_words(TEXTS[:2]), 0.01, 1) == (1,)
+
+
+def candidates(*relevances: float) -> list[Candidate]:
+    texts = [*TEXTS, "User likes hiking"]
+    return [
+        Candidate(a_memory(text), one, one, {"dense": one / 2})
+        for text, one in zip(texts, relevances, strict=False)
+    ]
+
+
+def test_what_is_new_moves_ahead_and_nothing_is_lost() -> None:
+    given = candidates(0.9, 0.85, 0.7, 0.1)
+    found = varied(given, 0.5, 2, 0.6, on_cosine=False)
+    assert found == [given[0], given[2], given[1], given[3]]
+
+
+def test_variety_never_brings_in_what_is_below_the_threshold() -> None:
+    given = candidates(0.9, 0.85, 0.5)
+    assert varied(given, 0.1, 3, 0.6, on_cosine=False) == given
+    assert varied(given, 0.1, 3, 0.6, on_cosine=True) == given
+
+
+def test_no_candidates_have_no_variety() -> None:
+    assert varied([], 0.5, 3, 0.6, on_cosine=False) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(0, 15), st.floats(0, 1))

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
+from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder, CannedReranker
 from memory_extproc.language.persons import about_caller
 from memory_extproc.model import (
     Caller,
@@ -35,6 +35,7 @@ from memory_extproc.recall.block import smallest
 from memory_extproc.recall.explanation import Verdict
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_wish, later
@@ -249,6 +250,83 @@ async def test_a_model_that_fails_leaves_the_plain_query(bench: Bench) -> None:
     rewriter = Rewriter(model, Rewrite.ALWAYS, hyde=True)
     recalled = await bench.recaller(rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
     assert recalled.outcome is Outcome.USED
+
+
+async def test_two_rewrites_and_the_words_themselves_each_find_their_own(bench: Bench) -> None:
+    flight, seat = "User flies to Maui on May 3", "User prefers window seats"
+    await bench.remember(a_memory(BUDGET), a_memory(flight), a_memory(seat), a_memory("User likes tea"))
+    model = CannedCompletions([f"{BUDGET}\n{flight}"])
+    recaller = bench.recaller(rewriter=Rewriter(model, Rewrite.ALWAYS, hyde=False))
+    recalled = await recaller.recall(a_wish("prefers window seats"))
+    assert {one.memory.content for one in recalled.memories} == {BUDGET, flight, seat}
+
+
+async def test_a_question_for_two_things_finds_both_when_it_is_taken_apart(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET), a_memory("User has a cat named Tom, five years of age"))
+    asked = a_wish("What is my budget for the Hawaii trip and how many years of age is my cat Tom?", threshold=0.97)
+    whole = await bench.recaller().recall(asked)
+    limits = RecallLimits(deadline=timedelta(seconds=5), take_apart=True)
+    apart = await bench.recaller(limits).recall(asked)
+    assert (len(whole.memories), len(apart.memories)) == (0, 2)
+
+
+def a_reranker(bench: Bench, reranks: CannedReranker) -> Reranker:
+    return Reranker(reranks, RerankLimits(weight=1.0), metrics=bench.metrics)
+
+
+ALIKE = ["trip budget", "Hawaii trip", "Hawaii trip budget for May"]
+
+
+async def test_a_reranker_decides_which_of_the_relevant_ones_fit_the_limit(bench: Bench) -> None:
+    await bench.remember(*map(a_memory, ALIKE))
+    wish = a_wish("my Hawaii trip budget", limit=1)
+    canned = CannedReranker()
+    recalled = await bench.recaller(reranker=a_reranker(bench, canned)).recall(wish)
+    assert [one.memory.content for one in recalled.memories] == [ALIKE[2]]
+    assert recalled.path == "rerank"
+    assert bench.counted("recall_path_total", path="rerank") == 1
+    assert canned.asked[0][0] == "my Hawaii trip budget"
+
+
+async def test_a_reranker_that_fails_changes_nothing(bench: Bench) -> None:
+    await bench.remember(*map(a_memory, ALIKE))
+    wish = a_wish("my Hawaii trip budget")
+    canned = CannedReranker()
+    canned.failing = TryLaterError("busy")
+    plain = await bench.recaller().recall(wish)
+    recalled = await bench.recaller(reranker=a_reranker(bench, canned)).recall(wish)
+    assert recalled.memories == plain.memories
+    assert recalled.path == "hybrid"
+    assert bench.counted("reranks_total", outcome="failed") == 1
+
+
+async def test_where_nothing_is_relevant_nobody_reranks(bench: Bench) -> None:
+    await bench.remember(*map(a_memory, ALIKE))
+    canned = CannedReranker()
+    recalled = await bench.recaller(reranker=a_reranker(bench, canned)).recall(a_wish("Do I like green tea?"))
+    assert recalled.outcome is Outcome.NOTHING_RELEVANT
+    assert canned.asked == []
+
+
+async def test_an_explanation_shows_the_rerankers_opinion_beside_what_the_fusion_gave(bench: Bench) -> None:
+    await bench.remember(*map(a_memory, ALIKE))
+    recaller = bench.recaller(reranker=a_reranker(bench, CannedReranker()))
+    explained = await recaller.explain(a_wish("my Hawaii trip budget", limit=2))
+    assert explained.path == "rerank"
+    assert [one.features["rerank"] for one in explained.considered] == sorted(
+        (one.features["rerank"] for one in explained.considered), reverse=True
+    )
+    assert [one.verdict for one in explained.considered][:2] == [Verdict.INJECTED, Verdict.INJECTED]
+
+
+async def test_variety_leaves_out_what_says_the_same_in_other_words(bench: Bench) -> None:
+    await bench.remember(*map(a_memory, ["Hawaii trip budget", "the budget of the Hawaii trip", "Hawaii in May"]))
+    wish = a_wish("Hawaii trip budget", limit=2, threshold=0.5)
+    limits = RecallLimits(deadline=timedelta(seconds=5), mmr_lambda=0.3)
+    contents = [{one.memory.content for one in (await bench.recaller(each).recall(wish)).memories}
+                for each in (None, limits)]  # fmt: skip
+    assert "Hawaii in May" not in contents[0]
+    assert "Hawaii in May" in contents[1]
 
 
 class SilentModel:

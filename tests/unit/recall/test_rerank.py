@@ -16,11 +16,12 @@ from memory_extproc.inference.canned import CannedReranker
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Reranks
 from memory_extproc.recall.cost import ExpectedCost
-from memory_extproc.recall.rerank import Reranker, RerankLimits, RerankOutcome, dealt_anew, reordered
+from memory_extproc.recall.rank import Candidate
+from memory_extproc.recall.rerank import Reranker, RerankLimits, RerankOutcome, blended
+from tests.builders import a_memory
 
 PLENTY = timedelta(seconds=30)
 TEXTS = ["the weather was fine", "my budget for Hawaii is $10,000", "we went to the beach"]
-SCORES = [3.0, 2.0, 1.0]
 QUERY = "budget for Hawaii"
 
 
@@ -59,13 +60,27 @@ def a_reranker(
     return Reranker(reranks, limits or RerankLimits(), metrics=metrics, clock=watch or Watch()), metrics
 
 
+def candidates(texts: Sequence[str] = TEXTS) -> list[Candidate]:
+    return [
+        Candidate(a_memory(text, id=f"memory {at}"), 9.0 - at, 1.0 / (at + 1), {"dense": 0.5})
+        for at, text in enumerate(texts)
+    ]
+
+
+async def order(reranker: Reranker, left: timedelta, texts: Sequence[str] = TEXTS) -> tuple[int, ...] | None:
+    """The places that the candidates had, in their new order."""
+    given = [one.memory for one in candidates(texts)]
+    found = await reranker.reranked(QUERY, candidates(texts), left)
+    return None if found is None else tuple(given.index(one.memory) for one in found)
+
+
 def counted(metrics: Metrics, outcome: RerankOutcome) -> float:
     return metrics.registry.get_sample_value("memory_extproc_reranks_total", {"outcome": outcome.value}) or 0.0
 
 
 async def test_what_the_reranker_prefers_moves_up_and_is_counted() -> None:
     reranker, metrics = a_reranker(CannedReranker())
-    assert await reranker.order(QUERY, TEXTS, SCORES, PLENTY) == (1, 0, 2)
+    assert await order(reranker, PLENTY) == (1, 0, 2)
     assert counted(metrics, RerankOutcome.USED) == 1
     assert metrics.registry.get_sample_value("memory_extproc_recall_seconds_count", {"stage": "rerank"}) == 1
 
@@ -73,7 +88,7 @@ async def test_what_the_reranker_prefers_moves_up_and_is_counted() -> None:
 async def test_only_the_first_are_shown_and_the_others_keep_their_places() -> None:
     canned = CannedReranker()
     reranker, _ = a_reranker(canned, RerankLimits(first=2))
-    assert await reranker.order(QUERY, [TEXTS[0], *TEXTS], [4.0, *SCORES], PLENTY) == (0, 1, 2, 3)
+    assert await order(reranker, PLENTY, [TEXTS[0], *TEXTS]) == (0, 1, 2, 3)
     assert canned.asked == [(QUERY, (TEXTS[0], TEXTS[0]))]
 
 
@@ -81,7 +96,7 @@ async def test_only_the_first_are_shown_and_the_others_keep_their_places() -> No
 async def test_what_has_no_order_is_not_reranked(texts: list[str]) -> None:
     canned = CannedReranker()
     reranker, metrics = a_reranker(canned)
-    assert await reranker.order(QUERY, texts, SCORES[: len(texts)], PLENTY) is None
+    assert await order(reranker, PLENTY, texts) is None
     assert canned.asked == []
     assert counted(metrics, RerankOutcome.TOO_FEW) == 1
 
@@ -91,13 +106,13 @@ async def test_a_reranker_that_fails_leaves_the_fused_order(error: Exception) ->
     canned = CannedReranker()
     canned.failing = error
     reranker, metrics = a_reranker(canned)
-    assert await reranker.order(QUERY, TEXTS, SCORES, PLENTY) is None
+    assert await order(reranker, PLENTY) is None
     assert counted(metrics, RerankOutcome.FAILED) == 1
 
 
 async def test_a_reranker_that_is_late_leaves_the_fused_order() -> None:
     reranker, metrics = a_reranker(SilentReranker())
-    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=20)) is None
+    assert await order(reranker, timedelta(milliseconds=20)) is None
     assert counted(metrics, RerankOutcome.LATE) == 1
 
 
@@ -105,7 +120,7 @@ async def test_a_recall_that_is_cancelled_is_not_taken_for_a_late_reranker() -> 
     reranker, metrics = a_reranker(SilentReranker())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
-            await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+            await order(reranker, PLENTY)
     assert counted(metrics, RerankOutcome.LATE) == 0
 
 
@@ -113,7 +128,7 @@ async def test_a_recall_that_is_cancelled_is_not_taken_for_a_late_reranker() -> 
 async def test_without_time_it_is_not_tried(left: timedelta) -> None:
     canned = CannedReranker()
     reranker, metrics = a_reranker(canned)
-    assert await reranker.order(QUERY, TEXTS, SCORES, left) is None
+    assert await order(reranker, left) is None
     assert canned.asked == []
     assert counted(metrics, RerankOutcome.NO_TIME) == 1
 
@@ -122,20 +137,20 @@ async def test_what_took_long_before_is_not_tried_when_less_time_is_left() -> No
     watch = Watch()
     slow = SlowReranker(watch, takes=0.2)
     reranker, metrics = a_reranker(slow, watch=watch)
-    await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
-    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=100)) is None
+    await order(reranker, PLENTY)
+    assert await order(reranker, timedelta(milliseconds=100)) is None
     assert len(slow.asked) == 1
     assert counted(metrics, RerankOutcome.NO_TIME) == 1
-    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(seconds=1)) is not None
+    assert await order(reranker, timedelta(seconds=1)) is not None
 
 
 async def test_what_was_slow_once_is_tried_again_after_a_while() -> None:
     watch = Watch()
     slow = SlowReranker(watch, takes=5.0)
     reranker, _ = a_reranker(slow, watch=watch)
-    await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    await order(reranker, PLENTY)
     slow.takes = 0.01
-    orders = [await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=100)) for _ in range(250)]
+    orders = [await order(reranker, timedelta(milliseconds=100)) for _ in range(250)]
     assert orders[0] is None
     assert orders[-1] == (1, 0, 2)
 
@@ -144,47 +159,45 @@ async def test_a_failure_says_nothing_of_how_long_a_success_takes() -> None:
     watch = Watch()
     slow = SlowReranker(watch, takes=0.2)
     reranker, metrics = a_reranker(slow, watch=watch)
-    await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
+    await order(reranker, PLENTY)
     slow.failing, slow.takes = TryLaterError("refused"), 0.0
     for _ in range(50):
-        await reranker.order(QUERY, TEXTS, SCORES, PLENTY)
-    assert await reranker.order(QUERY, TEXTS, SCORES, timedelta(milliseconds=100)) is None
+        await order(reranker, PLENTY)
+    assert await order(reranker, timedelta(milliseconds=100)) is None
     assert counted(metrics, RerankOutcome.NO_TIME) == 1
 
 
 # --- the blend --------------------------------------------------------------------------------------
-scores = st.lists(st.floats(-10, 10), max_size=30).map(lambda found: sorted(found, reverse=True))
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0, 1)), max_size=30), st.floats(0, 1))
+def test_every_candidate_keeps_exactly_one_place(pairs: list[tuple[float, float]], weight: float) -> None:
+    scores, opinions = [score for score, _ in pairs], [opinion for _, opinion in pairs]
+    assert sorted(blended(scores, opinions, weight)) == list(range(len(pairs)))
 
 
-@given(scores, st.data(), st.floats(0, 1))
-def test_every_candidate_keeps_exactly_one_place(found: list[float], data: st.DataObject, weight: float) -> None:
-    first = data.draw(st.integers(0, len(found)))
-    opinion = data.draw(st.lists(st.floats(0, 1), min_size=first, max_size=first))
-    order = reordered(found, opinion, weight)
-    assert sorted(order) == list(range(len(found)))
-    assert list(order[first:]) == list(range(first, len(found)))
-
-
-@given(scores)
-def test_a_reranker_without_weight_or_without_an_opinion_changes_nothing(found: list[float]) -> None:
-    backwards = [at / max(1, len(found)) for at in range(len(found))]
-    assert list(reordered(found, backwards, 0.0)) == list(range(len(found)))
-    assert list(reordered(found, [0.5] * len(found), 0.6)) == list(range(len(found)))
+@given(st.lists(st.floats(-10, 10), max_size=30).map(lambda found: sorted(found, reverse=True)))
+def test_a_reranker_without_weight_or_without_an_opinion_changes_nothing(scores: list[float]) -> None:
+    backwards = [at / max(1, len(scores)) for at in range(len(scores))]
+    assert list(blended(scores, backwards, 0.0)) == list(range(len(scores)))
+    assert list(blended(scores, [0.5] * len(scores), 0.6)) == list(range(len(scores)))
 
 
 def test_with_all_the_weight_the_reranker_alone_decides() -> None:
-    assert reordered([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
+    assert blended([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
 
 
 def test_a_clear_favourite_of_the_fusion_stays_above_a_faint_preference() -> None:
-    assert reordered([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
+    assert blended([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
 
 
-@given(st.lists(st.floats(0, 1), max_size=20), st.floats(0, 1))
-def test_as_many_as_before_stand_above_any_threshold(relevances: list[float], threshold: float) -> None:
-    dealt = dealt_anew(relevances)
-    assert sum(one >= threshold for one in dealt) == sum(one >= threshold for one in relevances)
-    assert list(dealt) == sorted(dealt, reverse=True)
+async def test_as_many_as_before_stand_above_any_threshold_and_the_reranker_says_which() -> None:
+    reranker, _ = a_reranker(CannedReranker())
+    given = candidates()
+    found = await reranker.reranked(QUERY, given, PLENTY)
+    assert found is not None
+    assert [one.relevance for one in found] == [one.relevance for one in given]
+    assert found[0].memory == given[1].memory
+    assert found[0].score == given[1].score
+    assert found[0].features == {"dense": 0.5, "rerank": 1.0}
 
 
 # --- the estimate -----------------------------------------------------------------------------------
