@@ -56,7 +56,6 @@ from memory_extproc.store.options import Layout, MilvusOptions
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.wire.admission import Admission
 from memory_extproc.wire.background import Background
-from memory_extproc.wire.decisions import Decisions
 from memory_extproc.wire.enrich import Enricher
 from memory_extproc.wire.exchange import Workshop
 from memory_extproc.wire.held import HeldBytes
@@ -66,6 +65,7 @@ from memory_extproc.wire.options import Mode, SignalSources, WireOptions
 from memory_extproc.wire.peers import AllowedPeers
 from memory_extproc.wire.processor import SERVICE, Processor, message_options
 from memory_extproc.wire.readiness import Readiness
+from memory_extproc.wire.replays import Replays
 from memory_extproc.wire.rules import Rules
 from memory_extproc.wire.server import GrpcServer, ServerOptions, ServerTls
 
@@ -132,6 +132,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         options = wire_options(settings)
         identity = await _identity(settings, stack)
+        replays = Replays(options, coordination, background=background, metrics=metrics, now=now)
         shop = Workshop(
             admits=Admission(options, identity),
             enriches=Enricher(
@@ -139,11 +140,11 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 identity=identity,
                 rules=Rules([section.rule() for section in settings.rules]),
                 recalls=recaller,
-                decisions=Decisions(options, coordination),
-                background=background,
+                replays=replays,
                 metrics=metrics,
                 chains=sessions,
             ),
+            follows=replays,
             learns=learner,
             held=HeldBytes(settings.limits.process_bytes, metrics),
             background=background,

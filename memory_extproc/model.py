@@ -258,7 +258,9 @@ class Wish:
     threshold: float = 0.6  # on relevance, 0 to 1
     scope: Scope = Scope()
     room: int | None = None  # tokens the block may have at most; None: the configured budget alone
-    in_view: frozenset[str] = field(default=frozenset(), repr=False)  # message texts the model already sees
+    in_view: frozenset[str] = field(default=frozenset(), repr=False)  # texts the model already sees: what was said
+    # in the conversation, and the memories it was given before
+    spent: timedelta = timedelta()  # of the deadline, before recall was asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ RECALL_BUCKETS = (
 STORE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 EXTRACTION_BUCKETS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 COUNT_BUCKETS = (0, 1, 2, 3, 5, 8, 13, 20, 50, 100, 200)
+REPLAYED_BUCKETS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 TOKEN_BUCKETS = (0, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
@@ -43,6 +44,16 @@ class Metrics:
         self.recalls_running = gauge("recalls_running", "Recalls in flight.")
         self.recall_path = counter("recall_path", "Recalls by the path that was taken.", "path")
         self.reranks = counter("reranks", "Rankings offered to a reranker, by how that ended.", "outcome")
+        self.replays = counter("replays", "Requests by what became of the blocks given before.", "outcome")
+        self.replayed_tokens = histogram(
+            "replayed_tokens", "Estimated tokens of the blocks put back into a request.", REPLAYED_BUCKETS
+        )
+        self.prompt_tokens = counter(
+            "llm_prompt_tokens", "Tokens of requests, as the provider counted them.", "dialect", "outcome"
+        )
+        self.cached_tokens = counter(
+            "llm_cached_tokens", "Those of them that came from its prompt cache.", "dialect", "outcome"
+        )
         self.turns = counter("turns", "Completed exchanges by what became of them.", "outcome")
         self.journal_depth = gauge("journal_depth", "Turns in the journal that are not learned yet.")
         self.journal_oldest_seconds = gauge("journal_oldest_seconds", "Age of the oldest of them; 0 if none.")

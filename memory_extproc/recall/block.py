@@ -56,6 +56,15 @@ def render(ranked: Sequence[Ranked], budget: int) -> Block:
     return Block(text, tuple(one for one, _ in kept), estimate_tokens(text))
 
 
+# A block never holds CLOSING within (see `harmless`), so the first one ends it.
+_ECHO = re.compile(r"\s*" + re.escape(OPENING.partition(":")[0]) + r".*?" + re.escape(CLOSING), re.DOTALL)
+
+
+def without_blocks(text: str) -> str:
+    """*text* as its writer wrote it: blocks of ours taken out, that a client or another sidecar left in it."""
+    return _ECHO.sub("", text) if OPENING[:8] in text else text
+
+
 def smallest() -> int:
     """Tokens below which no block is worth rendering."""
     return estimate_tokens(OPENING) + estimate_tokens(CLOSING) + 2 + SHORTEST_CUT

@@ -33,6 +33,7 @@ class HeaderControls:
     store: Switch = Switch.DEFAULT
     ends_session: bool = False
     internal: bool = False  # one of our own calls of a language model
+    unkept: bool = False  # nothing of this exchange is to be kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ def controls_of(headers: Headers) -> HeaderControls:
         store=Switch.SKIP if unkept else _switch(headers, "x-memory-store"),
         ends_session=any(value.strip().lower() == "end" for value in headers.all("x-memory-session")),
         internal=INTERNAL in headers,
+        unkept=unkept,
     )
 
 

@@ -9,26 +9,33 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, apply
 from memory_extproc.dialect.controls import removals
 from memory_extproc.dialect.profiles import choose_form, profile_for, room
+from memory_extproc.dialect.responses import Responses
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
-from memory_extproc.model import Caller, Message, Origin, Outcome, Recalled, Role, Scope, Wish, digest
+from memory_extproc.model import Caller, Message, Origin, Outcome, Role, Scope, Wish, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import KnowsChains, Recalls
+from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
-from memory_extproc.wire.background import Background
 from memory_extproc.wire.coding import OversizeError, packed, unpack
-from memory_extproc.wire.decisions import Decision, Decisions
+from memory_extproc.wire.given import Blocks, Decision, contents_of, fitting, placings, tokens_of
 from memory_extproc.wire.identity import Identity, accepted
 from memory_extproc.wire.options import Mode, WireOptions
+from memory_extproc.wire.replays import InView, Replays, Thread
 from memory_extproc.wire.rules import RuleFacts, Rules, Then
 from memory_extproc.wire.verdict import Circumstances, in_control_group, limits_of, refusal, stores
 
 log = logger(__name__)
+
+# Of a model whose window is not known: what a conversation's blocks may take, in blocks of the largest size.
+_BLOCKS_OF_UNKNOWN = 8
+REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,8 @@ class Heard:
     origin: Origin
     previous_response_id: str
     ends_session: bool
-    injected: tuple[str, ...] = field(default=(), repr=False)
+    injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen
+    in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
 
     @property
     def size(self) -> int:
@@ -57,9 +65,15 @@ class Enriched:
     outcome: Outcome
     body: bytes | None = field(default=None, repr=False)
     unpacked: bool = False  # *body* no longer has the content-encoding it came with
-    count: int = 0  # memories in the block that went in
+    count: int = 0  # memories in the block that went in, or in those put back if there was none
     path: str = ""
+    replayed: int = 0  # blocks put back
     heard: Heard | None = None  # None: nothing can be learned from this exchange
+
+    @property
+    def personal(self) -> bool:
+        """Whether the upstream sees memories, so that its answer is this caller's alone."""
+        return bool(self.count or self.replayed)
 
     @property
     def status(self) -> str:
@@ -77,14 +91,13 @@ class Enricher:
         identity: Identity,
         rules: Rules,
         recalls: Recalls,
-        decisions: Decisions,
-        background: Background,
+        replays: Replays,
         metrics: Metrics,
         chains: KnowsChains | None = None,
     ) -> None:
         self._options, self._identity, self._rules = options, identity, rules
-        self._recalls, self._decisions, self._chains = recalls, decisions, chains
-        self._background = background
+        self._recalls, self._replays, self._chains = recalls, replays, chains
+        self._metrics = metrics
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
@@ -102,7 +115,7 @@ class Enricher:
             request = admitted.dialect.read(plain)
         except BadBodyError as error:
             return _unreadable(admitted, error, plain)
-        return await self._read(admitted, request, watching=watching)
+        return await self._read(admitted, as_written(request), watching=watching)
 
     async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
         caller = self._caller(admitted, request)
@@ -117,12 +130,11 @@ class Enricher:
         )
         no = refusal(circumstances)
         if no is not None or caller is None:
-            decision = Decision(no or Outcome.NO_CALLER)
+            turn = _Turn(Decision(no or Outcome.NO_CALLER))
         else:
-            decision = await self._decided(circumstances, caller)
-        if decision.outcome is Outcome.USED and (watching or self._options.mode is Mode.SHADOW):
-            decision = Decision(Outcome.SHADOWED)
-        enriched = self._placed(admitted, request, then, decision)
+            turn = await self._decided(circumstances, caller)
+        shadowed = watching or self._options.mode is Mode.SHADOW
+        enriched = self._placed(admitted, request, turn, shadowed=shadowed)
         if caller is None:
             return enriched
         heard = Heard(
@@ -138,8 +150,9 @@ class Enricher:
             ),
             previous_response_id=request.previous_response_id,
             ends_session=admitted.controls.ends_session,
-            injected=decision.injected if enriched.outcome is Outcome.USED else (),
         )
+        if turn.thread is not None and not shadowed:
+            heard = self._with_view(heard, enriched, turn, turn.thread, admitted)
         return replace(enriched, heard=heard)
 
     def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
@@ -165,30 +178,57 @@ class Enricher:
         )
         return self._rules.first(facts)
 
-    async def _decided(self, circumstances: Circumstances, caller: Caller) -> Decision:
-        """What recall says, or said when this tool loop began."""
-        request = circumstances.request
+    async def _decided(self, circumstances: Circumstances, caller: Caller) -> _Turn:
+        """What recall says, or said when this tool loop began, with what the conversation was given before."""
+        request, then = circumstances.request, circumstances.then
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
-            return Decision(Outcome.CONTROL)
-        if not request.asked.strip():
+            return _Turn(Decision(Outcome.CONTROL))
+        started = time.perf_counter()
+        thread = await self._replays.find(caller, request)
+        known = choose_form("auto", profile_for(request.model), request)
+        inject = then.inject or self._options.inject_as
+        form = known if inject == "auto" else Form(inject)
+        left = self._room(request, thread.blocks)
+        turn = _Turn(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
+        if thread.decided is not None:
+            decision = thread.decided
+        elif not request.asked.strip():
             # Nobody's words are in reach: a tool's result with the conversation elsewhere, or only pictures.
-            outcome = Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT
-            return Decision(outcome)
-        try:
-            async with asyncio.timeout(self._options.give_up_after.total_seconds()):
-                if request.ends_in_tool_result and (kept := await self._decisions.find(caller.owner, request)):
-                    return kept
-                recalled = await self._recalls.recall(await self._wish(circumstances, caller))
-        except TimeoutError:
-            log.warning("recall.never_came")
-            return Decision(Outcome.OUT_OF_TIME)
-        decision = _decision(recalled)
-        if request.tools or request.ends_in_tool_result:
-            self._decisions.keep(caller.owner, request, decision)
-            self._background.start(self._decisions.share(caller.owner, request, decision))
-        return decision
+            decision = Decision(Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT)
+        else:
+            decision = turn.decision
+            with_records = timedelta(seconds=time.perf_counter() - started)
+            try:
+                async with asyncio.timeout(self._options.give_up_after.total_seconds()):
+                    wish = await self._wish(circumstances, caller, turn.in_view, left.tokens, with_records)
+                    decision = Decision.of(await self._recalls.recall(wish))
+            except TimeoutError:
+                log.warning("recall.never_came")
+        return replace(turn, decision=decision, settled=thread.decided is not None and left.all_fit)
 
-    async def _wish(self, circumstances: Circumstances, caller: Caller) -> Wish:
+    def _room(self, request: ChatRequest, blocks: Blocks) -> _Room:
+        """What the model's window has left for a new block, once *blocks*, or the newest of them, are back."""
+        profile = profile_for(request.model)
+        left = room(
+            request,
+            profile,
+            configured_window=self._options.window,
+            margin=self._options.margin,
+            unknown_cap=self._options.unknown_cap,
+        )
+        unknown = self._options.window is None and profile.window is None
+        most = _BLOCKS_OF_UNKNOWN * left if unknown else left // 2
+        kept = fitting(blocks, min(most, self._options.replay_tokens))
+        return _Room(kept, left if unknown else left - tokens_of(kept), all_fit=kept == blocks)
+
+    async def _wish(
+        self,
+        circumstances: Circumstances,
+        caller: Caller,
+        given: Sequence[str],
+        left: int,
+        spent: timedelta,
+    ) -> Wish:
         request = circumstances.request
         said = [message.text for message in request.history if message.role is Role.USER]
         chained = await self._chained(caller, request.previous_response_id)
@@ -202,14 +242,9 @@ class Enricher:
             limit=limits.limit,
             threshold=limits.threshold,
             scope=Scope(project=caller.project, types=limits.types),
-            room=room(
-                request,
-                profile_for(request.model),
-                configured_window=self._options.window,
-                margin=self._options.margin,
-                unknown_cap=self._options.unknown_cap,
-            ),
-            in_view=frozenset((request.asked, *(message.text for message in request.history))),
+            room=left,
+            in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
+            spent=spent,
         )
 
     async def _chained(self, caller: Caller, previous_response_id: str) -> Sequence[str]:
@@ -223,29 +258,100 @@ class Enricher:
             return ()
         return () if chain is None else chain.earlier
 
-    def _placed(self, admitted: Admitted, request: ChatRequest, then: Then, decision: Decision) -> Enriched:
+    def _placed(self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, shadowed: bool) -> Enriched:
+        """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came."""
         started = time.perf_counter()
-        outcome, block = decision.outcome, decision.block
-        edits: list[Edit] = list(request.removals)
+        decision = turn.decision
+        outcome = decision.outcome
+        blocks = turn.thread.blocks if turn.thread is not None else ()
+        places = placings(blocks, request, turn.form)
         if outcome is Outcome.USED:
-            inject = then.inject or self._options.inject_as
-            known = choose_form("auto", profile_for(request.model), request)
-            form = known if inject == "auto" else Form(inject)
-            (places,) = admitted.dialect.place(request, [Placing(block, form)])
-            if not places:
-                outcome = Outcome.NO_ROOM
-            edits += places
+            places.append(Placing(decision.block, turn.form))
+        placed = admitted.dialect.place(request, places) if places else ()
+        if outcome is Outcome.USED and not placed[-1]:
+            outcome = Outcome.NO_ROOM
+        self._note(admitted, request, turn, placed=outcome is Outcome.USED)
+        edits: list[Edit] = list(request.removals)
+        if shadowed:
+            outcome = Outcome.SHADOWED if outcome is Outcome.USED else outcome
+            placed = ()
+        edits += (edit for place in placed for edit in place)
         if not edits:
             return Enriched(outcome=outcome)
         body = apply(request.body, edits)
         self._splice_seconds.observe(time.perf_counter() - started)
-        return Enriched(
-            outcome=outcome,
-            body=body,
-            unpacked=packed(admitted.encoding),
-            count=decision.count if outcome is Outcome.USED else 0,
-            path=decision.path,
-        )
+        enriched = Enriched(outcome=outcome, body=body, unpacked=packed(admitted.encoding), path=decision.path)
+        if outcome is Outcome.USED:
+            enriched = replace(enriched, count=len(decision.contents))
+        return enriched if shadowed else self._replayed(enriched, blocks, placed)
+
+    def _replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
+        back = [one for one, edits in zip(blocks, placed, strict=False) if edits]
+        if not back:
+            return enriched
+        self._metrics.replays.labels("put_back").inc()
+        self._metrics.replayed_tokens.observe(tokens_of(back))
+        enriched = replace(enriched, replayed=len(back))
+        if enriched.outcome is not Outcome.NOTHING_RELEVANT:
+            return enriched
+        # Nothing new, because what matters is in view already: the request leaves with memories all the same.
+        return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)))
+
+    def _note(self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, placed: bool) -> None:
+        """Keeps what this turn was given for the requests that will repeat it."""
+        thread = turn.thread
+        if thread is None or not thread.key or turn.settled or admitted.controls.unkept:
+            return
+        looping = request.tools or request.ends_in_tool_result
+        if looping or (self._options.replay and (placed or turn.carries)):
+            self._replays.keep(thread, request, turn.decision, turn.form if placed else None)
+
+    def _with_view(
+        self, heard: Heard, enriched: Enriched, turn: _Turn, thread: Thread, admitted: Admitted
+    ) -> Heard:
+        mine = turn.decision.contents if enriched.outcome is Outcome.USED else ()
+        seen = tuple(dict.fromkeys((*turn.in_view, *mine)))
+        heard = replace(heard, injected=seen)
+        keeps = self._options.replay and not admitted.controls.unkept
+        if not (seen and keeps and admitted.dialect.name == Responses.name):
+            return heard
+        return replace(heard, in_view=InView(thread.owner, thread.epoch, seen))
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    blocks: Blocks  # those that go back
+    tokens: int  # for a new one
+    all_fit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What was made of one request, before it is placed."""
+
+    decision: Decision
+    form: Form = Form.USER_SUFFIX  # of a new block
+    thread: Thread | None = None  # None: there is no memory for this request, old or new
+    settled: bool = False  # it is all on record
+
+    @property
+    def in_view(self) -> tuple[str, ...]:
+        """Contents of the memories that the conversation was given before."""
+        return () if self.thread is None else (*contents_of(self.thread.blocks), *self.thread.behind)
+
+    @property
+    def carries(self) -> bool:
+        return self.thread is not None and bool(self.thread.blocks)
+
+
+def as_written(request: ChatRequest) -> ChatRequest:
+    """*request* with what people said, and none of our blocks that came back in it."""
+    asked = without_blocks(request.asked)
+    history = tuple(
+        message if (text := without_blocks(message.text)) is message.text else replace(message, text=text)
+        for message in request.history
+    )
+    return replace(request, asked=asked, history=history)
 
 
 def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> Enriched:
@@ -255,13 +361,3 @@ def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> 
     if not edits:
         return Enriched(outcome=Outcome.BAD_BODY)
     return Enriched(outcome=Outcome.BAD_BODY, body=apply(plain, edits), unpacked=packed(admitted.encoding))
-
-
-def _decision(recalled: Recalled) -> Decision:
-    return Decision(
-        outcome=recalled.outcome,
-        block=recalled.block,
-        count=len(recalled.memories),
-        path=recalled.path,
-        injected=tuple(ranked.memory.content for ranked in recalled.memories),
-    )

@@ -12,6 +12,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Protocol
 
+from memory_extproc.dialect.base import Answer
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Exchanged, Outcome, Stored
 from memory_extproc.observe.log import logger
@@ -34,6 +35,7 @@ from memory_extproc.wire.events import (
     ResponseTrailers,
 )
 from memory_extproc.wire.held import HeldBytes
+from memory_extproc.wire.replays import InView
 
 log = logger(__name__)
 
@@ -88,12 +90,18 @@ class Enriches(Protocol):
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched: ...
 
 
+class Follows(Protocol):
+    def follow(self, view: InView, response_id: str) -> None:
+        """Notes what the model has been shown, for the request that will continue from its response."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
     """What every exchange of a process shares."""
 
     admits: Admits
     enriches: Enriches
+    follows: Follows
     learns: Learns
     held: HeldBytes
     background: Background
@@ -206,7 +214,9 @@ class Exchange:
         else:
             self._held_to_learn = heard.size
         # Without a lesson in it only whose session it was is kept.
-        self._heard = heard if self._fate is None else replace(heard, history=(), asked="", injected=())
+        self._heard = (
+            heard if self._fate is None else replace(heard, history=(), asked="", injected=(), in_view=None)
+        )
 
     def _answering(self, event: ResponseHeaders) -> Reply:
         admitted, enriched = self._admitted, self._enriched
@@ -214,7 +224,7 @@ class Exchange:
             # Not ours, or answered before the request was whole: by Envoy itself, mostly (413, 408).
             return Reply(ends=self.phase is not Phase.CLOSED)
         headers = [(STATUS, enriched.status)]
-        if enriched.count:
+        if enriched.personal:
             headers.append(UNCACHED)
         return Reply(set_headers=tuple(headers), ends=not self._captures(admitted, event))
 
@@ -261,6 +271,9 @@ class Exchange:
         answer = await captured.read()
         if isinstance(answer, Stored):
             return answer
+        self._count_tokens(answer)
+        if heard.in_view is not None and answer.response_id:
+            self._shop.follows.follow(heard.in_view, answer.response_id)
         if answer.failed:
             return Stored.NOT_OK
         if not answer.complete:
@@ -288,6 +301,15 @@ class Exchange:
         name = dialect or (self._admitted.dialect.name if self._admitted else NO_DIALECT)
         self._shop.metrics.exchanges.labels(name, outcome.value).inc()
         log.debug("exchange.decided", dialect=name, outcome=outcome.value)
+
+    def _count_tokens(self, answer: Answer) -> None:
+        """Only where the provider tells of its cache: the two are a share of one another."""
+        if answer.prompt_tokens is None or answer.cached_tokens is None:
+            return
+        if self._admitted is not None and self._enriched is not None:
+            labels = (self._admitted.dialect.name, self._enriched.outcome.value)
+            self._shop.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
+            self._shop.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
 
     def _give_back_read(self) -> None:
         self._shop.held.give_read(self._held_to_read)

@@ -23,14 +23,15 @@ from memory_extproc.ports import Chain
 from memory_extproc.wire.admission import Admission, Admitted
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.canned import CannedRecalls
-from memory_extproc.wire.decisions import Decision, Decisions
 from memory_extproc.wire.enrich import Enriched, Enricher
 from memory_extproc.wire.events import Headers, RequestHeaders
+from memory_extproc.wire.given import Decision
 from memory_extproc.wire.identity import Identity, IdentityOptions
 from memory_extproc.wire.options import Mode
+from memory_extproc.wire.replays import Replays
 from memory_extproc.wire.rules import Rule, Rules, Then, When
 from memory_extproc.wire.verdict import in_control_group
-from tests.fixtures.sidecar import BLOCK, used, wire_options
+from tests.fixtures.sidecar import BLOCK, NOON, used, wire_options
 
 ANN = Owner("", "ann")
 NEVER = Rule(When(), Then(retrieve=Switch.SKIP))
@@ -64,18 +65,21 @@ class Desk:
         **options: Any,
     ) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
+        self.time = NOON
         self.recalls = CannedRecalls(used() if recalled is None else recalled)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
         who = Identity(identity or IdentityOptions())
         self.admission = Admission(wire, who)
+        self.replays = Replays(
+            wire, shared, background=self.background, metrics=self.metrics, now=lambda: self.time
+        )
         self.enricher = Enricher(
             wire,
             identity=who,
             rules=Rules(rules),
             recalls=self.recalls,
-            decisions=Decisions(wire, shared),
-            background=self.background,
+            replays=self.replays,
             metrics=self.metrics,
             chains=chains,
         )
@@ -251,6 +255,14 @@ async def test_a_chat_clients_own_calls_are_neither_answered_from_memory_nor_lea
     assert (await Desk(skip_auxiliary=False).enrich(a_chat(TITLE))).outcome is Outcome.USED
 
 
+async def test_a_clients_own_call_is_known_by_its_system_message_too() -> None:
+    system = {"role": "system", "content": "You are a title generator. You output ONLY a thread title."}
+    enriched = await Desk().enrich({"messages": [system, {"role": "user", "content": "My budget is $10,000"}]})
+    assert enriched.outcome is Outcome.DISABLED
+    assert enriched.heard is not None
+    assert not enriched.heard.store
+
+
 async def test_the_body_names_the_caller_only_where_that_is_configured() -> None:
     body = a_chat("my budget?", memory_context={"user_id": "bob", "project_id": "p"})
     assert (await Desk().enrich(body, user="")).outcome is Outcome.NO_CALLER
@@ -414,7 +426,7 @@ async def test_replicas_out_of_reach_of_each_other_just_recall_again() -> None:
 
 
 async def test_only_so_many_tool_loops_are_remembered() -> None:
-    desk = Desk(decisions=1)
+    desk = Desk(replay_bytes=400)
     for words in ("my budget?", "my hotel?", "my budget?"):
         await desk.enrich(in_a_tool_loop(words))
     assert len(desk.recalls.wishes) == 3

@@ -32,6 +32,7 @@ from memory_extproc.wire.events import (
 from memory_extproc.wire.exchange import TRANSITIONS, Exchange, OutOfOrderError, Phase, Terms, Workshop
 from memory_extproc.wire.held import HeldBytes
 from memory_extproc.wire.identity import Identity, IdentityOptions
+from memory_extproc.wire.replays import InView
 from tests.fixtures.sidecar import NOON, wire_options
 
 ANN = Caller(Owner("", "ann"))
@@ -84,6 +85,16 @@ class Told:
         return self.enriched
 
 
+class Followed:
+    """Which response was made of which view."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, InView] = {}
+
+    def follow(self, view: InView, response_id: str) -> None:
+        self.views[response_id] = view
+
+
 class Bench:
     """One exchange with everything around it in plain sight."""
 
@@ -92,11 +103,13 @@ class Bench:
         self.learns = RecordedTurns(options.pop("stored", Stored.JOURNALLED), options.pop("before", None))
         self.held = HeldBytes(options.pop("process_bytes", 1_000_000), self.metrics)
         self.enriches = Told(enriched)
+        self.follows = Followed()
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
         shop = Workshop(
             admits=Admission(wire, Identity(IdentityOptions())),
             enriches=self.enriches,
+            follows=self.follows,
             learns=self.learns,
             held=self.held,
             background=self.background,
