@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,8 +22,11 @@ from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import render, smallest
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.gate import AboutCaller, gate
+from memory_extproc.recall.mmr import varied
 from memory_extproc.recall.query import Query, Rewriter, plain
-from memory_extproc.recall.rank import chosen, weigh
+from memory_extproc.recall.rank import Candidate, candidates_of, chosen, weigh
+from memory_extproc.recall.rerank import Reranker
+from memory_extproc.recall.union import union
 
 log = logger(__name__)
 
@@ -40,6 +43,8 @@ class RecallLimits:
     candidates: int = 50  # memories asked of the search, before ranking
     token_budget: int = 512  # estimated tokens of a block
     threshold_on_cosine: bool = False
+    take_apart: bool = False  # search for the parts of a question for several things, too
+    mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
 class Recaller:
@@ -56,10 +61,12 @@ class Recaller:
         about_caller: AboutCaller,
         learns: Learns | None = None,
         rewriter: Rewriter | None = None,
+        reranker: Reranker | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
-        self._learns, self._rewriter, self._about_caller = learns, rewriter, about_caller
+        self._learns, self._about_caller = learns, about_caller
+        self._rewriter, self._reranker = rewriter, reranker
         self._now, self._clock, self._metrics = now, clock, metrics
         self._running = 0
         self._stages = {
@@ -119,8 +126,10 @@ class Recaller:
         skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
-        query, searched = await self._found(wish, self._clock())
-        weighed = self._weighed(wish, searched)
+        started = self._clock()
+        query, searched = await self._found(wish, started)
+        candidates, searched = await self._ordered(wish, query, searched, started)
+        weighed = self._weighed(wish, candidates)
         recalled = self._recalled(searched, chosen(weighed), self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
         return Explanation(
@@ -139,19 +148,21 @@ class Recaller:
 
     async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
         await self._settle(wish)
-        _, searched = await self._found(wish, started)
+        query, searched = await self._found(wish, started)
+        candidates, searched = await self._ordered(wish, query, searched, started)
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(searched.found))
-            return self._recalled(searched, chosen(self._weighed(wish, searched)), budget)
+            return self._recalled(searched, chosen(self._weighed(wish, candidates)), budget)
 
     async def _found(self, wish: Wish, started: float) -> tuple[Query, Searched]:
         with self._timed("query"):
             query = await self._query(wish, started)
         with self._timed("embed"):
-            vector = await self._vector(query)
+            vectors = await asyncio.gather(*(self._vector(text, query.supposed) for text in query.texts))
         with self._timed("search"):
-            most = max(self._limits.candidates, wish.limit)
-            return query, await self._finds.nearest(wish.caller.owner, vector, most, wish.scope)
+            owner, most = wish.caller.owner, max(self._limits.candidates, wish.limit)
+            searches = (self._finds.nearest(owner, vector, most, wish.scope) for vector in vectors)
+            return query, union(await asyncio.gather(*searches))
 
     async def _settle(self, wish: Wish) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
@@ -165,30 +176,50 @@ class Recaller:
 
     async def _query(self, wish: Wish, started: float) -> Query:
         if self._rewriter is None:
-            return plain(wish.asked, wish.earlier)
-        spent = self._clock() - started
-        within = (self._limits.deadline.total_seconds() - spent) * REWRITE_SHARE
-        return await self._rewriter.query(wish.asked, wish.earlier, timedelta(seconds=max(within, 0.0)))
+            return plain(wish.asked, wish.earlier, take_apart=self._limits.take_apart)
+        share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
+        within = max(self._left(started) * share, timedelta())
+        return await self._rewriter.query(wish.asked, wish.earlier, within)
 
-    async def _vector(self, query: Query) -> Vector:
-        if not query.supposed:
-            return await self._embedder.embed_query(query.text)
+    async def _vector(self, text: str, supposed_answer: str) -> Vector:
+        if not supposed_answer:
+            return await self._embedder.embed_query(text)
         asked, supposed = await asyncio.gather(
-            self._embedder.embed_query(query.text), self._embedder.embed_query(query.supposed)
+            self._embedder.embed_query(text), self._embedder.embed_query(supposed_answer)
         )
         mean = asked + supposed
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    def _weighed(self, wish: Wish, searched: Searched) -> list[Considered]:
+    async def _ordered(
+        self, wish: Wish, query: Query, searched: Searched, started: float
+    ) -> tuple[Sequence[Candidate], Searched]:
+        """The candidates, best first; and the search, with its path as it was in the end."""
+        candidates = candidates_of(searched.found)
+        on_cosine = self._limits.threshold_on_cosine
+        relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in candidates)
+        if self._reranker is None or not relevant:  # an order of what stays out helps nobody
+            return candidates, searched
+        reranked = await self._reranker.reranked(query.text, candidates, self._left(started))
+        return (candidates, searched) if reranked is None else (reranked, replace(searched, path="rerank"))
+
+    def _weighed(self, wish: Wish, candidates: Sequence[Candidate]) -> list[Considered]:
+        on_cosine = self._limits.threshold_on_cosine
+        if self._limits.mmr_lambda is not None:
+            balance, limit = self._limits.mmr_lambda, wish.limit
+            candidates = varied(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
         return weigh(
-            searched.found,
+            candidates,
             now=self._now(),
             threshold=wish.threshold,
             limit=wish.limit,
-            on_cosine=self._limits.threshold_on_cosine,
+            on_cosine=on_cosine,
             in_view=wish.in_view,
         )
+
+    def _left(self, started: float) -> timedelta:
+        """Of the deadline."""
+        return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
     def _recalled(self, searched: Searched, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
         if searched.total == 0:
@@ -215,3 +246,4 @@ class Recaller:
 
 
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
+REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much
