@@ -83,7 +83,7 @@ async def test_a_request_does_not_wait_for_a_store_known_to_be_down(faulty: Faul
 async def test_a_sidecar_that_leaves_while_milvus_is_away_leaves_its_backlog_to_the_next(
     faulty: FaultStand, link: Link
 ) -> None:
-    faulty.change(memory=at(link, "leaving"), shutdown={"flush": "1s"})
+    faulty.change(memory=at(link, "leaving"), shutdown={"flush": "300ms"})
     await faulty.start()
     await link.cut()
     await faulty.say(BUDGET)
