@@ -434,6 +434,10 @@ def wire_options(settings: Settings) -> WireOptions:
         window=None if inject.window == "auto" else inject.window,
         margin=inject.margin,
         unknown_cap=inject.unknown_window_budget,
+        replay=inject.replay,
+        replay_tokens=inject.replay_tokens,
+        replay_keep=inject.replay_keep,
+        replay_wait=settings.deadline / 3,
         signals=SignalSources(
             fact_headers=signals.fact_headers,
             tool_headers=signals.tool_headers,

@@ -209,7 +209,13 @@ class Inject(Section):
     unknown_window_budget: int = Field(
         256, ge=0, le=100_000, description="tokens of a block where the model's window is not known"
     )
-    replay: bool = Field(default=False, description="reserved: true is taken and has no effect yet")
+    replay: bool = Field(
+        default=True, description="put a conversation's earlier blocks back where they stood, for prompt caches"
+    )
+    replay_tokens: int = Field(
+        4096, ge=0, le=1_000_000, description="estimated tokens of those at most; beyond it the oldest go"
+    )
+    replay_keep: Positive = Field(timedelta(days=1), description="how long after its last turn one is known again")
     profile: Literal["off"] = Field("off", description="reserved: only this value yet")
 
 

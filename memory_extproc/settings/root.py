@@ -113,8 +113,6 @@ def _notices(settings: Settings) -> Iterator[str]:
             f"listen.insecure: whoever reaches {settings.listen.ext_proc} can name any caller and read their "
             "memories; keep it inside a network that only Envoy shares"
         )
-    if settings.inject.replay:
-        yield "inject.replay: has no effect in this version"
     if settings.identity.trust_body:
         yield "identity.trust_body: whoever writes a request body can name its caller"
     if not settings.coordination.url:

@@ -26,6 +26,7 @@ from memory_extproc.wire.auxiliary import auxiliary
 from memory_extproc.wire.coding import OversizeError, packed, unpack
 from memory_extproc.wire.given import Blocks, Decision, contents_of, fitting, placings, tokens_of
 from memory_extproc.wire.identity import Identity, accepted
+from memory_extproc.wire.large import off_loop
 from memory_extproc.wire.options import Mode, WireOptions
 from memory_extproc.wire.replays import InView, Replays, Thread
 from memory_extproc.wire.rules import RuleFacts, Rules, Then
@@ -106,20 +107,22 @@ class Enricher:
         if len(body) > limit:
             return Enriched(outcome=Outcome.TOO_LARGE)
         try:
-            plain = unpack(admitted.encoding, body, limit)
+            # What is packed is small until it is unpacked.
+            size = limit if packed(admitted.encoding) else len(body)
+            plain = await off_loop(size, unpack, admitted.encoding, body, limit)
         except OversizeError:
             return Enriched(outcome=Outcome.TOO_LARGE)
         except BadBodyError as error:
             return _unreadable(admitted, error)
         try:
-            request = admitted.dialect.read(plain)
+            request = await off_loop(len(plain), _written, admitted, plain)
         except BadBodyError as error:
-            return _unreadable(admitted, error, plain)
-        return await self._read(admitted, as_written(request), watching=watching)
+            return await off_loop(len(plain), _unreadable, admitted, error, plain)
+        return await self._read(admitted, request, watching=watching)
 
     async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
         caller = self._caller(admitted, request)
-        then = self._then(admitted, request, caller)
+        then = await off_loop(len(request.asked), self._then, admitted, request, caller)
         circumstances = Circumstances(
             options=self._options,
             admitted=admitted,
@@ -134,7 +137,7 @@ class Enricher:
         else:
             turn = await self._decided(circumstances, caller)
         shadowed = watching or self._options.mode is Mode.SHADOW
-        enriched = self._placed(admitted, request, turn, shadowed=shadowed)
+        enriched = await self._placed(admitted, request, turn, shadowed=shadowed)
         if caller is None:
             return enriched
         heard = Heard(
@@ -199,7 +202,7 @@ class Enricher:
             decision = turn.decision
             with_records = timedelta(seconds=time.perf_counter() - started)
             try:
-                async with asyncio.timeout(self._options.give_up_after.total_seconds()):
+                async with asyncio.timeout((self._options.give_up_after - with_records).total_seconds()):
                     wish = await self._wish(circumstances, caller, turn.in_view, left.tokens, with_records)
                     decision = Decision.of(await self._recalls.recall(wish))
             except TimeoutError:
@@ -258,7 +261,7 @@ class Enricher:
             return ()
         return () if chain is None else chain.earlier
 
-    def _placed(self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, shadowed: bool) -> Enriched:
+    async def _placed(self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, shadowed: bool) -> Enriched:
         """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came."""
         started = time.perf_counter()
         decision = turn.decision
@@ -267,7 +270,9 @@ class Enricher:
         places = placings(blocks, request, turn.form)
         if outcome is Outcome.USED:
             places.append(Placing(decision.block, turn.form))
-        placed = admitted.dialect.place(request, places) if places else ()
+        placed: Sequence[Sequence[Edit]] = ()
+        if places:
+            placed = await off_loop(len(request.body), admitted.dialect.place, request, places)
         if outcome is Outcome.USED and not placed[-1]:
             outcome = Outcome.NO_ROOM
         self._note(admitted, request, turn, placed=outcome is Outcome.USED)
