@@ -349,6 +349,10 @@ class _Turn:
         return self.thread is not None and bool(self.thread.blocks)
 
 
+def _written(admitted: Admitted, plain: bytes) -> ChatRequest:
+    return as_written(admitted.dialect.read(plain))
+
+
 def as_written(request: ChatRequest) -> ChatRequest:
     """*request* with what people said, and none of our blocks that came back in it."""
     asked = without_blocks(request.asked)

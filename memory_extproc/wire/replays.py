@@ -26,6 +26,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Now
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.given import Blocks, Decision, Given, keys_of, response_key
+from memory_extproc.wire.large import off_loop
 from memory_extproc.wire.options import WireOptions
 
 log = logger(__name__)
@@ -109,7 +110,7 @@ class Replays:
 
     async def find(self, caller: Caller, request: ChatRequest) -> Thread:
         """Never raises: what cannot be read in time was never there."""
-        keys = keys_of(caller, request, LOOKBACK)
+        keys = await off_loop(len(request.body), keys_of, caller, request, LOOKBACK)
         mine = keys.pop() if request.asked else ""
         same = bool(mine) and self._said_again(caller.owner, mine)
         nothing = Thread(owner=caller.owner)
