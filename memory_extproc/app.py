@@ -26,6 +26,8 @@ from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.inference.batching_embedder import EmbedderLimits
 from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
+from memory_extproc.inference.cross_encoder import CrossEncoderLimits, open_cross_encoder
+from memory_extproc.inference.model_directory import Precision, directory_of
 from memory_extproc.inference.onnx_embedder import open_onnx_embedder
 from memory_extproc.inference.openai_embedder import OpenAIEmbedder, RemoteEmbedderLimits
 from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
@@ -44,10 +46,12 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes, Coordination, Embeds, FindsMemories, Learns, Now
+from memory_extproc.ports import Completes, Coordination, Embeds, FindsMemories, Learns, Now, Reranks
 from memory_extproc.recall.gate import AboutCaller
+from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
 from memory_extproc.store.milvus import MilvusStore
@@ -128,7 +132,10 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 judged=partial(judge, limits=piece_limits(settings, embedder)),
             )
         )
-        recaller = make_recaller(settings, partitions, embedder, metrics, stack, now=now, learns=learner)
+        reranks = await open_reranks(settings, metrics, stack)
+        recaller = make_recaller(
+            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner
+        )
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         options = wire_options(settings)
         identity = await _identity(settings, stack)
@@ -291,9 +298,11 @@ def make_recaller(
     stack: AsyncExitStack,
     *,
     now: Now,
+    reranks: Reranks | None = None,
     learns: Learns | None = None,
 ) -> Recaller:
     """The read path as configured; the tools that measure and explain it use the same one."""
+    limits = RerankLimits(first=settings.recall.rerank_candidates)
     return Recaller(
         finds,
         embedder,
@@ -303,7 +312,21 @@ def make_recaller(
         about_caller=_about_caller(settings),
         learns=learns,
         rewriter=_rewriter(settings, metrics, stack),
+        reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
     )
+
+
+async def open_reranks(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Reranks | None:
+    """ModelDirectoryError when a cross-encoder is asked for that was not prepared."""
+    recall, embedding = settings.recall, settings.memory.embedding
+    if recall.rerank == "cross_encoder":
+        directory = directory_of(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
+        limits = CrossEncoderLimits(threads=embedding.threads)
+        return await stack.enter_async_context(open_cross_encoder(directory, limits))
+    model = settings.model_for(ModelRole.MEMORY_RERANK)
+    if recall.rerank == "off" or model is None:
+        return None
+    return LlmReranker(_completions(model, ModelRole.MEMORY_RERANK, metrics, stack), LlmRerankLimits())
 
 
 def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
@@ -338,6 +361,8 @@ def _recall_limits(settings: Settings) -> RecallLimits:
         candidates=recall.candidates,
         token_budget=settings.inject.token_budget,
         threshold_on_cosine=recall.threshold_on == "cosine",
+        take_apart=recall.split_questions,
+        mmr_lambda=recall.mmr_lambda,
     )
 
 
@@ -348,8 +373,8 @@ def _completions(model: ExternalModel, role: ModelRole, metrics: Metrics, stack:
             model=model.llm_model_name,
             access_key=model.llm_endpoint.access_key.get_secret_value(),
             timeout=timedelta(seconds=model.llm_timeout_seconds),
-            # In the read path there is no time for a second attempt: the plain query serves.
-            attempts=1 if role is ModelRole.MEMORY_REWRITE else 3,
+            # In the read path there is no time for a second attempt: it does without.
+            attempts=3 if role is ModelRole.MEMORY_EXTRACTION else 1,
         ),
         role=role.value,
         marker=role.value,
@@ -393,10 +418,11 @@ def make_extractor(settings: Settings, metrics: Metrics, stack: AsyncExitStack) 
 
 def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Rewriter | None:
     model = settings.model_for(ModelRole.MEMORY_REWRITE)
-    if model is None or not settings.recall.with_model:
+    if model is None or not settings.recall.rewrites:
         return None
     completions = _completions(model, ModelRole.MEMORY_REWRITE, metrics, stack)
-    return Rewriter(completions, Rewrite(settings.recall.query_rewrite), hyde=settings.recall.hyde)
+    recall = settings.recall
+    return Rewriter(completions, Rewrite(recall.query_rewrite), hyde=recall.hyde, take_apart=recall.split_questions)
 
 
 async def _identity(settings: Settings, stack: AsyncExitStack) -> Identity:

@@ -17,6 +17,7 @@ from memory_extproc.app import (
     make_recaller,
     milvus_options,
     open_embedder,
+    open_reranks,
     piece_limits,
     utc_now,
 )
@@ -38,9 +39,10 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
+        reranks = await open_reranks(settings, metrics, stack)
 
         def recaller(finds: FindsMemories, queries: Embeds, now: Now) -> Recaller:
-            return make_recaller(settings, finds, queries, metrics, stack, now=now)
+            return make_recaller(settings, finds, queries, metrics, stack, now=now, reranks=reranks)
 
         yield Bench(
             embedder=embedder,
@@ -73,7 +75,8 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
         coordination = TransientCoordination(now)
         partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=now))
-        yield make_recaller(settings, partitions, embedder, metrics, stack, now=now)
+        reranks = await open_reranks(settings, metrics, stack)
+        yield make_recaller(settings, partitions, embedder, metrics, stack, now=now, reranks=reranks)
 
 
 def _absolute(directory: str) -> Path:

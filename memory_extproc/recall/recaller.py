@@ -126,9 +126,8 @@ class Recaller:
         skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
-        started = self._clock()
-        query, searched = await self._found(wish, started)
-        candidates, searched = await self._ordered(wish, query, searched, started)
+        query, searched = await self._found(wish, self._clock())
+        candidates, searched = await self._ordered(wish, query, searched, UNHURRIED)
         weighed = self._weighed(wish, candidates)
         recalled = self._recalled(searched, chosen(weighed), self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
@@ -149,7 +148,7 @@ class Recaller:
     async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
         await self._settle(wish)
         query, searched = await self._found(wish, started)
-        candidates, searched = await self._ordered(wish, query, searched, started)
+        candidates, searched = await self._ordered(wish, query, searched, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(searched.found))
             return self._recalled(searched, chosen(self._weighed(wish, candidates)), budget)
@@ -192,7 +191,7 @@ class Recaller:
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
     async def _ordered(
-        self, wish: Wish, query: Query, searched: Searched, started: float
+        self, wish: Wish, query: Query, searched: Searched, left: timedelta
     ) -> tuple[Sequence[Candidate], Searched]:
         """The candidates, best first; and the search, with its path as it was in the end."""
         candidates = candidates_of(searched.found)
@@ -200,7 +199,7 @@ class Recaller:
         relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in candidates)
         if self._reranker is None or not relevant:  # an order of what stays out helps nobody
             return candidates, searched
-        reranked = await self._reranker.reranked(query.text, candidates, self._left(started))
+        reranked = await self._reranker.reranked(query.text, candidates, left)
         return (candidates, searched) if reranked is None else (reranked, replace(searched, path="rerank"))
 
     def _weighed(self, wish: Wish, candidates: Sequence[Candidate]) -> list[Considered]:
@@ -245,5 +244,6 @@ class Recaller:
             self._stages[stage].observe(self._clock() - started)
 
 
+UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

@@ -105,10 +105,11 @@ class Memory(Section):
 
 
 class ModelRole(StrEnum):
-    """What an external language model is for. Rewriting falls back to the extraction model."""
+    """What an external language model is for. Rewriting and reranking fall back to the extraction model."""
 
     MEMORY_EXTRACTION = "memory_extraction"
     MEMORY_REWRITE = "memory_rewrite"
+    MEMORY_RERANK = "memory_rerank"
 
 
 class Endpoint(Section):
@@ -131,9 +132,7 @@ class Endpoint(Section):
 
 
 class ExternalModel(Section):
-    model_role: ModelRole = Field(
-        examples=["memory_extraction"], description="memory_extraction or memory_rewrite, one model each"
-    )
+    model_role: ModelRole = Field(examples=["memory_extraction"], description="what it is for; one model each")
     llm_endpoint: Endpoint = Field(description="an OpenAI-compatible server")
     llm_model_name: str = Field(examples=["qwen3"], min_length=1, description="as the server knows it")
     llm_timeout_seconds: float = Field(30, gt=0, le=3600, description="seconds that one call may take")

@@ -79,7 +79,7 @@ class Settings(Section):
         return message_timeout_of(self.envoy, self.recall)
 
     def model_for(self, role: ModelRole) -> ExternalModel | None:
-        """The model of *role*; rewriting falls back to the extraction model."""
+        """The model of *role*; without one of its own, the extraction model."""
         wanted = (role, ModelRole.MEMORY_EXTRACTION)
         return next((model for each in wanted for model in self.external_models if model.model_role is each), None)
 
@@ -172,8 +172,10 @@ def _one_model_each(external_models: tuple[ExternalModel, ...]) -> Faults:
 def _models_are_there(external_models: tuple[ExternalModel, ...], recall: Recall, learn: Learn) -> Faults:
     roles = {model.model_role for model in external_models}
     if recall.with_model and not roles:
-        key = "query_rewrite" if recall.query_rewrite != "off" else "hyde"
-        yield f"recall.{key}: needs a model of role memory_rewrite or memory_extraction in external_models"
+        wanted = {"query_rewrite": recall.query_rewrite != "off", "hyde": recall.hyde, "rerank": True}
+        key = next(key for key, asked in wanted.items() if asked)
+        role = ModelRole.MEMORY_RERANK if key == "rerank" else ModelRole.MEMORY_REWRITE
+        yield f"recall.{key}: needs a model of role {role} or memory_extraction in external_models"
     if learn.extractor == "llm" and ModelRole.MEMORY_EXTRACTION not in roles:
         yield "learn.extractor: llm needs a model of role memory_extraction in external_models"
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from memory_extproc.settings.values import Auto, Duration, Positive, Section, Size
+from memory_extproc.settings.values import Auto, Duration, Positive, Section, Share, Size
 
 
 def _pattern(value: str) -> str:
@@ -30,8 +30,8 @@ def _as_reserved(value: timedelta) -> timedelta:
 
 
 class Recall(Section):
-    """*rerank*, *mmr_lambda* and *half_life* are names of versions to come: only what they mean today is taken,
-    so that a configuration never promises what does not happen."""
+    """*half_life* is a name of a version to come: only what it means today is taken, so that a configuration
+    never promises what does not happen."""
 
     deadline: Positive | Auto = Field(
         "auto", description="of the whole read path; auto: 150ms, or 1.5s with a language model in it"
@@ -54,15 +54,37 @@ class Recall(Section):
     partition_bytes: Size = Field(
         256 << 20, ge=1 << 20, description="of recently active callers' memories in process"
     )
-    rerank: Literal["off"] = Field("off", description="reserved: only this value yet")
-    mmr_lambda: None = Field(None, description="reserved: only this value yet")
+    split_questions: bool = Field(
+        default=False, description="also search for each part of a question that asks for several things"
+    )
+    rerank: Literal["off", "cross_encoder", "llm"] = Field(
+        "off",
+        description="who has a word in the order of the best: a model in process, or a language model; left out "
+        "where it would be late",
+    )
+    rerank_model: str = Field(
+        "ms-marco-MiniLM-L6-v2",
+        min_length=1,
+        description="cross_encoder: a model of `memory-extproc models prepare --kind cross-encoder`, below "
+        "embedding.models_dir and in embedding.precision",
+    )
+    rerank_candidates: int = Field(20, ge=2, le=100, description="of the best that are reranked")
+    mmr_lambda: Share | None = Field(
+        None, description="1: relevance alone; towards 0: variety among what is injected; null: off"
+    )
     half_life: Annotated[Duration, AfterValidator(_as_reserved)] = Field(
         HALF_LIFE, description="reserved: only this value yet"
     )
 
     @property
-    def with_model(self) -> bool:
+    def rewrites(self) -> bool:
+        """Whether a language model has a say in what is searched for."""
         return self.query_rewrite != "off" or self.hyde
+
+    @property
+    def with_model(self) -> bool:
+        """Whether a language model takes part in the read path."""
+        return self.rewrites or self.rerank == "llm"
 
 
 class JournalSection(Section):

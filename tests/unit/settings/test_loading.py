@@ -288,6 +288,23 @@ def test_a_model_in_the_read_path_gets_a_deadline_it_can_meet_and_says_so(file: 
     assert found.llm_model_name == "qwen3"
 
 
+def test_a_model_that_reranks_is_in_the_read_path_and_falls_back_to_the_extraction_model(file: Path) -> None:
+    settings = load(written(file, {"recall": {"rerank": "llm"}, "external_models": [QWEN]}), {})
+    assert settings.deadline == timedelta(seconds=1.5)
+    assert not settings.recall.rewrites
+    own = {**QWEN, "model_role": "memory_rerank", "llm_model_name": "small"}
+    both = load(written(file, {"recall": {"rerank": "llm"}, "external_models": [QWEN, own]}), {})
+    names = [
+        model.llm_model_name for each in (settings, both) if (model := each.model_for(ModelRole.MEMORY_RERANK))
+    ]
+    assert names == ["qwen3", "small"]
+
+
+def test_a_reranker_in_process_keeps_the_usual_deadline() -> None:
+    settings = load(None, {"MEMORY_EXTPROC__RECALL__RERANK": "cross_encoder"})
+    assert settings.deadline == timedelta(milliseconds=150)
+
+
 def test_envoy_is_always_more_patient_than_the_deadline() -> None:
     assert Settings().deadline == timedelta(milliseconds=150)
     assert Settings().message_timeout == timedelta(seconds=1)
