@@ -141,7 +141,7 @@ async def test_our_own_block_is_never_learned_as_new(whole: WholeStand) -> None:
         assert (await whole.say(ASKED, x_memory_session="end")).memory.startswith("used")
     await until(lambda: whole.sample("journal_depth") == 0, "all is learned", seconds=10)
     assert whole.sample("reconcile_total", decision="added") == 1
-    assert whole.sample("remembered_total", role="assistant", decision="verbatim") == 0
+    assert whole.sample("remembered_total", role="assistant", decision="kept") == 0
 
 
 async def test_callers_at_the_same_time_get_their_own_memories_only(whole: WholeStand) -> None:
