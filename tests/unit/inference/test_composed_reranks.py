@@ -19,7 +19,8 @@ from memory_extproc.recall.llm_rerank import LlmReranker
 from memory_extproc.settings.loading import load
 from tests.fixtures.tiny_bert import write_tiny_bert
 
-MODEL = '[{"model_role": "memory_extraction", "llm_model_name": "m", "llm_endpoint": {"address": "127.0.0.1", "port": 1}}]'
+AT = '{"address": "127.0.0.1", "port": 1}'
+MODEL = f'[{{"model_role": "memory_extraction", "llm_model_name": "m", "llm_endpoint": {AT}}}]'
 
 
 async def opened(stack: AsyncExitStack, rerank: str, models_dir: Path) -> Reranks | None:
