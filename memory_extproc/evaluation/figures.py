@@ -49,8 +49,16 @@ def figures(run: Run) -> Figures:
 def sweep(run: Run) -> list[Figures]:
     """What each threshold from 0 to 1 would do, at the limit of *run*, out of the same answers."""
     counted = [one for one in run.asked if one.names is None and one.question.counts]
-    strangers = [one for one in run.asked if one.names in NEUTRALISED]
+    strangers = [one for one in run.asked if unanswerable(one)]
     return [_swept(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
+
+
+def unanswerable(one: Asked) -> bool:
+    """Whether nothing in memory answers it: a question to others whose names are neutral, or one of a set that
+    says so itself. A question of LoCoMo without evidence has an answer all the same."""
+    if one.names is not None:
+        return one.names in NEUTRALISED
+    return not one.question.relevant and not one.played.conversation.speakers
 
 
 def passing(answer: Answer, bounds: Bounds) -> list[Memory]:
@@ -70,24 +78,20 @@ def _retrieval(asked: Sequence[Asked]) -> Figures:
 
 
 def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
-    """The share of foreign questions for which nothing is injected at the default threshold; and of those of our
-    own sets that nothing answers."""
-    by_names: dict[Names, list[float]] = defaultdict(list)
+    """The share of unanswerable questions for which nothing is injected; by what became of the names in them."""
+    by_names: dict[str, list[float]] = defaultdict(list)
+    abstained = []
     for one in asked:
+        silent = float(not one.answer.injected)
         if one.names is not None:
-            by_names[one.names].append(float(not one.answer.injected))
-    unanswerable = [
-        float(not one.answer.injected)
-        for one in asked
-        if one.names is None and not one.question.relevant and one.question.category != Category.ADVERSARIAL
-    ]
-    pooled = [value for names in sorted(NEUTRALISED) for value in by_names.get(names, [])]
+            by_names[one.names].append(silent)
+        if unanswerable(one):
+            abstained.append(silent)
     return {
-        "share": mean(pooled),
-        "questions": len(pooled),
+        "share": mean(abstained),
+        "questions": len(abstained),
         "threshold": bounds.threshold,
-        "by_names": {names.value: mean(values) for names, values in sorted(by_names.items())},
-        "unanswerable": mean(unanswerable),
+        "by_names": {names: mean(values) for names, values in sorted(by_names.items())},
     }
 
 

@@ -43,13 +43,13 @@ def reworded(text: str, speakers: Sequence[str], names: Names, others: Sequence[
 
 def foreign(conversations: Sequence[Conversation]) -> list[tuple[Conversation, Conversation, Question]]:
     """(whose question, whose memories, the question): each question once, of the other conversations in turn.
-    Empty with a single conversation."""
+    Only between conversations of named people: notes of several owners may well answer one another's questions."""
+    named = [one for one in conversations if one.speakers]
     pairs = []
-    others = len(conversations) - 1
-    for at, home in enumerate(conversations):
+    others = len(named) - 1
+    for at, home in enumerate(named):
         for number, question in enumerate(home.questions if others > 0 else ()):
-            away = conversations[(at + 1 + number % others) % len(conversations)]
-            pairs.append((home, away, question))
+            pairs.append((home, named[(at + 1 + number % others) % len(named)], question))
     return pairs
 
 

@@ -8,12 +8,13 @@ from html import escape
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 16, 44
-COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea")  # also apart for who sees no red or green
+# Apart for the colour-blind, too.
+COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points (x, y), x from 0 to 1, in the order in which they are joined; *labels*: a few words at some of them."""
+    """Points (x, y), x from 0 to 1, joined in their order; *labels*: a few words at some of them."""
 
     name: str
     points: Sequence[tuple[float, float]]

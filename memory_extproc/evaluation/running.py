@@ -117,9 +117,8 @@ def _home(conversations: Sequence[Conversation]) -> list[_ToAsk]:
 def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk]:
     found = []
     for home, away, question in foreign(conversations):
-        if home.speakers or names is FOREIGN_NAMES[0]:  # without names to replace, once is enough
-            text = reworded(question.text, home.speakers, names, away.speakers)
-            found.append(_ToAsk(replace(question, text=text, relevant=frozenset()), away.name, names))
+        text = reworded(question.text, home.speakers, names, away.speakers)
+        found.append(_ToAsk(replace(question, text=text, relevant=frozenset()), away.name, names))
     return found
 
 
@@ -128,11 +127,13 @@ async def _ask_all(
 ) -> list[Asked]:
     if most is not None and most < len(wanted):
         wanted = [wanted[at * len(wanted) // most] for at in range(most)]
-    asked = []
+    asked, seen = [], set[str]()
     for done, one in enumerate(wanted):
         says(step, done, len(wanted))
         there, asks = stage[one.of]
-        answer = await asks.ask(one.question, timed=one.names is None)
+        # Words asked before have their vector in the cache: their time would say nothing.
+        answer = await asks.ask(one.question, timed=one.names is None and one.question.text not in seen)
+        seen.add(one.question.text)
         asked.append(Asked(one.question, there, answer, one.names))
     says(step, len(wanted), len(wanted))
     return asked
