@@ -47,12 +47,16 @@ class Place:
 
     @classmethod
     def make(cls, scratch: Path, name: str) -> Place:
-        ext_proc, http = free_ports(2)
+        ext_proc, api, http = free_ports(3)
         config = scratch / f"{name}.yaml"
         data = scratch / name
         data.mkdir(mode=0o700)
         written = {
-            "listen": {"ext_proc": f"127.0.0.1:{ext_proc}", "http": f"127.0.0.1:{http}"},
+            "listen": {
+                "ext_proc": f"127.0.0.1:{ext_proc}",
+                "api": f"127.0.0.1:{api}",
+                "http": f"127.0.0.1:{http}",
+            },
             "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},
             "learn": {"session_idle": f"{SESSION_IDLE}s"},
             "data_dir": str(data),
