@@ -157,7 +157,8 @@ class Recaller:
         with self._timed("query"):
             query = await self._query(wish, started)
         with self._timed("embed"):
-            vectors = await asyncio.gather(*(self._vector(text, query.supposed) for text in query.texts))
+            others = (self._embedder.embed_query(text) for text in query.others)
+            vectors = await asyncio.gather(self._vector(query), *others)
         with self._timed("search"):
             owner, most = wish.caller.owner, max(self._limits.candidates, wish.limit)
             searches = (self._finds.nearest(owner, vector, most, wish.scope) for vector in vectors)
@@ -180,11 +181,11 @@ class Recaller:
         within = max(self._left(started) * share, timedelta())
         return await self._rewriter.query(wish.asked, wish.earlier, within)
 
-    async def _vector(self, text: str, supposed_answer: str) -> Vector:
-        if not supposed_answer:
-            return await self._embedder.embed_query(text)
+    async def _vector(self, query: Query) -> Vector:
+        if not query.supposed:
+            return await self._embedder.embed_query(query.text)
         asked, supposed = await asyncio.gather(
-            self._embedder.embed_query(text), self._embedder.embed_query(supposed_answer)
+            self._embedder.embed_query(query.text), self._embedder.embed_query(query.supposed)
         )
         mean = asked + supposed
         length = float(np.linalg.norm(mean))
