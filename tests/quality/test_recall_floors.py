@@ -1,0 +1,65 @@
+"""How well recall finds what people ask in everyday words, with the real model, may not fall unseen.
+
+The floors stand a little below what was measured when they were set. Who makes recall better raises them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_extproc.evaluation.asking import Bounds, System
+from memory_extproc.evaluation.composing import bench
+from memory_extproc.evaluation.figures import figures
+from memory_extproc.evaluation.reading import read_dataset
+from memory_extproc.evaluation.running import run
+from memory_extproc.settings import Settings
+from scripts.make_recall_set import lines
+
+SET = Path(__file__).parent / "everyday.jsonl"
+
+
+@pytest.fixture(scope="module")
+def measured(int8_model_dir: Path) -> dict[str, Any]:
+    """The figures of recall as it is configured by default."""
+    settings = Settings.model_validate({"memory": {"embedding": {"models_dir": str(int8_model_dir.parent)}}})
+    memory = settings.memory
+    bounds = Bounds(memory.default_similarity_threshold, memory.default_retrieval_limit)
+
+    async def measure() -> dict[str, Any]:
+        async with bench(settings) as made:
+            return figures(await run(read_dataset(SET), System.HYBRID, made, bounds))
+
+    return asyncio.run(measure())
+
+
+def test_the_set_is_what_its_script_writes() -> None:
+    assert [json.loads(line) for line in SET.read_text(encoding="utf-8").splitlines()] == list(lines())
+
+
+def test_what_answers_a_question_is_among_the_first_five(measured: dict[str, Any]) -> None:
+    assert measured["recall@5"] >= 0.94
+
+
+def test_it_stands_near_the_top(measured: dict[str, Any]) -> None:
+    assert measured["mrr"] >= 0.78
+
+
+@pytest.mark.parametrize(
+    ("category", "floor"), [("fact", 0.90), ("update", 0.91), ("said", 0.94), ("short answer", 0.97)]
+)
+def test_no_kind_of_memory_is_left_behind(measured: dict[str, Any], category: str, floor: float) -> None:
+    assert measured["by_category"][category]["recall@5"] >= floor
+
+
+def test_nothing_is_injected_for_questions_that_nothing_answers(measured: dict[str, Any]) -> None:
+    assert measured["abstention"]["share"] >= 0.95
+
+
+def test_the_threshold_lets_through_what_answers(measured: dict[str, Any]) -> None:
+    assert measured["injection"]["recall"] >= 0.46
+    assert measured["injection"]["precision"] >= 0.63
