@@ -1,7 +1,7 @@
 """Where things stand in a JSON body: byte offsets of members and elements, and the edits made from them.
 
 Every function here expects a body that `fields.parse` accepted: what is scanned is known to be JSON, so a
-few possessive patterns find the ends of values without building them. Offsets count bytes of the body.
+few possessive patterns find the ends of values, mostly without building them. Offsets count bytes of the body.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
+_MANY = 512  # brackets; where there are more, building the value is quicker than stepping from one to the next
+_VALUE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)  # numbers may be of any length
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -65,10 +67,13 @@ def value_end(body: bytes, at: int) -> int:
     if body[at : at + 1] not in _OPENING:
         return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
     level = 1
-    for end, step in _brackets(_DEEP_BRACKET, body, at + 1):
+    for count, (end, step) in enumerate(_brackets(_DEEP_BRACKET, body, at + 1)):
         level += step
         if level == 0:
             return end
+        if count == _MANY:
+            # One character for each byte, so that what it counts are bytes.
+            return at + int(_VALUE.raw_decode(body[at:].decode("latin-1"))[1])
     raise ValueError("the value has no end: the body was not checked to be JSON")
 
 

@@ -37,7 +37,9 @@ _RECENT = 16  # turns of a named session kept in its tail
 _EARLIER = 3  # user's texts kept with a response id
 _EARLIER_CHARACTERS = 500
 _SWAPS = 16  # tries of a compare-and-swap that others keep winning
-_LONG = 400  # messages; a longer history is hashed off the event loop
+# A longer history is hashed off the event loop.
+_LONG = 400  # messages
+_LARGE = 200_000  # characters
 
 
 class _Spot(msgspec.Struct, frozen=True, array_like=True):
@@ -108,7 +110,8 @@ class Sessions:
     async def place(self, exchanged: Exchanged) -> Placed:
         """Where *exchanged* belongs. While Coordination is down it becomes a session of its own, whose ids a
         retry shares: a turn apart from its session is better than a turn lost."""
-        if len(exchanged.history) > _LONG:
+        said = sum(len(message.text) for message in exchanged.history) + len(exchanged.asked)
+        if len(exchanged.history) > _LONG or said > _LARGE:
             conversation = await asyncio.to_thread(talk.read, exchanged)
         else:
             conversation = talk.read(exchanged)
