@@ -61,6 +61,7 @@ def bench(
 
 async def measure(parts: list[str], order: random.Random, say: Say, *, quick: bool, million: bool) -> Results:
     found: dict[str, Any] = {}
+    machine = report.machine()  # before we load it ourselves
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as made:
         scratch = Path(made)
         place = Place.make(scratch, "store")
@@ -72,7 +73,7 @@ async def measure(parts: list[str], order: random.Random, say: Say, *, quick: bo
             if part in parts:
                 say(part)
                 found[part] = await run()
-    return Results(at=datetime.now(UTC).date().isoformat(), quick=quick, machine=report.machine(), **found)
+    return Results(at=datetime.now(UTC).date().isoformat(), quick=quick, machine=machine, **found)
 
 
 def _runs(

@@ -98,6 +98,7 @@ class Machine(msgspec.Struct, frozen=True):
     architecture: str
     python: str
     versions: dict[str, str]
+    load: float | None = None  # processes that wanted a core in the minute before; others' work distorts
 
 
 class Results(msgspec.Struct, frozen=True):

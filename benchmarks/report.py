@@ -28,6 +28,7 @@ def machine() -> Machine:
         architecture=platform.machine(),
         python=platform.python_version(),
         versions={"envoy": ENVOY, **{name: version(name) for name in PACKAGES}},
+        load=os.getloadavg()[0],
     )
 
 
@@ -53,6 +54,8 @@ def markdown(results: Results) -> Iterator[str]:
     yield f"{facts.cores} cores ({facts.architecture}), Python {facts.python}, " + ", ".join(
         f"{name} {number}" for name, number in facts.versions.items()
     )
+    if facts.load is not None:
+        yield f"\nOther work on the machine when the run began: a load of {facts.load:.1f}."
     if results.quick:
         yield "\nA quick run: few rounds, small stores. Not to be quoted."
     yield from _targets(results)
