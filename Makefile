@@ -16,11 +16,13 @@ MODEL := $(MODELS)/all-MiniLM-L6-v2-int8/manifest.json
 ENVOY := .tools/envoy/envoy/_bin/envoy
 UPSTREAM ?=
 UPSTREAM_MODEL ?=
+DATASET ?=
+REPORT ?= .cache/eval
 
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help setup demo run test check lint types layers unit format bench models envoy protos parity clean
+.PHONY: help setup demo run test check lint types layers unit format bench eval models envoy protos parity clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -73,6 +75,10 @@ format: setup ## let ruff format and mend what it can
 
 bench: setup ## what memory costs: latency, throughput, growth, start; table and plot into docs/benchmarks
 	@$(BIN)/python -m benchmarks
+
+eval: setup ## how good recall is: DATASET=file (LoCoMo's JSON or JSON lines), report into REPORT=dir
+	@test -n "$(DATASET)" || { echo "name a data set: make eval DATASET=tests/quality/everyday.jsonl"; exit 2; }
+	@$(BIN)/memory-extproc eval recall --dataset "$(DATASET)" --report "$(REPORT)"
 
 models: $(MODEL) ## the embedding model alone
 
