@@ -36,7 +36,10 @@ class RerankOutcome(StrEnum):
 class RerankLimits:
     first: int = 20  # candidates that are reranked; those behind them keep their places
     weight: float = 0.6  # in [0, 1], of the reranker's opinion beside the fused score
-    reserve: timedelta = timedelta(milliseconds=5)  # of the time left: for the threshold and the block
+    # Of the time left it may take a share less the reserve: the threshold and the block come after it, and a
+    # timer on a busy event loop rings late. Without them a late reranker would cost the whole recall.
+    share: float = 0.9
+    reserve: timedelta = timedelta(milliseconds=5)
 
 
 class Reranker:
@@ -55,8 +58,7 @@ class Reranker:
     ) -> Sequence[Candidate] | None:
         """All of *candidates* (best first), the first of them in a new order; None when the given one stands.
 
-        Takes at most *left* less the reserve: it is not tried where it would probably be late, judged by what it
-        took before. The opinion of each is its feature `rerank`; its score stays what the fusion gave. The
+        Takes less than *left*: it is not tried where it would probably be late, judged by what it took before. The opinion of each is its feature `rerank`; its score stays what the fusion gave. The
         calibrated relevances are dealt out anew, the highest to the first: a reranker's numbers are not
         calibrated and do not say how many memories help, so as many as before stand above any threshold, and
         which ones they are is the reranker's word.
@@ -82,7 +84,7 @@ class Reranker:
     ) -> tuple[Sequence[float], RerankOutcome]:
         if len(texts) < FEWEST:
             return (), RerankOutcome.TOO_FEW
-        within = (left - self._limits.reserve).total_seconds()
+        within = (left * self._limits.share - self._limits.reserve).total_seconds()
         if within <= self._cost.seconds:
             self._cost.kept_away()
             return (), RerankOutcome.NO_TIME

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.bert_graph import bert_graph
-from memory_extproc.inference.model_directory import Precision
+from memory_extproc.inference.cross_encoder import CrossEncoderModel
+from memory_extproc.inference.model_directory import ModelKind, Precision
 from memory_extproc.inference.model_source import ModelSource, fetch, parse_source
 from memory_extproc.inference.onnx_embedder import OnnxModel
 from memory_extproc.inference.prepare import prepare
@@ -79,6 +80,23 @@ async def test_the_hubs_ready_graph_is_taken_and_its_weights_are_not(tmp_path: P
 
     found = {name for name in names_below(taken) if not name.startswith(".cache/")}
     assert found == {"config.json", "sentence_bert_config.json", "tokenizer.json", "onnx/model.onnx"}
+
+
+async def test_a_cross_encoder_from_the_hub_scores_as_a_local_copy(tmp_path: Path) -> None:
+    repository = write_tiny_bert(tmp_path / "repository", classes=1)
+    kind = ModelKind.CROSS_ENCODER
+    async with hub(repository) as address:
+        source = parse_source(f"hub:{REPOSITORY}")
+        made = await asyncio.to_thread(
+            lambda: prepare(
+                source, Precision.INT8, tmp_path / "models", kind=kind, force=False, say=quietly, hub=address
+            )
+        )
+    local = prepare(
+        parse_source(str(repository)), Precision.INT8, tmp_path / "local", kind=kind, force=False, say=quietly
+    )
+    left, right = (CrossEncoderModel(each.directory, 512).run("1 2", TEXTS, 64) for each in (made, local))
+    assert np.array_equal(left, right)
 
 
 async def test_a_model_from_the_hub_is_the_model_of_a_local_copy(tmp_path: Path) -> None:
