@@ -11,27 +11,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.chat_completions import ChatCompletions
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
-from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain
-from memory_extproc.wire.admission import Admission, Admitted
-from memory_extproc.wire.background import Background
-from memory_extproc.wire.canned import CannedRecalls
-from memory_extproc.wire.enrich import Enriched, Enricher
-from memory_extproc.wire.events import Headers, RequestHeaders
+from memory_extproc.wire.enrich import Enriched
 from memory_extproc.wire.given import Decision
-from memory_extproc.wire.identity import Identity, IdentityOptions
+from memory_extproc.wire.identity import IdentityOptions
 from memory_extproc.wire.options import Mode
-from memory_extproc.wire.replays import Replays
-from memory_extproc.wire.rules import Rule, Rules, Then, When
+from memory_extproc.wire.rules import Rule, Then, When
 from memory_extproc.wire.verdict import in_control_group
-from tests.fixtures.sidecar import BLOCK, NOON, used, wire_options
+from tests.fixtures.desk import Desk, a_chat, in_a_tool_loop
+from tests.fixtures.sidecar import BLOCK, used
 
 ANN = Owner("", "ann")
 NEVER = Rule(When(), Then(retrieve=Switch.SKIP))
@@ -49,73 +43,6 @@ class Known:
         if self.chain_of is None:
             raise TryLaterError("out of reach")
         return self.chain_of if (owner, previous_response_id) == (ANN, "resp_1") else None
-
-
-class Desk:
-    """An enricher with everything around it in plain sight."""
-
-    def __init__(
-        self,
-        recalled: Recalled | None = None,
-        *,
-        rules: Sequence[Rule] = (),
-        identity: IdentityOptions | None = None,
-        chains: Known | None = None,
-        shared: TransientCoordination | None = None,
-        **options: Any,
-    ) -> None:
-        self.metrics = Metrics(CollectorRegistry(), "test")
-        self.time = NOON
-        self.recalls = CannedRecalls(used() if recalled is None else recalled)
-        self.background = Background(self.metrics, grace=timedelta(seconds=1))
-        wire = wire_options(**options)
-        who = Identity(identity or IdentityOptions())
-        self.admission = Admission(wire, who)
-        self.replays = Replays(
-            wire, shared, background=self.background, metrics=self.metrics, now=lambda: self.time
-        )
-        self.enricher = Enricher(
-            wire,
-            identity=who,
-            rules=Rules(rules),
-            recalls=self.recalls,
-            replays=self.replays,
-            metrics=self.metrics,
-            chains=chains,
-        )
-
-    def admit(self, path: str = "/v1/chat/completions", user: str = "ann", **headers: str) -> Admitted:
-        pairs = {":method": "POST", ":path": path, "content-type": "application/json", "x-authz-user-id": user}
-        pairs |= {name.replace("_", "-"): value for name, value in headers.items()}
-        sent = Headers((name, value) for name, value in pairs.items() if value)
-        admitted = self.admission.admit(RequestHeaders(sent, last=False))
-        assert isinstance(admitted, Admitted)
-        return admitted
-
-    async def enrich(self, body: Any, *, watching: bool = False, **request: str) -> Enriched:
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        enriched = await self.enricher.enrich(self.admit(**request), raw, watching=watching)
-        await self.background.__aexit__()
-        return enriched
-
-
-def a_chat(*said: str, **changes: Any) -> dict[str, Any]:
-    """User and assistant in turn, the user last."""
-    messages = [
-        {"role": "user" if (len(said) - number) % 2 else "assistant", "content": text}
-        for number, text in enumerate(said)
-    ]
-    return {"model": "demo", "messages": messages, **changes}
-
-
-def in_a_tool_loop(*said: str) -> dict[str, Any]:
-    chat = a_chat(*said, tools=[{"type": "function", "function": {"name": "look_up"}}])
-    call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
-    chat["messages"] += [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c1", "content": "42"},
-    ]
-    return chat
 
 
 async def test_recall_hears_the_callers_words_and_what_was_said_before() -> None:
