@@ -58,10 +58,11 @@ class Reranker:
     ) -> Sequence[Candidate] | None:
         """All of *candidates* (best first), the first of them in a new order; None when the given one stands.
 
-        Takes less than *left*: it is not tried where it would probably be late, judged by what it took before. The opinion of each is its feature `rerank`; its score stays what the fusion gave. The
-        calibrated relevances are dealt out anew, the highest to the first: a reranker's numbers are not
-        calibrated and do not say how many memories help, so as many as before stand above any threshold, and
-        which ones they are is the reranker's word.
+        Takes less than *left*: it is not tried where it would probably be late, judged by what it took before. The
+        opinion of each is its feature `rerank`; its score stays what the fusion gave. The calibrated relevances
+        are dealt out anew, the highest to the first: a reranker's numbers are not calibrated and do not say how
+        many memories help, so as many as before stand above any threshold, and which ones they are is the
+        reranker's word.
         """
         first, rest = candidates[: self._limits.first], candidates[self._limits.first :]
         opinions, outcome = await self._opinions(query, [one.memory.content for one in first], left)
