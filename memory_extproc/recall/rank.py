@@ -10,6 +10,7 @@ from datetime import datetime
 from memory_extproc.language.answers import echoes
 from memory_extproc.model import Found, Memory, Ranked, Source
 from memory_extproc.recall.explanation import Considered, Verdict
+from memory_extproc.recall.view import View, normal
 
 # A logistic curve through what all-MiniLM-L6-v2 gives to related pairs (around 0.45 and above) and to
 # unrelated ones (below 0.35); at its middle a memory is as likely to help as not.
@@ -76,25 +77,28 @@ def weigh(
     in_view: Iterable[str] = (),
 ) -> list[Considered]:
     """Every one of *ordered*, best first, with its verdict; those `rank` gives are INJECTED, in their order."""
-    seen = {_normal(text): Verdict.IN_VIEW for text in in_view}
+    view = View(in_view)
+    seen: set[str] = set()
     weighed: list[Considered] = []
     taken: list[int] = []  # where in *weighed* those to be injected stand
     for one in ordered:
         memory = one.memory
-        words = _normal(memory.content)
+        words = normal(memory.content)
         twin: int | None = None
         if not memory.recallable(now):
             verdict = Verdict.NOT_RECALLABLE
         elif one.standing(on_cosine=on_cosine) < threshold:
             verdict = Verdict.BELOW_THRESHOLD
         elif words in seen:
-            verdict = seen[words]
+            verdict = Verdict.DUPLICATE
+        elif view.shows(memory):
+            verdict = Verdict.IN_VIEW
         elif (twin := _twin(memory, [weighed[at].memory for at in taken])) is not None:
             verdict = Verdict.INJECTED if memory.source is not Source.VERBATIM else Verdict.DUPLICATE
-            seen[words] = Verdict.DUPLICATE
+            seen.add(words)
         else:
             verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
-            seen[words] = Verdict.DUPLICATE
+            seen.add(words)
         considered = Considered(memory, one.score, one.relevance, verdict, one.features)
         if verdict is Verdict.INJECTED and twin is not None:
             message = weighed[taken[twin]]
@@ -122,7 +126,3 @@ def _one_origin(one: Memory, other: Memory) -> bool:
     if not one.session or (one.session, one.seq) != (other.session, other.seq):
         return False
     return (one.source is Source.VERBATIM) != (other.source is Source.VERBATIM)
-
-
-def _normal(text: str) -> str:
-    return " ".join(text.casefold().split()).rstrip(".!?… ")
