@@ -118,9 +118,11 @@ class FindsMemories(Protocol):
 class KeepsMemories(Protocol):
     """What the write path asks of the owner's partition."""
 
-    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
-        """Visible to the very next nearest, at once; returns when the store has it. On TryLaterError
-        the rows stay visible in this process and the caller tries again."""
+    async def put(
+        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
+    ) -> None:
+        """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
+        it. On TryLaterError the rows stay visible in this process and the caller tries again."""
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched: ...
 

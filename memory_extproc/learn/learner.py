@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
@@ -52,7 +53,6 @@ class LearnLimits:
     overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
     attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
     backoff: Backoff = field(default_factory=Backoff)
-    visible: timedelta = timedelta(milliseconds=20)  # a put shows in its partition within it
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
     grace: timedelta = timedelta(seconds=20)  # to work off what was accepted when we leave
@@ -298,16 +298,9 @@ class Learner:
         """In calls of a bounded size. Who waits for these turns is told once the partition shows the last."""
         most = self._limits.rows
         for start in range(0, len(rows), most):
-            shown = None
-            if start + most >= len(rows):
-                shown = asyncio.get_running_loop().call_later(
-                    self._limits.visible.total_seconds(), self._settle, owner, turn_ids
-                )
-            try:
-                await self._keeps.put(owner, rows[start : start + most])
-            finally:
-                if shown is not None:
-                    shown.cancel()
+            last = start + most >= len(rows)
+            shown = partial(self._settle, owner, turn_ids) if last else _nothing
+            await self._keeps.put(owner, rows[start : start + most], shown=shown)
 
     async def _embedded(self, judged: Sequence[Judged]) -> list[Embedded]:
         memories = [one.memory for one in judged if one.memory is not None]
@@ -421,3 +414,7 @@ def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
         return []
     kept = {one.memory.id for one in judged if one.memory is not None}
     return [memory_id for memory_id in ids_of(entry.turn) if memory_id not in kept]
+
+
+def _nothing() -> None:
+    """Not all of it is visible yet."""

@@ -144,12 +144,14 @@ class Partitions:
         return known
 
     # --- keeping -------------------------------------------------------------------------------------
-    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+    async def put(
+        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
+    ) -> None:
         if any(row.memory.owner != owner for row in rows):
             raise GiveUpError("a memory of another owner")
         with self._using(owner) as owned:
             async with owned.writes:
-                await self._write(owner, owned, rows)
+                await self._write(owner, owned, rows, shown)
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         def superseded(memory: Memory) -> Memory:
@@ -205,10 +207,13 @@ class Partitions:
                     changed = [Embedded(change(row.memory), row.vector) for row in rows]
                     await self._write(owner, owned, changed)
 
-    async def _write(self, owner: Owner, owned: Owned, rows: Sequence[Embedded]) -> None:
-        """Under `owned.writes`. Visible here before the store is asked."""
+    async def _write(
+        self, owner: Owner, owned: Owned, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
+    ) -> None:
+        """Under `owned.writes`. Visible here, and *shown*, before the store is asked."""
         mark = owned.put(rows)
         self._account(owned)
+        shown()
         with owned.writing():
             try:
                 await self._store.put(owner, rows)

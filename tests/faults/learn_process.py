@@ -13,7 +13,7 @@ import signal
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -68,7 +68,9 @@ class FileStore:
         self._file.execute("CREATE TABLE IF NOT EXISTS facts (turn TEXT PRIMARY KEY, owner, content)")
         self._killer = killer
 
-    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+    async def put(
+        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
+    ) -> None:
         self._killer.at("put")
         await asyncio.sleep(0)
         for row in (row.memory for row in rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -80,9 +80,11 @@ class CountsPuts:
         self.nearest, self.get, self.delete = keeps.nearest, keeps.get, keeps.delete
         self.supersede, self.confirm = keeps.supersede, keeps.confirm
 
-    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+    async def put(
+        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
+    ) -> None:
         self.sizes.append(len(rows))
-        await self._keeps.put(owner, rows)
+        await self._keeps.put(owner, rows, shown=shown)
 
 
 def days(count: int) -> str:
@@ -247,10 +249,12 @@ async def test_an_owner_whose_turns_must_wait_does_not_hold_up_others() -> None:
         def __init__(self) -> None:
             self.down = True
 
-        async def put(self, owner: Owner, rows: Sequence[object]) -> None:
+        async def put(
+            self, owner: Owner, rows: Sequence[object], *, shown: Callable[[], None] = lambda: None
+        ) -> None:
             if owner == ANN and self.down:
                 raise TryLaterError("down")
-            await world.partitions.put(owner, rows)  # type: ignore[arg-type] # handed through
+            await world.partitions.put(owner, rows, shown=shown)  # type: ignore[arg-type] # handed through
 
         def __getattr__(self, name: str) -> object:
             return getattr(world.partitions, name)
@@ -471,7 +475,7 @@ async def test_what_cannot_be_worked_off_when_leaving_stays_in_the_journal(grace
 
 
 async def test_nobody_is_left_waiting_when_we_leave() -> None:
-    world = Surroundings(limits=replace(LIMITS, grace=timedelta(0), visible=timedelta(hours=1)))
+    world = Surroundings(limits=replace(LIMITS, grace=timedelta(0)))
     world.weather.hold("put")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))

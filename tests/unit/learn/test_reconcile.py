@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -230,9 +230,11 @@ class CrashingKeeper:
             raise CrashError
         self._left -= 1
 
-    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+    async def put(
+        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
+    ) -> None:
         await self._write()
-        await self._keeps.put(owner, rows)
+        await self._keeps.put(owner, rows, shown=shown)
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         await self._write()
