@@ -17,7 +17,6 @@ TOKENIZER = "tokenizer.json"
 MANIFEST = "manifest.json"
 # Counts the ways in which a model file was ever written; a directory of another number is made anew.
 RECIPE = 1
-_REMEDY = "run `memory-extproc models prepare`"
 
 
 class Precision(StrEnum):
@@ -66,41 +65,49 @@ def record_of(path: Path) -> FileRecord:
         return FileRecord(size=file.tell(), sha256=sha256)
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """The manifest alone, without a look at the files. ModelDirectoryError when there is none to trust."""
+def _remedy(kind: ModelKind | None) -> str:
+    asked = f" --kind {kind}" if kind is ModelKind.CROSS_ENCODER else ""
+    return f"run `memory-extproc models prepare{asked}`"
+
+
+def read_manifest(directory: Path, kind: ModelKind | None = None) -> Manifest:
+    """The manifest alone, without a look at the files. ModelDirectoryError when there is none to trust, or one of
+    a model of another kind."""
+    remedy = _remedy(kind)
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise ModelDirectoryError(f"there is no model directory {directory}: {_REMEDY}")
+        raise ModelDirectoryError(f"there is no model directory {directory}: {remedy}")
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError as error:
-        raise ModelDirectoryError(f"model directory {directory} has no {MANIFEST}: {_REMEDY}") from error
+        raise ModelDirectoryError(f"model directory {directory} has no {MANIFEST}: {remedy}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ModelDirectoryError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+        raise ModelDirectoryError(f"{path} cannot be read ({error}): {remedy}") from error
     if manifest.recipe != RECIPE:
         found = f"was written by recipe {manifest.recipe}, this version reads {RECIPE}"
-        raise ModelDirectoryError(f"model directory {directory} {found}: {_REMEDY}")
+        raise ModelDirectoryError(f"model directory {directory} {found}: {remedy}")
+    if kind not in {None, manifest.kind}:
+        raise ModelDirectoryError(f"model directory {directory} holds a model of kind {manifest.kind}, not {kind}")
     if missing := {MODEL, TOKENIZER} - manifest.files.keys():
-        raise ModelDirectoryError(f"{path} does not list {', '.join(sorted(missing))}: {_REMEDY}")
+        raise ModelDirectoryError(f"{path} does not list {', '.join(sorted(missing))}: {remedy}")
     return manifest
 
 
 def verify(directory: Path, kind: ModelKind | None = None) -> Manifest:
     """The manifest, once every file was found to have its size and checksum (20 ms for an int8 MiniLM), and
     the model to be of *kind*, if one is wanted."""
-    manifest = read_manifest(directory)
-    if kind not in {None, manifest.kind}:
-        raise ModelDirectoryError(f"model directory {directory} holds a model of kind {manifest.kind}, not {kind}")
+    manifest = read_manifest(directory, kind)
+    remedy = _remedy(kind)
     for name, wanted in manifest.files.items():
         path = directory / name
         try:
             size = path.stat().st_size
             if size != wanted.size:
                 fault = f"{path} has {size} bytes, its manifest says {wanted.size}"
-                raise ModelDirectoryError(f"{fault}: {_REMEDY}")
+                raise ModelDirectoryError(f"{fault}: {remedy}")
             found = record_of(path)
         except OSError as error:
-            raise ModelDirectoryError(f"{path} cannot be read ({error.strerror}): {_REMEDY}") from error
+            raise ModelDirectoryError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
         if found != wanted:
-            raise ModelDirectoryError(f"{path} is damaged, its checksum is not its manifest's: {_REMEDY}")
+            raise ModelDirectoryError(f"{path} is damaged, its checksum is not its manifest's: {remedy}")
     return manifest

@@ -48,5 +48,7 @@ async def test_each_word_of_the_setting_has_its_reranker(tmp_path: Path) -> None
 
 async def test_a_cross_encoder_that_was_not_prepared_is_named_with_the_remedy(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        with pytest.raises(ModelDirectoryError, match=r"tiny-int8: run `memory-extproc models prepare`"):
+        with pytest.raises(
+            ModelDirectoryError, match=r"tiny-int8: run `memory-extproc models prepare --kind cross-encoder`"
+        ):
             await opened(stack, "cross_encoder", tmp_path)
