@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from memory_extproc.language.greetings import only_greeting
 from memory_extproc.model import Outcome, Signals
+from memory_extproc.recall.query import READ_EACH_END
 
 AboutCaller = Callable[[str], bool]
 
@@ -24,7 +25,7 @@ def gate(asked: str, signals: Signals, about_caller: AboutCaller) -> Outcome | N
         return Outcome.SKIPPED_GREETING
     if signals.fact and not about_caller(asked):
         return Outcome.SKIPPED_FACT
-    if not WORDLIKE.search(asked):
+    if not (WORDLIKE.search(asked[:READ_EACH_END]) or WORDLIKE.search(asked[-READ_EACH_END:])):
         return Outcome.NOTHING_RELEVANT
     return None
 
