@@ -91,7 +91,7 @@ def weigh(
             verdict = Verdict.BELOW_THRESHOLD
         elif words in seen:
             verdict = Verdict.DUPLICATE
-        elif view.shows(memory):
+        elif view.shows(memory) or _shown_otherwise(memory, ordered, view):
             verdict = Verdict.IN_VIEW
         elif (twin := _twin(memory, [weighed[at].memory for at in taken])) is not None:
             verdict = Verdict.INJECTED if memory.source is not Source.VERBATIM else Verdict.DUPLICATE
@@ -119,6 +119,16 @@ def _twin(memory: Memory, taken: Sequence[Memory]) -> int | None:
             if _one_origin(memory, other) and echoes(memory.content, [other.content], "")
         ),
         None,
+    )
+
+
+def _shown_otherwise(memory: Memory, among: Sequence[Candidate], view: View) -> bool:
+    """Whether the model sees what says the same: the fact taken from this message, or the message itself."""
+    return any(
+        _one_origin(memory, other.memory)
+        and view.shows(other.memory)
+        and echoes(memory.content, [other.memory.content], "")
+        for other in among
     )
 
 

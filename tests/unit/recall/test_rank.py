@@ -87,6 +87,16 @@ def test_what_the_model_already_sees_is_not_given_again() -> None:
     assert [one.memory for one in chosen] == [SEAT]
 
 
+@pytest.mark.parametrize("seen", ["User prefers window seats", "I prefer window seats."])
+def test_a_fact_in_view_stands_for_its_message_and_the_message_for_its_fact(seen: str) -> None:
+    said = a_message("I prefer window seats.", session="s", seq=4)
+    fact = a_memory("User prefers window seats", session="s", seq=4)
+    more = a_message("I prefer window seats, but not on the way to Hawaii.", session="s", seq=4)
+    found = [Found(said, 0.9), Found(fact, 0.8), Found(more, 0.7)]
+    chosen = rank(found, now=NOW, threshold=0, limit=5, in_view=[seen])
+    assert [one.memory for one in chosen] == [more]
+
+
 def test_the_order_of_what_was_found_does_not_matter_even_for_equal_scores() -> None:
     found = [
         Found(a_memory("one"), 0.7),

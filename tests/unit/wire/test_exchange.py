@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -433,3 +434,39 @@ def test_only_a_response_can_begin_early() -> None:
 def test_declined_is_the_word_of_admission() -> None:
     admission = Admission(wire_options(), Identity(IdentityOptions()))
     assert admission.admit(GET) == Declined(Outcome.NOT_CHAT)
+
+
+USAGE = b', "usage": {"prompt_tokens": 1500, "prompt_tokens_details": {"cached_tokens": 1024}}}'
+
+
+async def test_what_the_provider_had_cached_is_counted_by_how_the_request_left_us() -> None:
+    bench = Bench()
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER.rstrip()[:-1] + USAGE, last=True))
+    labels = {"dialect": "chat_completions", "outcome": "used"}
+    assert bench.count("llm_prompt_tokens", **labels) == 1500
+    assert bench.count("llm_cached_tokens", **labels) == 1024
+
+
+async def test_a_provider_that_does_not_tell_of_its_cache_counts_for_nothing() -> None:
+    bench = Bench()
+    usage = USAGE.replace(b"prompt_tokens_details", b"details")
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER.rstrip()[:-1] + usage, last=True))
+    assert bench.count("llm_prompt_tokens", dialect="chat_completions", outcome="used") == 0
+
+
+async def test_what_the_model_has_seen_is_noted_under_the_response_that_it_answered_with() -> None:
+    view = InView(Owner("", "ann"), 0, ("a fact",))
+    heard = USED.heard
+    assert heard is not None
+    bench = Bench(replace(USED, heard=replace(heard, in_view=view)))
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
+    assert bench.follows.views == {"c1": view}
+
+
+async def test_a_request_with_old_blocks_alone_is_kept_from_caches_too() -> None:
+    bench = Bench(replace(USED, outcome=Outcome.SKIPPED_GREETING, count=0, replayed=1))
+    replies = await bench.play(CHAT, BODY, OK)
+    assert replies[2].set_headers == (
+        ("x-memory-status", "skipped_greeting"),
+        ("cache-control", "private, no-store"),
+    )
