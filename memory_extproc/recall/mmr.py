@@ -1,8 +1,10 @@
 """Variety among what is chosen, for who wants it.
 
 Carbonell and Goldstein 1998, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing
-Summaries". It is off by default: evidence for one question is often alike, and what MMR leaves out for that was
-needed (λ 0.7 is known to cost more than half of the questions whose evidence is several messages).
+Summaries". Likeness is that of words, which tells a repetition from a second piece of evidence better than
+vectors do: with vectors λ 0.7 is known to cost more than half of the questions whose evidence is several messages.
+Off by default, for it gives next to nothing: measured on half of LoCoMo over the cosine and BM25 added up, evidence
+recall among the first five goes from 0.551 to 0.557 at λ 0.7 and 0.5, and to 0.529 at 0.3.
 """
 
 from __future__ import annotations
