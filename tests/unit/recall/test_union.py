@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from memory_extproc.model import Found, Searched
-from memory_extproc.recall.union import union
+from memory_extproc.recall.rank import Candidate
+from memory_extproc.recall.union import strongest, union
 from tests.builders import a_memory
 
 TEA, DOG, CAT = a_memory("User likes tea"), a_memory("User has a dog"), a_memory("User has a cat")
@@ -17,3 +18,12 @@ def test_each_memory_counts_once_and_by_the_search_it_fits_best() -> None:
 def test_a_single_search_stays_as_it_is() -> None:
     only = Searched((Found(TEA, 0.8), Found(DOG, 0.3)), None, "store")
     assert union([only]) == only
+
+
+def test_a_ranking_of_several_queries_takes_each_memory_where_it_is_most_relevant() -> None:
+    first = [Candidate(TEA, 3.0, 0.7, {"dense": 0.4}), Candidate(DOG, 2.0, 0.2)]
+    second = [Candidate(DOG, 9.0, 0.9), Candidate(CAT, 8.0, 0.7), Candidate(TEA, 7.0, 0.6)]
+    assert strongest([first, second]) == [second[0], second[1], first[0]]
+    assert strongest([second, first]) == strongest([first, second])
+    assert strongest([first]) == first
+    assert strongest([[], []]) == []
