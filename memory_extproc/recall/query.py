@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.language.parts import parts
-from memory_extproc.language.questions import key_terms, vague
+from memory_extproc.language.questions import asks, key_terms, vague
+from memory_extproc.language.sentences import sentences
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Completes
 
@@ -75,8 +76,8 @@ HYDE_TASK = (
 
 
 class Rewriter:
-    """Asks a model for up to two better queries, and with *hyde* for a supposed answer, both at once. The words
-    as they were said are searched for beside what it says.
+    """Asks a model for up to two better queries, and with *hyde* for a supposed answer to a question, both at
+    once. The words as they were said are searched for beside what it says.
 
     Whatever fails or is late leaves the plain query: rewriting improves a recall and never prevents one.
     HyDE: Gao et al. 2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels".
@@ -88,14 +89,15 @@ class Rewriter:
     async def query(self, asked: str, earlier: Sequence[str], within: timedelta) -> Query:
         base = plain(asked, earlier, take_apart=self._take_apart)
         rewrites = self._when is Rewrite.ALWAYS or (self._when is Rewrite.VAGUE and vague(asked))
-        if not rewrites and not self._hyde:
+        supposes = self._hyde and any(map(asks, sentences(asked[:LONGEST])))  # a statement has no answer
+        if not rewrites and not supposes:
             return base
         shown = "\n".join(
             [*(f"earlier: {text[:500]!r}" for text in earlier[-EARLIER_MESSAGES:]), f"last: {asked[:LONGEST]!r}"]
         )
         rewritten, supposed = await asyncio.gather(
             self._ask(REWRITE_TASK, shown, within) if rewrites else _nothing(),
-            self._ask(HYDE_TASK, shown, within) if self._hyde else _nothing(),
+            self._ask(HYDE_TASK, shown, within) if supposes else _nothing(),
         )
         return _beside(base, queries(rewritten), " ".join(supposed.split())[:LONGEST])
 

@@ -49,6 +49,13 @@ async def test_a_supposed_answer_stands_beside_the_queries_on_one_line() -> None
     assert query == Query("My budget?", supposed="User's budget is $5,000")
 
 
+async def test_no_answer_is_supposed_to_what_asks_nothing() -> None:
+    model = CannedCompletions([])
+    query = await Rewriter(model, Rewrite.OFF, hyde=True).query("I spent too much in Hawaii.", (), SOON)
+    assert query == Query("I spent too much in Hawaii.")
+    assert model.asked == []
+
+
 async def test_what_stands_for_itself_is_not_rewritten_when_only_vague_words_are() -> None:
     model = CannedCompletions([])
     query = await Rewriter(model, Rewrite.VAGUE, hyde=False).query("What is my budget for Hawaii?", (), SOON)
