@@ -75,6 +75,7 @@ format: setup ## let ruff format and mend what it can
 
 bench: setup ## what memory costs: latency, throughput, growth, start; table and plot into docs/benchmarks
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.replay
 
 eval: setup ## how good recall is: DATASET=file (LoCoMo's JSON or JSON lines), report into REPORT=dir
 	@test -n "$(DATASET)" || { echo "name a data set: make eval DATASET=tests/quality/everyday.jsonl"; exit 2; }

@@ -213,7 +213,7 @@ class Inject(Section):
         default=True, description="put a conversation's earlier blocks back where they stood, for prompt caches"
     )
     replay_tokens: int = Field(
-        4096, ge=0, le=1_000_000, description="estimated tokens of those at most; beyond it the oldest go"
+        8192, ge=0, le=1_000_000, description="estimated tokens of those at most; beyond it the oldest go"
     )
     replay_keep: Positive = Field(timedelta(days=1), description="how long after its last turn one is known again")
     profile: Literal["off"] = Field("off", description="reserved: only this value yet")

@@ -35,7 +35,7 @@ from memory_extproc.wire.verdict import Circumstances, in_control_group, limits_
 log = logger(__name__)
 
 # Of a model whose window is not known: what a conversation's blocks may take, in blocks of the largest size.
-_BLOCKS_OF_UNKNOWN = 8
+_BLOCKS_OF_UNKNOWN = 16
 REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
 
 

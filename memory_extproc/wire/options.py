@@ -52,7 +52,7 @@ class WireOptions:
     # A guard behind the journal's own bound: how long the last chunk of an answer may ever wait for us.
     last_reply_waits: timedelta = timedelta(milliseconds=200)
     replay: bool = True  # a conversation keeps its blocks: they go back to where they stood
-    replay_tokens: int = 4096  # estimated, of one conversation's blocks; beyond it the oldest go
+    replay_tokens: int = 8192  # estimated, of one conversation's blocks; beyond it the oldest go
     replay_keep: timedelta = timedelta(days=1)  # from a conversation's last turn on
     replay_wait: timedelta = timedelta(milliseconds=50)  # for the records of one, within the deadline of recall
     replay_bytes: int = 16 << 20  # of records that could not be written yet
