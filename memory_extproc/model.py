@@ -228,6 +228,33 @@ class Searched:
     path: str  # "hybrid" from the owner's partition in process, "store" from the store's own search
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What is searched for: a question's words, and their vector unless none was to be had."""
+
+    text: str = field(repr=False)
+    vector: Vector | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Memories that a search came upon, in no particular order, with what speaks for each of them.
+
+    *features* has a row for each memory and a column for each of *names*; NaN: not known of this one. *centre* and
+    *spread* are mean and standard deviation of the columns over all *searched* memories, of which these are the
+    likeliest. *total*: how many memories the owner has in any state or scope; None if not known.
+    """
+
+    memories: tuple[Memory, ...]
+    names: tuple[str, ...]
+    features: npt.NDArray[np.float64]
+    centre: npt.NDArray[np.float64]
+    spread: npt.NDArray[np.float64]
+    searched: int
+    total: int | None
+    path: str  # "hybrid" or "lexical" from the owner's partition in process, "store" from the store's own search
+
+
 class Switch(StrEnum):
     """What a client or rule asks of one path for one request."""
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from memory_extproc.model import (
     Caller,
+    Candidates,
     Embedded,
     Exchanged,
     Matrix,
@@ -21,6 +22,7 @@ from memory_extproc.model import (
     Recalled,
     Scope,
     Searched,
+    Sought,
     Stored,
     Turn,
     Vector,
@@ -111,8 +113,12 @@ class FindsMemories(Protocol):
     """What the read path asks of the owner's partition."""
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
-        """At most *limit* recallable memories, best first by cosine, with all of our own writes seen.
-        Never another owner's, never a superseded, deleted, quarantined or expired one."""
+        """At most *limit* recallable memories, best first by cosine, with all of our own writes seen."""
+
+    async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
+        """About *limit* recallable memories, those that most speaks for, with all of our own writes seen.
+        Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
+        words decide; TryLaterError where nothing can be found by words alone."""
 
 
 class KeepsMemories(Protocol):
@@ -153,7 +159,7 @@ class Coordination(Protocol):
     async def advance_epoch(self, owner: Owner) -> int: ...
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        """A small record (session heads, response ids, decisions) if it is there and has not expired."""
+        """A small record (session heads, response ids, blocks given) if it is there and has not expired."""
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None: ...
 

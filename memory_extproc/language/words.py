@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -14,10 +14,11 @@ from typing import Any
 # Scripts written without spaces between words; a run of one of them is one token.
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-_UNSPACED = f"[{_HAN}{_KANA}]"
+UNSPACED = f"[{_HAN}{_KANA}]"  # one such character, as a regular expression
 _KANA_RUN = re.compile(f"[{_KANA}]")
 _HAN_RUN = re.compile(f"[{_HAN}]")
 _READ_FOR_LANGUAGE = 2000  # characters
+_WORDS_READ_FOR_LANGUAGE = 300
 _CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9"
 
 _TOKEN = re.compile(
@@ -25,7 +26,7 @@ _TOKEN = re.compile(
     [{_CURRENCY}]\s?\d+(?:[.,]\d+)*(?:\s?(?:k|m|bn|thousand|million|billion)\b)?  # $10,000, $10k, $ 1.5 million
   | \d+(?:[.,:/-]\d+)+(?:[%{_CURRENCY}]|\w+)?  # 10,000.50, 2024-05-03, 10:30am, 5/8
   | \d+[%{_CURRENCY}\u00b0]  # 20%, 500 with a currency behind it
-  | {_UNSPACED}+
+  | {UNSPACED}+
   | [^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0903\u093a-\u094f])*(?:['\u2019.+#_-](?=[^\W_])(?:[^\W_])+)*(?:\+\+|\#)?
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -98,6 +99,16 @@ def lexicon_of(text: str) -> Lexicon:
     return _lexicon_of(frozenset(fold(token) for token in tokens(beginning)))
 
 
+def lexicon_of_words(folded: Sequence[str]) -> Lexicon:
+    """As `lexicon_of`, for words that are folded already."""
+    beginning = folded[:_WORDS_READ_FOR_LANGUAGE]
+    if any(_KANA_RUN.match(word) for word in beginning):
+        return LEXICONS["ja"]
+    if beginning and _HAN_RUN.match(beginning[0]):
+        return LEXICONS["zh"]
+    return _lexicon_of(frozenset(beginning))
+
+
 def content_words(text: str) -> list[str]:
     """The tokens of *text* that mean something by themselves, in order, as written."""
     stop = lexicon_of(text).stop
@@ -108,7 +119,7 @@ def _is_content(folded: str, stop: frozenset[str]) -> bool:
     bare = _POSSESSIVE.sub("", folded)
     if folded in stop or bare in stop:
         return False
-    return len(bare) > 1 or bare.isdigit() or re.match(_UNSPACED, bare) is not None
+    return len(bare) > 1 or bare.isdigit() or re.match(UNSPACED, bare) is not None
 
 
 def stem(word: str) -> str:
@@ -149,7 +160,7 @@ def stems(text: str) -> frozenset[str]:
 
 def _stems(words: Iterable[str]) -> Iterator[str]:
     for word in words:
-        if re.match(_UNSPACED, word):
+        if re.match(UNSPACED, word):
             yield from (word[at : at + 2] for at in range(max(1, len(word) - 1)))
         else:
             yield stem(word)

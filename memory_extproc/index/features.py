@@ -1,0 +1,188 @@
+"""What speaks for each memory that it answers a question: numbers by position, nothing weighed yet.
+
+BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with k1 1.2 and b 0.75.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.index.asked import Asked
+from memory_extproc.index.entry import BY_ITSELF
+from memory_extproc.index.timeline import Timeline, running_sums
+
+Floats = npt.NDArray[np.float64]
+K1, B = 1.2, 0.75
+# Memories that a store is taken to hold beside its own, without any term of the question: so that in a store of
+# three, one that has the rare word still stands out.
+IMAGINED = 20
+IMAGINED_LENGTH = 12.0  # terms of each of them
+FARTHEST = 400.0  # days; beyond, a date is as wrong as can be
+_NEXT, _FURTHER = 2, 4  # messages on either side
+NEAR = 3.0  # days within which a date agrees
+# What a feature over surroundings falls back on where nothing stands around a memory.
+STANDS_IN: Mapping[str, str] = {
+    "dense_around": "dense", "dense_before": "dense",
+    "bm25_around": "bm25", "bm25_far_around": "bm25", "bm25_question": "bm25",
+    "covered_around": "covered", "near_around": "near", "near_question": "near",
+    "mass_session": "mass", "mass_others": "mass",
+}  # fmt: skip
+DENSE = ("dense", "dense_around", "dense_before")
+LEXICAL = (
+    "bm25", "bm25_around", "bm25_far_around", "bm25_question", "covered", "covered_around", "near", "near_around",
+    "near_question", "mass", "mass_session", "mass_others", "subject", "only_subject", "days_apart", "days_agree",
+    "time_for_when", "names_for_which", *BY_ITSELF,
+)  # fmt: skip
+FEATURES = (*DENSE, *LEXICAL)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """By position: what is known of the memories before any question."""
+
+    timeline: Timeline
+    length: Floats  # in terms
+    by_itself: Floats  # (memories, BY_ITSELF)
+    speaker: npt.NDArray[np.int64]  # a number for each name
+    role: npt.NDArray[np.int64]
+    about_caller: npt.NDArray[np.bool_]
+    said: npt.NDArray[np.int64]  # day, as an ordinal
+    days: npt.NDArray[np.int64]  # (memories, 2, 2): spans of days that it names; zeros: none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matched:
+    """By term of the question and position."""
+
+    counts: Floats
+    near: Floats  # closeness in [0, 1] of the closest term of the memory
+    idf: Floats  # by term
+
+
+def features_of(
+    known: Known, matched: Matched, dense: Floats | None, asked: Asked, subjects: Sequence[Floats]
+) -> dict[str, Floats]:
+    """All of FEATURES by name; those of DENSE are left out where *dense* is None. NaN where nothing stands around
+    a memory."""
+    line = known.timeline
+    found: dict[str, Floats] = {}
+    bm25 = _bm25(found, known, matched)
+    _coverage(found, line, matched)
+    if dense is not None:
+        _dense(found, line, dense)
+    _mass(found, line, bm25, dense)
+    _about(found, len(line), subjects)
+    _when(found, known, asked)
+    for at, name in enumerate(BY_ITSELF):
+        found[name] = known.by_itself[:, at]
+    found["time_for_when"] = found["tells_time"] * asked.when
+    found["names_for_which"] = found["tells_names"] * asked.which_name
+    _of_surroundings(found, line)
+    return found
+
+
+def _saturated(counts: Floats, length: Floats, usual: float) -> Floats:
+    found: Floats = counts * (K1 + 1.0) / (counts + K1 * (1.0 - B + B * length / usual))
+    return found
+
+
+def _bm25(found: dict[str, Floats], known: Known, matched: Matched) -> Floats:
+    line, length, idf = known.timeline, known.length, matched.idf
+    usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
+    bm25: Floats = idf @ _saturated(matched.counts, length, usual)
+    found["bm25"] = bm25
+    lengths, counts = running_sums(length), running_sums(matched.counts)
+    for name, reach in (("bm25_around", _NEXT), ("bm25_far_around", _FURTHER)):
+        around = line.around(lengths, reach)
+        usual_around = max(float(around.mean()), usual) if len(around) else usual
+        found[name] = idf @ _saturated(line.around(counts, reach), around, usual_around)
+    found["bm25_question"] = _of_question(line, bm25, 0.0)
+    return bm25
+
+
+def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched) -> None:
+    """Shares of the question's terms, weighted by their rarity."""
+    weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
+    hit = (matched.counts > 0).astype(np.float64)
+    found["covered"] = weight @ hit
+    found["covered_around"] = weight @ (line.around(running_sums(hit), _NEXT) > 0)
+    found["near"] = weight @ matched.near
+    beside = matched.near
+    for _ in range(_NEXT):
+        beside = np.maximum(beside, np.maximum(*_beside(line, beside)))
+    found["near_around"] = weight @ beside
+    found["near_question"] = _of_question(line, found["near"], 0.0)
+
+
+def _dense(found: dict[str, Floats], line: Timeline, dense: Floats) -> None:
+    found["dense"] = dense
+    summed, ones = running_sums(dense), running_sums(np.ones(len(dense)))
+    # The cosine to the sum of the neighbours' vectors, but for how alike the neighbours are.
+    found["dense_around"] = line.around(summed, _NEXT) / np.sqrt(line.around(ones, _NEXT))
+    found["dense_before"] = _beside(line, dense)[0]
+
+
+def _mass(found: dict[str, Floats], line: Timeline, bm25: Floats, dense: Floats | None) -> None:
+    """How much of what speaks for anything stands in a memory's session."""
+    evidence = _standardised(bm25) + (0.0 if dense is None else _standardised(dense))
+    mass = np.exp(np.minimum(evidence, 12.0))
+    session = np.bincount(line.session, weights=mass, minlength=line.sessions)[line.session]
+    usual = float(mass.mean()) if len(mass) else 1.0
+    found["mass"] = np.log(mass / usual)
+    found["mass_session"] = np.log(session / usual)
+    found["mass_others"] = np.log((session - mass) / usual + 0.1)
+
+
+def _about(found: dict[str, Floats], count: int, subjects: Sequence[Floats]) -> None:
+    """*subjects*: of each whom the question is about, by position, whether a memory is theirs (1) or not (-1)."""
+    found["subject"] = subjects[0] if subjects else np.zeros(count)
+    found["only_subject"] = subjects[0] if len(subjects) == 1 else np.zeros(count)
+
+
+def _when(found: dict[str, Floats], known: Known, asked: Asked) -> None:
+    count = len(known.said)
+    if not asked.days:
+        found["days_apart"] = found["days_agree"] = np.zeros(count)
+        return
+    apart = np.full(count, FARTHEST)
+    for low, high in asked.days:
+        apart = np.minimum(apart, np.maximum(0, np.maximum(low - known.said, known.said - high)))
+        for span in (known.days[:, 0], known.days[:, 1]):
+            gap = np.maximum(0, np.maximum(low - span[:, 1], span[:, 0] - high))
+            apart = np.minimum(apart, np.where(span[:, 0] > 0, gap, FARTHEST))
+    found["days_apart"] = -np.log1p(apart)
+    found["days_agree"] = (apart <= NEAR).astype(np.float64)
+
+
+def _standardised(values: Floats) -> Floats:
+    if not len(values):
+        return values
+    spread = float(values.std())
+    return (values - values.mean()) / spread if spread > 1e-9 else np.zeros_like(values)  # noqa: PLR2004
+
+
+def _of_question(line: Timeline, values: Floats, otherwise: float) -> Floats:
+    found: Floats = np.where(line.question >= 0, values[line.question], otherwise)
+    return found
+
+
+def _beside(line: Timeline, values: Floats) -> tuple[Floats, Floats]:
+    """Of the message before and the one after; a session's first and last have themselves there."""
+    at = np.arange(len(line))
+    return values[..., np.maximum(at - 1, line.first)], values[..., np.minimum(at + 1, line.end - 1)]
+
+
+def _of_surroundings(found: dict[str, Floats], line: Timeline) -> None:
+    """A fact has the surroundings of the message it was taken from; what stands alone has none."""
+    anchored = line.anchor != np.arange(len(line))
+    for name in STANDS_IN:
+        if name not in found:
+            continue
+        values = found[name]
+        if anchored.any():
+            values = np.where(anchored, np.maximum(values, values[line.anchor]), values)
+        found[name] = np.where(line.alone, np.nan, values) if line.alone.any() else values

@@ -1,0 +1,75 @@
+"""The memories worth a closer look: those that most speaks for, by a rough sum that needs no fitted weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.index.features import FEATURES
+from memory_extproc.index.owner_index import Seen
+
+Floats = npt.NDArray[np.float64]
+# What each feature counts for in the rough sum, in standard deviations.
+_ROUGH = {
+    "dense": 1.0, "dense_around": 1.0, "bm25": 1.0, "bm25_around": 1.0, "mass_session": 0.5, "near": 0.5,
+}  # fmt: skip
+_PLAIN = {"only_subject": 0.7, "days_agree": 1.0}  # already on a scale of their own
+_ALIKE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeliest:
+    """*features* has a row for each of *places* and a column for each of *names*; *centre* and *spread* are over
+    all *searched* memories."""
+
+    places: npt.NDArray[np.int64]
+    names: tuple[str, ...]
+    features: Floats
+    centre: Floats
+    spread: Floats
+    searched: int
+
+
+def likeliest(
+    seen: Seen, allowed: npt.NDArray[np.bool_], limit: int, tie: Callable[[int], tuple[float, str]]
+) -> Likeliest:
+    """At most *limit* of those *allowed*, by place. *tie* orders by place those that the rough sum cannot tell
+    apart, so that the choice does not depend on places."""
+    names = tuple(name for name in FEATURES if name in seen.by_name)
+    within = np.flatnonzero(allowed[seen.places])
+    columns = np.stack([seen.by_name[name][within] for name in names]) if len(within) else np.zeros((len(names), 0))
+    centre, spread = _statistics(columns)
+    rough = np.zeros(len(within))
+    for at, name in enumerate(names):
+        if name in _ROUGH and spread[at] > _ALIKE:
+            rough += np.nan_to_num((columns[at] - centre[at]) * (_ROUGH[name] / spread[at]))
+        elif name in _PLAIN:
+            rough += columns[at] * _PLAIN[name]
+    best = _best(rough, limit, lambda at: tie(int(seen.places[within[at]])))
+    return Likeliest(seen.places[within[best]], names, columns[:, best].T, centre, spread, len(within))
+
+
+def _statistics(columns: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of each row, what is NaN left out; zeros where nothing is left."""
+    count = columns.shape[1]
+    if not count:
+        return np.zeros(len(columns)), np.zeros(len(columns))
+    centre, spread = columns.mean(axis=1), columns.std(axis=1)
+    for at in np.flatnonzero(np.isnan(centre)):
+        known = columns[at][~np.isnan(columns[at])]
+        centre[at], spread[at] = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
+    return centre, spread
+
+
+def _best(scores: Floats, limit: int, tie: Callable[[int], tuple[float, str]]) -> npt.NDArray[np.int64]:
+    if len(scores) <= limit:
+        return np.arange(len(scores))
+    if limit <= 0:
+        return np.zeros(0, dtype=np.int64)
+    worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
+    above = np.flatnonzero(scores > worst + _ALIKE)
+    level = sorted(np.flatnonzero(np.abs(scores - worst) <= _ALIKE).tolist(), key=tie)
+    return np.concatenate([above, np.asarray(level[: limit - len(above)], dtype=np.int64)])

@@ -1,0 +1,231 @@
+"""One owner's memories, found by their words and by what stands around them.
+
+Memories are added and taken out one at a time; what depends on all of them is made when it is next asked for. So
+the index answers as one filled afresh would, whatever order things came in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.index.asked import ANSWERER, CALLER, Asked, Term, asked_of
+from memory_extproc.index.entry import BY_ITSELF, Entry, entry_of
+from memory_extproc.index.features import IMAGINED, Known, Matched, features_of
+from memory_extproc.index.postings import Postings
+from memory_extproc.index.timeline import Said, Timeline, timeline_of
+from memory_extproc.model import Memory, MemoryState, Role, Source
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_FIRST_CAPACITY = 16
+_LEAST_SPEAKING = 2  # memories with a name before their words that make the name a speaker's
+_LEAST_DEAD = 64
+_SEQ_MOST = 2**31 - 1
+_NOBODY = -2
+_ROLES = {role: number for number, role in enumerate(Role)}
+_COLUMNS = np.dtype(
+    [
+        ("there", "?"),  # not taken out
+        ("counts", "?"),  # stands: what was replaced, forgotten or held back is no context and has no terms
+        ("message", "?"),
+        ("session", "i8"),
+        ("seq", "i8"),
+        ("piece", "i8"),
+        ("role", "i8"),
+        ("about_caller", "?"),
+        ("length", "f8"),
+        ("speaker", "i8"),
+        ("said", "i8"),
+        ("days", "i8", (2, 2)),
+        ("by_itself", "f8", len(BY_ITSELF)),
+    ]
+)
+_MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What speaks for the memories at *places*: a row of *by_name* each, all of the same length."""
+
+    places: npt.NDArray[np.int64]
+    by_name: dict[str, Floats]
+
+
+class OwnerIndex:
+    """Places are the numbers of memories in the order they were added, from 0, never given twice. Not safe
+    across threads."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(0, dtype=_COLUMNS)
+        self._entries: list[Entry | None] = []
+        self._postings = Postings()
+        self._codes: dict[str, int] = {}  # of sessions and speakers
+        self._speakers: Counter[str] = Counter()
+        self._languages: Counter[str] = Counter()
+        self._alive = 0
+        self._bytes = 0
+        self._known: Known | None = None
+        self._positions: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._alive
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._bytes + self._postings.size + 2 * int(self._rows.nbytes)
+
+    @property
+    def worn(self) -> bool:
+        """Whether so much was taken out that it should be made anew."""
+        dead = len(self._entries) - self._alive
+        return dead > max(_LEAST_DEAD, self._alive // 3)
+
+    def add(self, memory: Memory) -> int:
+        """The place of *memory*, the next one."""
+        place = len(self._entries)
+        if place == len(self._rows):
+            grown = np.zeros(max(_FIRST_CAPACITY, place * 2), dtype=_COLUMNS)
+            grown[:place] = self._rows
+            self._rows = grown
+        stands = memory.state is MemoryState.ACTIVE
+        entry = entry_of(memory)
+        row = self._rows[place]
+        row["there"], row["counts"] = True, stands
+        row["message"] = memory.source in _MESSAGES
+        row["session"] = self._code(f"session:{memory.session}") if memory.session and stands else -1
+        row["seq"] = min(max(memory.seq, 0), _SEQ_MOST)
+        piece = memory.metadata.get("piece", 0)
+        row["piece"] = piece if isinstance(piece, int) else 0
+        row["role"] = _ROLES[memory.role]
+        # A fact is about the caller, whoever's words it was taken from.
+        row["about_caller"] = memory.role is Role.USER or memory.source in {Source.RULES, Source.LLM}
+        row["length"], row["by_itself"] = entry.length, entry.by_itself
+        row["speaker"] = self._code(f"speaker:{entry.speaker}") if entry.speaker else -1
+        row["said"], row["days"] = entry.said, entry.days
+        self._entries.append(entry)
+        self._bytes += entry.size
+        self._alive += 1
+        self._known = None
+        if stands:
+            self._postings.add(place, entry.counts)
+            self._speakers[entry.speaker] += 1
+            self._languages[entry.language] += 1
+        return place
+
+    def drop(self, place: int) -> None:
+        """Takes the memory at *place* out."""
+        entry = self._entries[place]
+        if entry is None:
+            return
+        self._entries[place] = None
+        if self._rows[place]["counts"]:
+            self._postings.drop(entry.counts)
+            self._speakers[entry.speaker] -= 1
+            self._languages[entry.language] -= 1
+        self._rows[place]["there"] = False
+        self._bytes -= entry.size
+        self._alive -= 1
+        self._known = None
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Gives the memories at *places*, and no others are left, the places 0, 1, 2 … in this order."""
+        entries = [self._entries[place] for place in places]
+        rows = self._rows[np.asarray(places, dtype=np.int64)]
+        self._rows, self._entries, self._known = rows, list(entries), None
+        self._postings = Postings()
+        for place, entry in enumerate(entries):
+            if entry is not None and rows[place]["counts"]:
+                self._postings.add(place, entry.counts)
+
+    def seen(self, text: str, dense: npt.NDArray[np.floating] | None, today: date) -> Seen:
+        """Every memory's features for the question *text*, asked on the day *today*; *dense* are the cosines by
+        place, None when there are none."""
+        known = self._all_known()
+        asked = self.asked(text, today)
+        subjects = [self._is_said_by(known, one) for one in asked.subjects]
+        places = known.timeline.places
+        cosines = None if dense is None else np.asarray(dense, dtype=np.float64)[places]
+        matched = self._matched(asked.terms, known.timeline)
+        return Seen(places, features_of(known, matched, cosines, asked, subjects))
+
+    def asked(self, text: str, today: date) -> Asked:
+        """*text* as this index reads it."""
+        speakers = {name for name, count in self._speakers.items() if name and count >= _LEAST_SPEAKING}
+        return asked_of(text, today, speakers, {name for name, count in self._languages.items() if count > 0})
+
+    def _matched(self, terms: Sequence[Term], line: Timeline) -> Matched:
+        total = len(line)
+        counts, near, idf = np.zeros((len(terms), total)), np.zeros((len(terms), total)), np.zeros(len(terms))
+        for at, term in enumerate(terms):
+            for key in term.keys:
+                self._lay(counts[at], key, None)
+            np.copyto(near[at], counts[at] > 0)
+            for other, closeness in term.near:
+                self._lay(near[at], other, closeness)
+            within = int(np.count_nonzero(counts[at]))
+            idf[at] = np.log1p((total + IMAGINED - within + 0.5) / (within + 0.5))
+        return Matched(counts, near, idf)
+
+    def _lay(self, row: Floats, term: str, closeness: float | None) -> None:
+        """Onto *row*, by position: how often *term* stands there, or *closeness* where it stands at all."""
+        postings = self._postings.of(term)
+        if postings is None:
+            return
+        at = self._positions[postings[0]]
+        there = at >= 0
+        if closeness is None:
+            row[at[there]] += postings[1][there]
+        else:
+            row[at[there]] = np.maximum(row[at[there]], closeness)
+
+    def _all_known(self) -> Known:
+        if self._known is not None:
+            return self._known
+        rows = self._rows[: len(self._entries)]
+        line = timeline_of(
+            Said(
+                there=rows["there"],
+                message=rows["message"],
+                session=rows["session"],
+                seq=rows["seq"],
+                piece=rows["piece"],
+                role=rows["role"],
+                asks=rows["by_itself"][:, BY_ITSELF.index("asks")] > 0,
+            )
+        )
+        self._positions = np.full(len(rows), -1)
+        self._positions[line.places] = np.arange(len(line))
+        here = rows[line.places]
+        self._known = Known(
+            timeline=line,
+            length=np.ascontiguousarray(here["length"]),
+            by_itself=np.ascontiguousarray(here["by_itself"]),
+            speaker=np.ascontiguousarray(here["speaker"]),
+            role=np.ascontiguousarray(here["role"]),
+            about_caller=np.ascontiguousarray(here["about_caller"]),
+            said=np.ascontiguousarray(here["said"]),
+            days=np.ascontiguousarray(here["days"]),
+        )
+        return self._known
+
+    def _is_said_by(self, known: Known, subject: str) -> Floats:
+        """By position: 1 for what *subject* said or a fact about them, -1 for what another did, 0 for neither."""
+        if subject == CALLER:
+            found = np.where(known.about_caller, 1.0, -1.0)
+        elif subject == ANSWERER:
+            found = np.where(known.role == _ROLES[Role.ASSISTANT], 1.0, -1.0)
+        else:
+            found = np.where(known.speaker == self._codes.get(f"speaker:{subject}", _NOBODY), 1.0, -1.0)
+        nobody = (known.role == _ROLES[Role.NONE]) & ~known.about_caller
+        return np.where(nobody, 0.0, found)
+
+    def _code(self, name: str) -> int:
+        return self._codes.setdefault(name, len(self._codes))

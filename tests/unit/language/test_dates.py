@@ -1,0 +1,61 @@
+"""Days that a text names."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_extproc.language.dates import days_named
+
+MONDAY = date(2023, 5, 8)
+
+
+def named(text: str, said: date = MONDAY) -> list[tuple[str, str]]:
+    return [
+        (date.fromordinal(first).isoformat(), date.fromordinal(last).isoformat())
+        for first, last in days_named(text, said)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("on 7 May 2023", "2023-05-07", "2023-05-07"),
+        ("May 7th", "2023-05-07", "2023-05-07"),
+        ("it was 2024-05-03", "2024-05-03", "2024-05-03"),
+        ("back in 2022-02", "2022-02-01", "2022-02-28"),
+        ("in May", "2023-05-01", "2023-05-31"),
+        ("in December", "2022-12-01", "2022-12-31"),
+        ("am 3. März 2024", "2024-03-03", "2024-03-03"),
+        ("le 14 juillet 2022", "2022-07-14", "2022-07-14"),
+        ("in 2019", "2019-01-01", "2019-12-31"),
+        ("yesterday", "2023-05-07", "2023-05-07"),
+        ("tomorrow", "2023-05-09", "2023-05-09"),
+        ("this morning", "2023-05-08", "2023-05-08"),
+        ("last week", "2023-05-01", "2023-05-07"),
+        ("next weekend", "2023-05-20", "2023-05-21"),
+        ("last month", "2023-04-01", "2023-04-30"),
+        ("last year", "2022-01-01", "2022-12-31"),
+        ("last Friday", "2023-05-05", "2023-05-05"),
+        ("next Monday", "2023-05-08", "2023-05-08"),
+        ("three days ago", "2023-05-05", "2023-05-05"),
+        ("a couple of weeks ago", "2023-04-21", "2023-04-27"),
+    ],
+)
+def test_a_day_is_understood_as_who_said_it_then_meant_it(text: str, first: str, last: str) -> None:
+    assert named(text) == [(first, last)]
+
+
+@pytest.mark.parametrize("text", ["", "I may go", "they march on", "the 31 June", "room 2023b", "version 3.5.1"])
+def test_what_names_no_day_is_not_taken_for_one(text: str) -> None:
+    assert named(text) == []
+
+
+@given(st.text(max_size=300), st.dates())
+def test_any_text_gives_a_few_spans_that_end_no_earlier_than_they_begin(text: str, said: date) -> None:
+    spans = days_named(text + " last week, 3 May, two years ago, next year", said)
+    assert 1 <= len(spans) <= 4
+    assert all(0 < first <= last for first, last in spans)
