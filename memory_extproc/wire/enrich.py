@@ -56,7 +56,8 @@ class Heard:
     @property
     def size(self) -> int:
         """About how many bytes it holds."""
-        return sum(len(message.text) for message in self.history) + len(self.asked)
+        said = sum(len(message.text) for message in self.history) + len(self.asked)
+        return said + sum(map(len, self.injected))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

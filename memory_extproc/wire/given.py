@@ -32,10 +32,13 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, recalled: Recalled) -> Decision:
         return cls(
             outcome=recalled.outcome,
-            block=recalled.block,
+            block=recalled.block.encode("utf-8", "replace").decode(),
             path=recalled.path,
             ids=tuple(ranked.memory.id for ranked in recalled.memories),
-            contents=tuple(ranked.memory.content for ranked in recalled.memories),
+            # Half a surrogate pair, which no record can hold, is not in what a store gave; other sources may err.
+            contents=tuple(
+                ranked.memory.content.encode("utf-8", "replace").decode() for ranked in recalled.memories
+            ),
         )
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ from memory_extproc.wire.options import WireOptions
 log = logger(__name__)
 
 TURN, RESPONSE = "given", "given_response"  # kinds of records in Coordination
-LOOKBACK = 8  # turns looked back over for a record: those between may have had memory switched off
+LOOKBACK = 6  # turns looked back over for a record: those between may have had memory switched off
 REGENERATED = timedelta(minutes=2)  # the same words after the same conversation, within it and with none between
 _LAST = 4096  # owners whose last words are known
 
@@ -189,10 +189,9 @@ class Replays:
         )
 
     async def _first(self, owner: Owner, keys: Sequence[str], epoch: int) -> Record | None:
-        for key in keys:
-            if (record := _of_epoch(await self._get(owner, TURN, key, Record), epoch)) is not None:
-                return record
-        return None
+        """All at once: most conversations that get here were never given anything, and none is to be found."""
+        records = await asyncio.gather(*(self._get(owner, TURN, key, Record) for key in keys))
+        return next((record for record in records if _of_epoch(record, epoch) is not None), None)
 
     def _stands(self, own: Record, *, looping: bool, same: bool) -> bool:
         """In a tool loop whatever was decided; for words said again only a block, and only shortly after: what

@@ -430,6 +430,22 @@ async def test_what_cannot_be_written_is_found_in_this_process() -> None:
     assert talk.keeps_its_beginning
 
 
+async def test_half_an_emoji_in_a_memory_keeps_nothing_from_its_record() -> None:
+    talk = Talk(a_desk(recalls=Remembers(budget="The budget is \ud83d $10,000")))
+    await talk.ask("my budget?")
+    await talk.ask("and what else?")
+    assert talk.keeps_its_beginning
+    assert "$10,000" in talk.sent[-1].decode()
+
+
+async def test_after_turns_without_memory_the_blocks_before_them_are_found() -> None:
+    talk = Talk(a_desk())
+    first = await talk.ask("my budget?")
+    for number in range(4):
+        await talk.ask(f"in private {number}?", x_memory_retrieve="skip")
+    assert (await talk.ask("and what else?")).startswith(first.removesuffix("]}"))
+
+
 async def test_what_waits_to_be_written_is_bounded() -> None:
     shared = Faulty()
     shared.down = {"put"}
