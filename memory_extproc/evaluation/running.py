@@ -87,7 +87,7 @@ async def run(
                     partition=partition,
                 )
             )
-            await _filled(one, bench.embedder)
+            await filled(one, bench.embedder)
             stage[conversation.name] = (one, _asks(system, bench, one, bounds))
         asked = await _ask_all(_home(dataset.conversations), stage, limit_questions, "asking", says)
         for names in FOREIGN_NAMES:
@@ -147,7 +147,7 @@ def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> Asks:
     return AsksRecall(recaller, there.owner, bounds, bench.metrics)
 
 
-async def _filled(there: Played, embedder: Embeds) -> None:
+async def filled(there: Played, embedder: Embeds) -> None:
     """Lets the partition be filled, as it is for an owner who has been talking."""
     wish = Wish(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
