@@ -34,8 +34,10 @@ class Candidate:
     features: Mapping[str, float] = field(default_factory=dict)
 
     def standing(self, *, on_cosine: bool) -> float:
-        """What a threshold is held against: the relevance, or the raw cosine."""
-        return self.features["dense"] if on_cosine else self.relevance
+        """What a threshold is held against: the relevance, or the raw cosine where one is known. Where only words
+        were searched there is none, and a number that is none would pass every threshold."""
+        cosine = self.features.get("dense", math.nan)
+        return cosine if on_cosine and not math.isnan(cosine) else self.relevance
 
 
 def candidates_of(found: Iterable[Found]) -> list[Candidate]:

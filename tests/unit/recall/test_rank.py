@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Found, Memory, MemoryState, Ranked, Source
-from memory_extproc.recall.rank import rank, relevance
+from memory_extproc.recall.rank import Candidate, rank, relevance
 from tests.builders import MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)
@@ -32,6 +32,12 @@ def test_only_memories_at_or_above_the_threshold_are_chosen_best_first() -> None
 def test_the_threshold_can_stand_on_the_cosine_itself() -> None:
     found = [Found(SEAT, 0.45), Found(BUDGET, 0.7)]
     assert [one.memory for one in rank(found, now=NOW, threshold=0.6, limit=5, on_cosine=True)] == [BUDGET]
+
+
+@pytest.mark.parametrize("features", [{}, {"dense": math.nan}], ids=["none", "not known"])
+def test_without_a_cosine_the_threshold_stands_on_the_relevance(features: dict[str, float]) -> None:
+    assert Candidate(SEAT, 1.0, 0.4, features).standing(on_cosine=True) == 0.4
+    assert Candidate(SEAT, 1.0, 0.4, {"dense": 0.7}).standing(on_cosine=True) == 0.7
 
 
 def test_what_is_forgotten_replaced_expired_or_only_asks_is_never_chosen() -> None:
