@@ -1,3 +1,20 @@
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
 pytest_plugins = ["tests.fixtures.models", "tests.fixtures.redis"]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command configures the log for its process, which here is every test's."""
+    known, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.configure(**known)
+    root.handlers[:] = [one for one in root.handlers if one in handlers]
+    root.setLevel(level)

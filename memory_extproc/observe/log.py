@@ -37,13 +37,36 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     ]
     if form == "json":
         processors.append(structlog.processors.format_exc_info)
+    lines = _Lines(stream or sys.stderr)
     structlog.configure(
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(stream or sys.stderr),
+        logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(level=logging.WARNING, stream=stream or sys.stderr)
+
+
+class _Lines:
+    """One line for each event. Where lines go can fail: a pipe's reader leaves, a disk is full. That is no reason
+    to fail the request that wanted to log; the next line that can be written is followed by how many were not."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = 0
+
+    def msg(self, line: str) -> None:
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._lost += 1
+            return
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            logger(__name__).warning("log.lines_lost", lines=lost)
+
+    log = debug = info = warning = warn = error = exception = critical = fatal = failure = msg
 
 
 class CallerTag:
