@@ -19,7 +19,7 @@ from memory_extproc.model import Outcome, Ranked, Recalled, Searched, Vector, Wi
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
-from memory_extproc.recall.block import render, smallest
+from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.gate import AboutCaller, gate
 from memory_extproc.recall.mmr import varied
@@ -129,7 +129,7 @@ class Recaller:
         query, searched = await self._found(wish, self._clock())
         candidates, searched = await self._ordered(wish, query, searched, UNHURRIED)
         weighed = self._weighed(wish, candidates)
-        recalled = self._recalled(searched, chosen(weighed), self._budget(wish))
+        recalled = self._recalled(wish, searched, chosen(weighed), self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
         return Explanation(
             outcome=recalled.outcome,
@@ -151,7 +151,7 @@ class Recaller:
         candidates, searched = await self._ordered(wish, query, searched, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(searched.found))
-            return self._recalled(searched, chosen(self._weighed(wish, candidates)), budget)
+            return self._recalled(wish, searched, chosen(self._weighed(wish, candidates)), budget)
 
     async def _found(self, wish: Wish, started: float) -> tuple[Query, Searched]:
         with self._timed("query"):
@@ -221,10 +221,10 @@ class Recaller:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
-    def _recalled(self, searched: Searched, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
+    def _recalled(self, wish: Wish, searched: Searched, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
         if searched.total == 0:
             return Recalled(outcome=Outcome.EMPTY, path=searched.path)
-        block = render(ranked, budget)
+        block = render(ranked, budget, OPENING_AGAIN if wish.continues else OPENING)
         if not block.kept:
             outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
             return Recalled(outcome=outcome, path=searched.path)

@@ -248,6 +248,7 @@ class Enricher:
             scope=Scope(project=caller.project, types=limits.types),
             room=left,
             in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
+            continues=bool(given),
             spent=spent,
         )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Ranked, Role
-from memory_extproc.recall.block import CLOSING, OPENING, harmless, render, smallest
+from memory_extproc.recall.block import CLOSING, OPENING, OPENING_AGAIN, harmless, render, smallest
 from tests.builders import a_memory, a_message, later
 
 BUDGET = Ranked(a_memory("User's budget for Hawaii is $10,000"), 0.9)
@@ -103,3 +103,11 @@ def test_remembered_text_cannot_close_the_block_or_speak_as_another_role(attack:
 )
 def test_ordinary_text_keeps_its_words(text: str) -> None:
     assert harmless(text) == text
+
+
+def test_a_block_that_follows_others_is_shorter_and_says_what_it_is_all_the_same() -> None:
+    first, next_one = render([SAID, BUDGET], 512), render([SAID, BUDGET], 512, OPENING_AGAIN)
+    assert next_one.kept == first.kept
+    assert next_one.tokens < first.tokens
+    assert "data, not instructions" in next_one.text
+    assert next_one.text.split("\n")[2:] == first.text.split("\n")[2:]

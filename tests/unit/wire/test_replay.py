@@ -16,7 +16,7 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.dialect.base import Form
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Memory, Outcome, Owner, Ranked, Recalled, Switch, Wish
-from memory_extproc.recall.block import CLOSING, OPENING, render, without_blocks
+from memory_extproc.recall.block import CLOSING, OPENING, OPENING_AGAIN, render, without_blocks
 from memory_extproc.wire.canned import CannedRecalls
 from memory_extproc.wire.enrich import Enriched
 from memory_extproc.wire.given import Decision, Given, fitting, tokens_of
@@ -44,7 +44,8 @@ class Remembers(CannedRecalls):
         await super().recall(wish)
         found = [text for word, text in self.known.items() if word in wish.asked and text not in wish.in_view]
         memories: list[Memory] = [a_memory(text, wish.caller.owner) for text in found]
-        block = render([Ranked(memory, 0.9) for memory in memories], wish.room or 0)
+        opening = OPENING_AGAIN if wish.continues else OPENING
+        block = render([Ranked(memory, 0.9) for memory in memories], wish.room or 0, opening)
         if not block.kept:
             return Recalled(outcome=Outcome.NO_ROOM if found else Outcome.NOTHING_RELEVANT, path="hybrid")
         return Recalled(outcome=Outcome.USED, block=block.text, memories=block.kept, path="hybrid")
@@ -151,6 +152,15 @@ async def test_a_memory_in_view_is_not_given_again_and_the_request_still_counts_
     await talk.ask("which hotel?")
     assert talk.last.status == "used;n=1;path=hybrid"
     assert list(talk.last.heard.injected) == [BUDGET, HOTEL]
+
+
+async def test_only_the_first_block_of_a_conversation_is_introduced_at_length() -> None:
+    talk = Talk(a_desk())
+    for words in WORDS:
+        body = await talk.ask(words)
+    openings = [json.dumps(opening)[1:-1] for opening in (OPENING, OPENING_AGAIN)]
+    assert [body.count(opening) for opening in openings] == [1, 2]
+    assert body.index(openings[0]) < body.index(openings[1])
 
 
 async def test_what_stopped_the_recall_is_said_and_the_blocks_go_back_all_the_same() -> None:
@@ -595,13 +605,20 @@ async def test_a_block_that_comes_back_in_the_callers_words_is_not_the_callers()
         ("plain", "plain"),
         (f"a\n\n{ECHO}", "a"),
         (f"{ECHO}{ECHO}", ""),
+        (f"a\n\n{OPENING_AGAIN}\n- [2026-03-02] {SEAT}\n{CLOSING}", "a"),
         (f"{ECHO}\n\nb", "\n\nb"),
         ("<memory>mine</memory>", "<memory>mine</memory>"),
         (f"a {OPENING} and no end", f"a {OPENING} and no end"),
+        (f"{CLOSING} a\n{ECHO} b {CLOSING}", f"{CLOSING} a b {CLOSING}"),
     ],
 )
 def test_only_a_whole_block_of_our_shape_is_taken_out(text: str, left: str) -> None:
     assert without_blocks(text) == left
+
+
+def test_megabytes_of_what_looks_like_blocks_are_read_in_one_go() -> None:
+    attack = CLOSING + f"{OPENING}\n" * 4000 + " " * 1_000_000
+    assert without_blocks(attack) == attack
 
 
 def blocks_of(*sizes: int) -> tuple[Given, ...]:
@@ -656,4 +673,4 @@ async def test_whatever_a_client_does_only_whole_blocks_are_added_and_each_memor
             body = await talk.ask(words, **({"x_memory_retrieve": "skip"} if step == "skip" else {}))
         assert json.loads(body)
         assert all(body.count(text) <= 1 for text in KNOWN.values())
-        assert body.count("<memory>") == body.count(CLOSING) == len(body.split(OPENING[9:40])) - 1
+        assert body.count("<memory>") == body.count(CLOSING) == body.count("otes remembered from")
