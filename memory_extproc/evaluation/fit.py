@@ -26,11 +26,12 @@ _HALVINGS = 40
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
     """One question: a row of *features* for each candidate, and which of them answer it. *group*: the
-    conversation it belongs to; what is fitted on a group is never judged on it."""
+    conversation it belongs to; what is fitted on a group is never judged on it. *weight*: how much it counts."""
 
     group: str
     features: Floats = field(repr=False)  # (candidates, features), already normalised
     answers: Bools = field(repr=False)  # (candidates,)
+    weight: float = 1.0
 
 
 def fit_ranker(examples: Sequence[Example], l2: float) -> Floats:
@@ -41,6 +42,7 @@ def fit_ranker(examples: Sequence[Example], l2: float) -> Floats:
     if not useful:
         raise ValueError("no example has a candidate that answers it")
     wanted = [one.answers / one.answers.sum() for one in useful]
+    count = sum(one.weight for one in useful)
 
     def loss(weights: Floats) -> tuple[float, Floats, Floats]:
         value = 0.0
@@ -52,11 +54,10 @@ def fit_ranker(examples: Sequence[Example], l2: float) -> Floats:
             powers = np.exp(scores - top)
             whole = float(powers.sum())
             share = powers / whole
-            value += top + np.log(whole) - float(target @ scores)
-            gradient += one.features.T @ (share - target)
+            value += one.weight * (top + np.log(whole) - float(target @ scores))
+            gradient += one.weight * (one.features.T @ (share - target))
             centred = one.features - share @ one.features
-            hessian += (centred * share[:, None]).T @ centred
-        count = len(useful)
+            hessian += one.weight * ((centred * share[:, None]).T @ centred)
         return value / count, gradient / count, hessian / count
 
     return _newton(loss, useful[0].features.shape[1], np.full(useful[0].features.shape[1], l2))

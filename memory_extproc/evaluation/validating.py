@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +72,7 @@ def ablation(
     for at, (label, out) in enumerate(left_out.items()):
         says("leaving out", at, len(left_out))
         kept = np.array([name not in out for name in names])
-        fewer = [Example(one.group, one.features[:, kept], one.answers) for one in examples]
+        fewer = [replace(one, features=one.features[:, kept]) for one in examples]
         without = validated(gathered, fewer, l2)
         rows.append((label, {k: without.recall[k] - whole.recall[k] for k in DEPTHS}))
     says("leaving out", len(left_out), len(left_out))
