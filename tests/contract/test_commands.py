@@ -1,0 +1,110 @@
+"""The commands as a shell sees them: what they print where, and their exit codes: 0 done, 1 failed, 2 wrong use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+HEAVY = ("pymilvus", "onnxruntime", "grpc", "openai", "pandas")
+
+
+def run(*arguments: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_EXTPROC")}
+    return subprocess.run(
+        [sys.executable, "-m", "memory_extproc", *arguments],
+        cwd=at,
+        env={**clean, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_lists_the_commands(tmp_path: Path) -> None:
+    done = run("--help", at=tmp_path)
+    assert done.returncode == 0
+    for command in ("serve", "config", "models", "envoy-config", "eval", "explain"):
+        assert command in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_waits_for_no_library_that_is_slow_to_import(tmp_path: Path) -> None:
+    program = (
+        f"import sys, memory_extproc.cli.root\nassert not (loaded := set({HEAVY}) & set(sys.modules)), loaded\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_is_one_line(tmp_path: Path) -> None:
+    done = run("--version", at=tmp_path)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+
+
+@pytest.mark.parametrize("wrong", [["nonsense"], ["serve", "--nonsense"], ["envoy-config", "--shape", "nonsense"]])
+def test_wrong_use_is_exit_code_2_and_says_so_on_stderr(wrong: list[str], tmp_path: Path) -> None:
+    done = run(*wrong, at=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nonsense" in done.stderr
+
+
+def test_a_sound_configuration_is_exit_code_0(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}\n")
+    assert run("config", "check", at=tmp_path).returncode == 0
+
+
+def test_every_fault_of_a_configuration_is_told_at_once_with_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("memory: {default_similarity_threshold: 7}\nnope: 1\n")
+    for command in (["config", "check"], ["serve"], ["envoy-config", "--config", "config.yaml"]):
+        done = run(*command, at=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "memory.default_similarity_threshold" in done.stderr
+        assert "nope" in done.stderr
+
+
+def test_a_configuration_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
+    done = run("serve", "--config", "nowhere.yaml", at=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere.yaml: cannot be read" in done.stderr
+
+
+def test_the_environment_is_part_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}\n")
+    done = run("config", "show", at=tmp_path, MEMORY_EXTPROC__MEMORY__DEFAULT_RETRIEVAL_LIMIT="9")
+    assert yaml.safe_load(done.stdout)["memory"]["default_retrieval_limit"] == 9
+    done = run("config", "check", at=tmp_path, MEMORY_EXTPROC__MEMORY__DEFAULT_RETRIEVAL_LIMIT="many")
+    assert done.returncode == 2
+
+
+def test_serving_without_a_model_ends_with_exit_code_1_and_says_what_to_do(tmp_path: Path) -> None:
+    free = {"ext_proc": "127.0.0.1:0", "api": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"listen": free}))
+    done = run("serve", at=tmp_path)
+    assert done.returncode == 1
+    assert "memory-extproc models prepare" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_source_of_models_that_is_none_is_told_to_programs_as_json(tmp_path: Path) -> None:
+    done = run("models", "prepare", "--json", "--source", str(tmp_path / "nowhere"), at=tmp_path)
+    assert done.returncode == 2
+    told = json.loads(done.stdout)
+    assert told["state"] == "failed"
+    assert "nowhere" in told["error"]
+
+
+def test_envoy_configuration_is_yaml_on_stdout_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}\n")
+    done = run("envoy-config", "--shape", "bootstrap", at=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "listeners" in yaml.safe_load(done.stdout)["static_resources"]
