@@ -440,6 +440,17 @@ async def test_what_cannot_be_written_is_found_in_this_process() -> None:
     assert talk.keeps_its_beginning
 
 
+async def test_a_conversation_is_known_for_so_long_after_its_last_turn() -> None:
+    clock = [NOON]
+    talk = Talk(a_desk(shared=TransientCoordination(now=lambda: clock[0]), replay_keep=timedelta(hours=2)))
+    await talk.ask("my budget?")
+    for _ in range(3):
+        clock[0] += timedelta(hours=1.5)
+        assert BUDGET in await talk.ask("and what else?")
+    clock[0] += timedelta(hours=2)
+    assert BUDGET not in await talk.ask("and what else?")
+
+
 async def test_half_an_emoji_in_a_memory_keeps_nothing_from_its_record() -> None:
     talk = Talk(a_desk(recalls=Remembers(budget="The budget is \ud83d $10,000")))
     await talk.ask("my budget?")
