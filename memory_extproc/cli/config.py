@@ -20,9 +20,18 @@ from memory_extproc.settings.example import shown
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="YAML file; without it, the defaults and the environment")
+    Path | None,
+    typer.Option(
+        "--config", "-c", help="YAML file; by default ./config.yaml if it is there, else what is built in"
+    ),
 ]
+USUAL = Path("config.yaml")
 AsJson = Annotated[bool, typer.Option("--json", help="for programs")]
+
+
+def file_of(config: Path | None) -> Path | None:
+    """The file that `serve` would take too: the one named, else the usual one. None where there is none."""
+    return config or (USUAL if USUAL.is_file() else None)
 
 
 @app.command()
@@ -30,7 +39,7 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Name every fault of the configuration at once; exit 2 if there is one."""
     with faults_to_exit():
         try:
-            notices = load(config, os.environ).notices()
+            notices = load(file_of(config), os.environ).notices()
         except ConfigurationError as error:
             if not as_json:
                 raise
@@ -49,7 +58,7 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Print what is in effect: file, environment and defaults together; secrets are stars."""
     with faults_to_exit():
-        effective = shown(load(config, os.environ))
+        effective = shown(load(file_of(config), os.environ))
     if as_json:
         _print_json(effective)
     else:

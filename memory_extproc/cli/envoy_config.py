@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
+from memory_extproc.cli.config import ConfigFile, file_of
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
@@ -28,7 +28,7 @@ ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio"]
 
 def envoy_config(
     *,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="the sidecar's configuration")] = None,
+    config: ConfigFile = None,
     upstream: Annotated[str, typer.Option(help="the LLM: http(s)://host:port")] = "http://127.0.0.1:8000",
     shape: Annotated[
         ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")
@@ -54,7 +54,7 @@ def envoy_config(
 ) -> None:
     """Write Envoy configuration that works with the sidecar's own, as YAML."""
     with faults_to_exit():
-        settings = load(config, os.environ)
+        settings = load(file_of(config), os.environ)
         address = sidecar or reachable(settings.listen.ext_proc)
         faults: list[str] = []
         options = EnvoyOptions(

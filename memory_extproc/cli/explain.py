@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memory_extproc.cli.config import AsJson, ConfigFile
+from memory_extproc.cli.config import AsJson, ConfigFile, file_of
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Caller, Owner, Scope, Wish
@@ -46,7 +46,7 @@ def explain(
     with a Milvus server it can run at any time. It prints what people said.
     """
     with faults_to_exit():
-        settings = load(config, os.environ)
+        settings = load(file_of(config), os.environ)
         log.configure("error", "console")
         memory = settings.memory
         wish = Wish(

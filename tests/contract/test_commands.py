@@ -65,7 +65,7 @@ def test_a_sound_configuration_is_exit_code_0(tmp_path: Path) -> None:
 
 def test_every_fault_of_a_configuration_is_told_at_once_with_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("memory: {default_similarity_threshold: 7}\nnope: 1\n")
-    for command in (["config", "check"], ["serve"], ["envoy-config", "--config", "config.yaml"]):
+    for command in (["config", "check"], ["config", "show"], ["serve"], ["envoy-config"]):
         done = run(*command, at=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert "memory.default_similarity_threshold" in done.stderr
