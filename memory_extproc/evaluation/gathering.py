@@ -23,13 +23,15 @@ CANDIDATES = 200  # of a question: more than recall asks for, so that the ranker
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
     """One question and its candidates. *covers* says for each of them what it stands for; *names*: what became of
-    the speakers' names in the question; a question to others has no relevant ids."""
+    the speakers' names in the question; a question to others has no relevant ids. *talk*: of a conversation of
+    named people; else of notes and short exchanges."""
 
     conversation: str  # whose question it is
     question: Question
     candidates: Candidates
     covers: tuple[tuple[str, ...], ...]
     names: Names = Names.KEPT
+    talk: bool = True
 
     @property
     def answers(self) -> npt.NDArray[np.bool_]:
@@ -69,7 +71,8 @@ async def gather(
             says("gathering", at, len(asked))
             candidates = await _candidates(stage[away], question, bench, dense=dense)
             covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
-            found.append(Gathered(home, question, candidates, covers, names))
+            talk = bool(stage[away].conversation.speakers)
+            found.append(Gathered(home, question, candidates, covers, names, talk))
         says("gathering", len(asked), len(asked))
         return found
 

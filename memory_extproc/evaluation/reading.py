@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,6 +13,20 @@ from memory_extproc.evaluation import lines, locomo
 from memory_extproc.evaluation.cases import Dataset, DatasetError, check
 
 LARGEST = 1 << 30  # bytes; LoCoMo whole has 3 MB
+
+
+def read_datasets(paths: Sequence[Path]) -> Dataset:
+    """Several sets as one; where names of conversations meet, the file's stands before them."""
+    read = [read_dataset(path) for path in paths]
+    taken = Counter(one.name for dataset in read for one in dataset.conversations)
+    found = tuple(
+        replace(one, name=f"{dataset.name}:{one.name}") if taken[one.name] > 1 else one
+        for dataset in read
+        for one in dataset.conversations
+    )
+    name = ", ".join(dataset.name for dataset in read)
+    check(found, name)
+    return Dataset(name, found)
 
 
 def read_dataset(path: Path) -> Dataset:
