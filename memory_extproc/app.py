@@ -44,11 +44,13 @@ from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Completes, Coordination, Embeds, FindsMemories, Learns, Now, Reranks
+from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.gate import AboutCaller
 from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.rerank import Reranker, RerankLimits
+from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
 from memory_extproc.store.milvus import MilvusStore
@@ -299,6 +301,18 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
     )
 
 
+def _fusion(settings: Settings, fingerprint: str) -> Fusion:
+    try:
+        if settings.recall.weights:
+            return Fusion(read_weights(Path(settings.recall.weights), fingerprint), fingerprint)
+        fusion = Fusion(packaged_weights(), fingerprint)
+    except WeightsError as error:
+        raise ConfigurationError([f"recall.weights: {error}"]) from error
+    if not fusion.fitted:
+        log.warning("recall.weights_not_fitted", embedding_model=fingerprint)
+    return fusion
+
+
 def make_recaller(
     settings: Settings,
     finds: FindsMemories,
@@ -316,6 +330,7 @@ def make_recaller(
         finds,
         embedder,
         _recall_limits(settings),
+        fusion=_fusion(settings, embedder.fingerprint),
         now=now,
         metrics=metrics,
         about_caller=_about_caller(settings),
@@ -368,6 +383,7 @@ def _recall_limits(settings: Settings) -> RecallLimits:
         settle=recall.settle,
         max_concurrent=recall.max_concurrent,
         candidates=recall.candidates,
+        half_life=recall.half_life,
         token_budget=settings.inject.token_budget,
         threshold_on_cosine=recall.threshold_on == "cosine",
         take_apart=recall.split_questions,

@@ -35,7 +35,7 @@ DENSE = ("dense", "dense_around", "dense_before")
 LEXICAL = (
     "bm25", "bm25_around", "bm25_far_around", "bm25_question", "covered", "covered_around", "near", "near_around",
     "near_question", "mass", "mass_session", "mass_others", "subject", "only_subject", "days_apart", "days_agree",
-    "time_for_when", "names_for_which", *BY_ITSELF,
+    "time_for_when", "names_for_which", "known", "known_near", *BY_ITSELF,
 )  # fmt: skip
 FEATURES = (*DENSE, *LEXICAL)
 
@@ -109,6 +109,9 @@ def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched) -> Non
     weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
     hit = (matched.counts > 0).astype(np.float64)
     found["covered"] = weight @ hit
+    # The same for all memories: how much of the question means anything here.
+    found["known"] = np.full(len(line), float(weight @ hit.any(axis=1)))
+    found["known_near"] = np.full(len(line), float(weight @ matched.near.max(axis=1, initial=0.0)))
     found["covered_around"] = weight @ (line.around(running_sums(hit), _NEXT) > 0)
     found["near"] = weight @ matched.near
     beside = matched.near

@@ -8,19 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from memory_extproc.language.answers import echoes
-from memory_extproc.model import Found, Memory, Ranked, Source
+from memory_extproc.language.stemming import terms
+from memory_extproc.language.words import negates
+from memory_extproc.model import Memory, Ranked, Source
 from memory_extproc.recall.explanation import Considered, Verdict
 from memory_extproc.recall.view import View, normal
-
-# A logistic curve through what all-MiniLM-L6-v2 gives to related pairs (around 0.45 and above) and to
-# unrelated ones (below 0.35); at its middle a memory is as likely to help as not.
-MIDDLE = 0.40
-WIDTH = 0.08
-
-
-def relevance(cosine: float) -> float:
-    """Calibrated relevance in (0, 1) of a cosine in [-1, 1]: 1 / (1 + e^-((cos - 0.40) / 0.08))."""
-    return 1.0 / (1.0 + math.exp(-(cosine - MIDDLE) / WIDTH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +32,6 @@ class Candidate:
         return cosine if on_cosine and not math.isnan(cosine) else self.relevance
 
 
-def candidates_of(found: Iterable[Found]) -> list[Candidate]:
-    """Best first. Equal scores: newer first, then by id, so that the order of *found* does not matter."""
-    best = sorted(found, key=lambda f: (-f.cosine, -f.memory.updated_at.timestamp(), f.memory.id))
-    return [Candidate(one.memory, one.cosine, relevance(one.cosine), {"dense": one.cosine}) for one in best]
-
-
-def rank(
-    found: Iterable[Found],
-    *,
-    now: datetime,
-    threshold: float,
-    limit: int,
-    on_cosine: bool = False,
-    in_view: Iterable[str] = (),
-) -> tuple[Ranked, ...]:
-    """At most *limit*, best first, each at or above *threshold* (on relevance, or on the cosine itself).
-
-    The same words are kept once, the newest of them; of a message and a fact taken from it that say the same
-    only the fact, because a fact is replaced when it no longer holds and a message is not. What the model
-    already sees in the conversation (*in_view*) is left out, as is what is not recallable at *now*.
-    """
-    ordered = candidates_of(found)
-    return chosen(weigh(ordered, now=now, threshold=threshold, limit=limit, on_cosine=on_cosine, in_view=in_view))
-
-
 def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
     return tuple(Ranked(one.memory, one.relevance) for one in weighed if one.verdict is Verdict.INJECTED)
 
@@ -78,48 +45,75 @@ def weigh(
     on_cosine: bool = False,
     in_view: Iterable[str] = (),
 ) -> list[Considered]:
-    """Every one of *ordered*, best first, with its verdict; those `rank` gives are INJECTED, in their order."""
+    """Every one of *ordered*, best first, with its verdict: at most *limit* INJECTED, each at or above *threshold*
+    (on relevance, or on the cosine itself).
+
+    What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
+    message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
+    message is not. What the model already sees in the conversation (*in_view*) is left out, as is what is not
+    recallable at *now*.
+    """
     view = View(in_view)
-    seen: set[str] = set()
+    told: dict[Saying, int] = {}  # where in *weighed* it stands
     weighed: list[Considered] = []
     taken: list[int] = []  # where in *weighed* those to be injected stand
     for one in ordered:
         memory = one.memory
-        words = normal(memory.content)
-        twin: int | None = None
+        like: int | None = None  # where what says the same stands
         if not memory.recallable(now):
             verdict = Verdict.NOT_RECALLABLE
         elif one.standing(on_cosine=on_cosine) < threshold:
             verdict = Verdict.BELOW_THRESHOLD
-        elif words in seen:
-            verdict = Verdict.DUPLICATE
         elif view.shows(memory) or _shown_otherwise(memory, ordered, view):
             verdict = Verdict.IN_VIEW
-        elif (twin := _twin(memory, [weighed[at].memory for at in taken])) is not None:
-            verdict = Verdict.INJECTED if memory.source is not Source.VERBATIM else Verdict.DUPLICATE
-            seen.add(words)
         else:
+            saying = saying_of(memory)
+            like = _twin(memory, [(at, weighed[at].memory) for at in taken])
+            like = told.get(saying) if like is None else like
             verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
-            seen.add(words)
+            told.setdefault(saying, len(weighed))
         considered = Considered(memory, one.score, one.relevance, verdict, one.features)
-        if verdict is Verdict.INJECTED and twin is not None:
-            message = weighed[taken[twin]]
-            weighed[taken[twin]] = replace(considered, score=message.score, relevance=message.relevance)
-            considered = replace(message, verdict=Verdict.DUPLICATE)
+        if like is not None:
+            considered = _instead(weighed, like, considered)
         elif verdict is Verdict.INJECTED:
             taken.append(len(weighed))
         weighed.append(considered)
     return weighed
 
 
-def _twin(memory: Memory, taken: Sequence[Memory]) -> int | None:
-    """Which of *taken* is the message that *memory* was taken from, or the other way round, and says the same."""
+def _instead(weighed: list[Considered], at: int, considered: Considered) -> Considered:
+    """Lets the better of two that say the same have the place *at*; returns the other one."""
+    there = weighed[at]
+    old, new = (one.memory for one in (there, considered))
+    is_fact = new.source is not Source.VERBATIM
+    better = is_fact if is_fact is not (old.source is not Source.VERBATIM) else new.updated_at > old.updated_at
+    if not better:
+        return replace(considered, verdict=Verdict.DUPLICATE)
+    weighed[at] = replace(considered, score=there.score, relevance=there.relevance, verdict=there.verdict)
+    return replace(there, verdict=Verdict.DUPLICATE)
+
+
+Saying = tuple[frozenset[str], bool, str]
+
+
+def saying_of(memory: Memory) -> Saying:
+    """The same for what says the same: its terms, whatever their forms and order, and whether it denies them.
+    "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words themselves."""
+    content = memory.content[:_COMPARED]
+    found = frozenset(terms(content)[0]) - {_CALLER}
+    rest = memory.content[_COMPARED:] if found else normal(memory.content)
+    return found, negates(content), rest
+
+
+_COMPARED = 4_000  # characters; behind them two texts are only the same letter by letter
+_CALLER = "user"  # as facts name who they are about: "User likes tea"
+
+
+def _twin(memory: Memory, taken: Iterable[tuple[int, Memory]]) -> int | None:
+    """Where of *taken* the message stands that *memory* was taken from, or the other way round, and that says the
+    same."""
     return next(
-        (
-            place
-            for place, other in enumerate(taken)
-            if _one_origin(memory, other) and echoes(memory.content, [other.content], "")
-        ),
+        (at for at, other in taken if _one_origin(memory, other) and echoes(memory.content, [other.content], "")),
         None,
     )
 

@@ -15,18 +15,20 @@ from datetime import timedelta
 import numpy as np
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.model import Outcome, Ranked, Recalled, Searched, Vector, Wish
+from memory_extproc.model import Candidates, Outcome, Ranked, Recalled, Sought, Vector, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
+from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.gate import AboutCaller, gate
 from memory_extproc.recall.mmr import varied
 from memory_extproc.recall.query import Query, Rewriter, plain
-from memory_extproc.recall.rank import Candidate, candidates_of, chosen, weigh
+from memory_extproc.recall.rank import Candidate, chosen, weigh
+from memory_extproc.recall.recency import HALF_LIFE, lost_to_age
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.union import union
+from memory_extproc.recall.union import strongest
 
 log = logger(__name__)
 
@@ -40,11 +42,23 @@ class RecallLimits:
     deadline: timedelta = timedelta(milliseconds=150)  # the whole read path; below Envoy's message_timeout
     settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn can be found
     max_concurrent: int = 64
-    candidates: int = 50  # memories asked of the search, before ranking
+    candidates: int = 200  # memories asked of the search, before ranking
     token_budget: int = 512  # estimated tokens of a block
     threshold_on_cosine: bool = False
+    half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
     mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the search for one request came to; the candidates best first."""
+
+    query: Query
+    candidates: Sequence[Candidate]
+    worth: float
+    total: int | None
+    path: str
 
 
 class Recaller:
@@ -56,6 +70,7 @@ class Recaller:
         embedder: Embeds,
         limits: RecallLimits,
         *,
+        fusion: Fusion,
         now: Now,
         metrics: Metrics,
         about_caller: AboutCaller,
@@ -68,6 +83,7 @@ class Recaller:
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker = rewriter, reranker
         self._now, self._clock, self._metrics = now, clock, metrics
+        self._fusion = fusion
         self._running = 0
         self._stages = {
             stage: metrics.recall_seconds.labels(stage)
@@ -122,20 +138,22 @@ class Recaller:
 
     async def explain(self, wish: Wish) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
-        the stages', and it lets faults of store and model out (TryLaterError, GiveUpError)."""
+        the stages', and it lets faults of the store out (TryLaterError, GiveUpError)."""
         skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
-        query, searched = await self._found(wish, self._clock())
-        candidates, searched = await self._ordered(wish, query, searched, UNHURRIED)
-        weighed = self._weighed(wish, candidates)
-        recalled = self._recalled(wish, searched, chosen(weighed), self._budget(wish))
+        started = self._clock()
+        found = await self._found(wish, started)
+        found = await self._reranked(wish, found, UNHURRIED)
+        weighed = self._weighed(wish, found.candidates)
+        recalled = self._recalled(wish, found, chosen(weighed), self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
         return Explanation(
             outcome=recalled.outcome,
-            query=query.text,
-            path=searched.path,
-            total=searched.total,
+            query=found.query.text,
+            path=found.path,
+            total=found.total,
+            worth=found.worth,
             considered=tuple(
                 replace(one, verdict=Verdict.NO_ROOM)
                 if one.verdict is Verdict.INJECTED and one.memory.id not in kept
@@ -147,22 +165,37 @@ class Recaller:
 
     async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
         await self._settle(wish)
-        query, searched = await self._found(wish, started)
-        candidates, searched = await self._ordered(wish, query, searched, self._left(started))
+        found = await self._found(wish, started)
+        found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
-            self._metrics.recall_candidates.observe(len(searched.found))
-            return self._recalled(wish, searched, chosen(self._weighed(wish, candidates)), budget)
+            self._metrics.recall_candidates.observe(len(found.candidates))
+            return self._recalled(wish, found, chosen(self._weighed(wish, found.candidates)), budget)
 
-    async def _found(self, wish: Wish, started: float) -> tuple[Query, Searched]:
+    async def _found(self, wish: Wish, started: float) -> _Found:
         with self._timed("query"):
             query = await self._query(wish, started)
         with self._timed("embed"):
-            others = (self._embedder.embed_query(text) for text in query.others)
-            vectors = await asyncio.gather(self._vector(query), *others)
+            vectors = await self._vectors(query, self._left(started) * EMBED_SHARE)
+        sought = [Sought(text, vector) for text, vector in zip(query.texts, vectors, strict=True)]
         with self._timed("search"):
-            owner, most = wish.caller.owner, max(self._limits.candidates, wish.limit)
-            searches = (self._finds.nearest(owner, vector, most, wish.scope) for vector in vectors)
-            return query, union(await asyncio.gather(*searches))
+            searches = [await self._search(wish, one) for one in sought]
+        with self._timed("rank"):
+            fused = [self._fused(one, searched) for one, searched in zip(sought, searches, strict=True)]
+        return _Found(
+            query=query,
+            candidates=fused[0].candidates if len(fused) == 1 else strongest([one.candidates for one in fused]),
+            worth=max(one.worth for one in fused),
+            total=searches[0].total,
+            path=searches[0].path,
+        )
+
+    async def _search(self, wish: Wish, sought: Sought) -> Candidates:
+        most = max(self._limits.candidates, wish.limit)
+        return await self._finds.candidates(wish.caller.owner, sought, most, wish.scope)
+
+    def _fused(self, sought: Sought, found: Candidates) -> Fused:
+        lost = lost_to_age(sought.text, found.memories, self._now(), self._limits.half_life)
+        return self._fusion.fused(found, lost)
 
     async def _settle(self, wish: Wish) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
@@ -181,6 +214,19 @@ class Recaller:
         within = max(self._left(started) * share, timedelta())
         return await self._rewriter.query(wish.asked, wish.earlier, within)
 
+    async def _vectors(self, query: Query, within: timedelta) -> Sequence[Vector | None]:
+        """Of the query's texts. None for all of them where the model fails or takes too long: what is found by
+        words alone is nearly as good, and in time."""
+        others = (self._embedder.embed_query(text) for text in query.others)
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                return await asyncio.gather(self._vector(query), *others)
+        except TimeoutError:
+            log.warning("recall.embedding_late", within_ms=round(within / timedelta(milliseconds=1)))
+        except (TryLaterError, GiveUpError) as error:
+            log.warning("recall.embedding_failed", kind=type(error).__name__)
+        return [None] * len(query.texts)
+
     async def _vector(self, query: Query) -> Vector:
         if not query.supposed:
             return await self._embedder.embed_query(query.text)
@@ -191,17 +237,14 @@ class Recaller:
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    async def _ordered(
-        self, wish: Wish, query: Query, searched: Searched, left: timedelta
-    ) -> tuple[Sequence[Candidate], Searched]:
-        """The candidates, best first; and the search, with its path as it was in the end."""
-        candidates = candidates_of(searched.found)
+    async def _reranked(self, wish: Wish, found: _Found, left: timedelta) -> _Found:
+        """The candidates in the order of the reranker, where there is one and it is in time."""
         on_cosine = self._limits.threshold_on_cosine
-        relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in candidates)
+        relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
         if self._reranker is None or not relevant:  # an order of what stays out helps nobody
-            return candidates, searched
-        reranked = await self._reranker.reranked(query.text, candidates, left)
-        return (candidates, searched) if reranked is None else (reranked, replace(searched, path="rerank"))
+            return found
+        reranked = await self._reranker.reranked(found.query.text, found.candidates, left)
+        return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
     def _weighed(self, wish: Wish, candidates: Sequence[Candidate]) -> list[Considered]:
         on_cosine = self._limits.threshold_on_cosine
@@ -221,15 +264,15 @@ class Recaller:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
-    def _recalled(self, wish: Wish, searched: Searched, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
-        if searched.total == 0:
-            return Recalled(outcome=Outcome.EMPTY, path=searched.path)
+    def _recalled(self, wish: Wish, found: _Found, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
+        if found.total == 0:
+            return Recalled(outcome=Outcome.EMPTY, path=found.path)
         block = render(ranked, budget, OPENING_AGAIN if wish.continues else OPENING)
         if not block.kept:
             outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
-            return Recalled(outcome=outcome, path=searched.path)
+            return Recalled(outcome=outcome, path=found.path)
         return Recalled(
-            outcome=Outcome.USED, block=block.text, memories=block.kept, path=searched.path, tokens=block.tokens
+            outcome=Outcome.USED, block=block.text, memories=block.kept, path=found.path, tokens=block.tokens
         )
 
     def _budget(self, wish: Wish) -> int:
@@ -246,5 +289,6 @@ class Recaller:
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
+EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

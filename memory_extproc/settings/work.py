@@ -23,16 +23,7 @@ def _pattern(value: str) -> str:
 HALF_LIFE = timedelta(days=60)
 
 
-def _as_reserved(value: timedelta) -> timedelta:
-    if value != HALF_LIFE:
-        raise ValueError("recency does not count yet: leave it at 60d")
-    return value
-
-
 class Recall(Section):
-    """*half_life* is a name of a version to come: only what it means today is taken, so that a configuration
-    never promises what does not happen."""
-
     deadline: Positive | Auto = Field(
         "auto", description="of the whole read path; auto: 150ms, or 1.5s with a language model in it"
     )
@@ -40,7 +31,7 @@ class Recall(Section):
         timedelta(milliseconds=50), description="most to wait, within it, until the caller's last turn can be found"
     )
     max_concurrent: int = Field(64, ge=1, le=10_000, description="recalls at the same time; beyond: overloaded")
-    candidates: int = Field(50, ge=1, le=1000, description="memories asked of the search, before ranking")
+    candidates: int = Field(200, ge=1, le=1000, description="memories asked of the search, before ranking")
     threshold_on: Literal["relevance", "cosine"] = Field(
         "relevance", description="what the threshold is held against: calibrated relevance, or the raw cosine"
     )
@@ -72,8 +63,11 @@ class Recall(Section):
     mmr_lambda: Share | None = Field(
         None, description="1: relevance alone; towards 0: variety among what is injected; null: off"
     )
-    half_life: Annotated[Duration, AfterValidator(_as_reserved)] = Field(
-        HALF_LIFE, description="reserved: only this value yet"
+    half_life: Positive = Field(
+        HALF_LIFE, description="after which a message has lost half of what its age can cost it; facts do not age"
+    )
+    weights: str = Field(
+        "", description="file that `memory-extproc eval tune` wrote; empty: what comes with the product"
     )
 
     @property

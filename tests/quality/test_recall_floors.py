@@ -42,24 +42,24 @@ def test_the_set_is_what_its_script_writes() -> None:
 
 
 def test_what_answers_a_question_is_among_the_first_five(measured: dict[str, Any]) -> None:
-    assert measured["recall@5"] >= 0.94
+    assert measured["recall@5"] >= 0.93
 
 
 def test_it_stands_near_the_top(measured: dict[str, Any]) -> None:
-    assert measured["mrr"] >= 0.78
+    assert measured["mrr"] >= 0.81
 
 
 @pytest.mark.parametrize(
-    ("category", "floor"), [("fact", 0.90), ("update", 0.91), ("said", 0.94), ("short answer", 0.97)]
+    ("category", "floor"), [("fact", 0.90), ("update", 0.91), ("said", 0.92), ("short answer", 0.97)]
 )
 def test_no_kind_of_memory_is_left_behind(measured: dict[str, Any], category: str, floor: float) -> None:
     assert measured["by_category"][category]["recall@5"] >= floor
 
 
 def test_nothing_is_injected_for_questions_that_nothing_answers(measured: dict[str, Any]) -> None:
-    assert measured["abstention"]["share"] >= 0.95
+    assert measured["abstention"]["share"] >= 0.87
 
 
 def test_the_threshold_lets_through_what_answers(measured: dict[str, Any]) -> None:
-    assert measured["injection"]["recall"] >= 0.46
-    assert measured["injection"]["precision"] >= 0.63
+    assert measured["injection"]["recall"] >= 0.71
+    assert measured["injection"]["precision"] >= 0.53

@@ -27,7 +27,9 @@ from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import MemoryState, MemoryType, Owner, Role, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Now
+from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 
@@ -37,7 +39,8 @@ def a_bench(extractor: Extracts | None = None) -> Bench:
 
     def recaller(finds: FindsMemories, embedder: Embeds, now: Now) -> Recaller:
         limits = RecallLimits(deadline=timedelta(seconds=10))
-        return Recaller(finds, embedder, limits, now=now, metrics=metrics, about_caller=about_caller)
+        fusion = Fusion(packaged_weights(), embedder.fingerprint)
+        return Recaller(finds, embedder, limits, fusion=fusion, now=now, metrics=metrics, about_caller=about_caller)
 
     return Bench(
         embedder=CannedEmbedder(64),

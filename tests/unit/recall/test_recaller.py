@@ -17,6 +17,7 @@ from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder, C
 from memory_extproc.language.persons import about_caller
 from memory_extproc.model import (
     Caller,
+    Candidates,
     Embedded,
     Exchanged,
     Matrix,
@@ -25,17 +26,20 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     Scope,
-    Searched,
     Signals,
+    Sought,
     Stored,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.block import smallest
 from memory_extproc.recall.explanation import Verdict
+from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.rerank import Reranker, RerankLimits
+from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.store.held import Held
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_wish, later
@@ -59,6 +63,7 @@ class Bench:
 
     def recaller(self, limits: RecallLimits | None = None, **parts: Any) -> Recaller:
         wiring: dict[str, Any] = {
+            "fusion": Fusion(packaged_weights(), self.embedder.fingerprint),
             "now": lambda: later(days=4),
             "metrics": self.metrics,
             "about_caller": about_caller,
@@ -169,7 +174,30 @@ class BrokenEmbedder(CannedEmbedder):
         raise TryLaterError("the model is away")
 
 
-async def test_an_embedding_that_fails_is_unavailable(bench: Bench) -> None:
+async def test_while_the_embedding_model_fails_memories_are_found_by_their_words(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET), a_memory("User likes tea"))
+    recalled = await bench.recaller(embedder=BrokenEmbedder()).recall(a_wish("What is my budget for Hawaii?"))
+    assert (recalled.outcome, recalled.path) == (Outcome.USED, "lexical")
+    assert [one.memory.content for one in recalled.memories] == [BUDGET]
+    assert bench.counted("recall_path_total", path="lexical") == 1
+
+
+class StuckEmbedder(CannedEmbedder):
+    async def embed_query(self, text: str) -> Vector:
+        await asyncio.Event().wait()
+        return await super().embed_query(text)
+
+
+async def test_an_embedding_that_is_late_leaves_time_to_search_by_words(bench: Bench) -> None:
+    await bench.remember(a_memory(BUDGET))
+    limits = RecallLimits(deadline=timedelta(milliseconds=400))
+    recalled = await bench.recaller(limits, embedder=StuckEmbedder()).recall(a_wish("My budget for Hawaii?"))
+    assert (recalled.outcome, recalled.path) == (Outcome.USED, "lexical")
+    assert recalled.took < limits.deadline
+
+
+async def test_without_model_and_partition_nothing_is_found_and_nothing_fails(bench: Bench) -> None:
+    bench.store.weather.down = True
     recalled = await bench.recaller(embedder=BrokenEmbedder()).recall(a_wish("What is my budget?"))
     assert recalled.outcome is Outcome.UNAVAILABLE
 
@@ -180,10 +208,10 @@ class Parked:
     def __init__(self) -> None:
         self.begun, self.let_go = asyncio.Event(), asyncio.Event()
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
         self.begun.set()
         await self.let_go.wait()
-        return Searched((), 0, "hybrid")
+        return Held().candidates(sought, limit, scope, MONDAY)
 
 
 async def test_more_recalls_at_once_than_allowed_pass_untouched(bench: Bench) -> None:
@@ -261,13 +289,17 @@ async def test_two_rewrites_and_the_words_themselves_each_find_their_own(bench: 
     assert {one.memory.content for one in recalled.memories} == {BUDGET, flight, seat}
 
 
-async def test_a_question_for_two_things_finds_both_when_it_is_taken_apart(bench: Bench) -> None:
-    await bench.remember(a_memory(BUDGET), a_memory("User has a cat named Tom, five years of age"))
-    asked = a_wish("What is my budget for the Hawaii trip and how many years of age is my cat Tom?", threshold=0.97)
-    whole = await bench.recaller().recall(asked)
+async def test_a_question_for_two_things_finds_each_better_when_it_is_taken_apart(bench: Bench) -> None:
+    cat = "User has a cat named Tom, five years of age"
+    await bench.remember(a_memory(BUDGET), a_memory(cat))
+    asked = a_wish("What is my budget for the Hawaii trip and how many years of age is my cat Tom?")
     limits = RecallLimits(deadline=timedelta(seconds=5), take_apart=True)
-    apart = await bench.recaller(limits).recall(asked)
-    assert (len(whole.memories), len(apart.memories)) == (0, 2)
+    whole, apart = [
+        {one.memory.content: one.score for one in (await bench.recaller(each).explain(asked)).considered}
+        for each in (None, limits)
+    ]
+    assert apart[BUDGET] > whole[BUDGET]
+    assert apart[cat] > whole[cat]
 
 
 def a_reranker(bench: Bench, reranks: CannedReranker) -> Reranker:
@@ -320,7 +352,9 @@ async def test_an_explanation_shows_the_rerankers_opinion_beside_what_the_fusion
 
 
 async def test_variety_leaves_out_what_says_the_same_in_other_words(bench: Bench) -> None:
-    await bench.remember(*map(a_memory, ["Hawaii trip budget", "the budget of the Hawaii trip", "Hawaii in May"]))
+    await bench.remember(
+        *map(a_memory, ["Hawaii trip budget", "the big budget of the Hawaii trip", "Hawaii in May"])
+    )
     wish = a_wish("Hawaii trip budget", limit=2, threshold=0.5)
     limits = RecallLimits(deadline=timedelta(seconds=5), mmr_lambda=0.3)
     contents = [{one.memory.content for one in (await bench.recaller(each).recall(wish)).memories}
@@ -395,6 +429,6 @@ async def test_an_explanation_of_a_request_that_needs_no_search_names_the_gate(b
 
 
 async def test_an_explanation_tells_what_had_no_room_in_the_block(bench: Bench) -> None:
-    await bench.remember(a_memory(BUDGET), a_memory(f"{BUDGET} and {'no more ' * 60}"))
-    explanation = await bench.recaller().explain(a_wish("budget Hawaii trip", threshold=0.0, room=smallest() + 24))
+    await bench.remember(a_memory(BUDGET), a_memory("User's trip " + "went on and on " * 40))
+    explanation = await bench.recaller().explain(a_wish("budget Hawaii trip", threshold=0.0, room=smallest()))
     assert [one.verdict for one in explanation.considered] == [Verdict.INJECTED, Verdict.NO_ROOM]

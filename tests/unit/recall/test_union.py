@@ -1,23 +1,10 @@
 from __future__ import annotations
 
-from memory_extproc.model import Found, Searched
 from memory_extproc.recall.rank import Candidate
-from memory_extproc.recall.union import strongest, union
+from memory_extproc.recall.union import strongest
 from tests.builders import a_memory
 
 TEA, DOG, CAT = a_memory("User likes tea"), a_memory("User has a dog"), a_memory("User has a cat")
-
-
-def test_each_memory_counts_once_and_by_the_search_it_fits_best() -> None:
-    first = Searched((Found(TEA, 0.8), Found(DOG, 0.3)), 9, "hybrid")
-    second = Searched((Found(DOG, 0.9), Found(CAT, 0.5), Found(TEA, 0.1)), 9, "hybrid")
-    assert union([first, second]) == Searched((Found(DOG, 0.9), Found(TEA, 0.8), Found(CAT, 0.5)), 9, "hybrid")
-    assert union([first, second]).found == union([second, first]).found
-
-
-def test_a_single_search_stays_as_it_is() -> None:
-    only = Searched((Found(TEA, 0.8), Found(DOG, 0.3)), None, "store")
-    assert union([only]) == only
 
 
 def test_a_ranking_of_several_queries_takes_each_memory_where_it_is_most_relevant() -> None:

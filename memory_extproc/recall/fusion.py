@@ -1,0 +1,143 @@
+"""What speaks for a memory, weighed into one score: a weighted sum of features, each set against what the other
+memories of the same owner have for the same question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.index.features import STANDS_IN
+from memory_extproc.model import Candidates
+from memory_extproc.recall.calibration import measures, relevances, worth_of
+from memory_extproc.recall.rank import Candidate
+from memory_extproc.recall.weights import Feature, Weights
+
+Floats = npt.NDArray[np.float64]
+
+# So many memories of the usual kind are taken to stand beside the owner's own when a mean is taken: with three
+# memories a mean and a deviation say nothing, with a thousand ours say nothing.
+IMAGINED = 10.0
+STAND_IN_SHARE = 0.7  # of the feature that stands in for one over surroundings that are not there
+UNFITTED_WEIGHT = 0.4
+UNFITTED_SPREAD = 0.02  # of cosines; what differs by less is the same
+FARTHEST = 6.0  # standard deviations; beyond, a feature says no more
+
+
+class Named(Mapping[str, float]):
+    """One row of a table by the names of its columns; NaN is left out."""
+
+    __slots__ = ("_at", "_row")
+
+    def __init__(self, at: Mapping[str, int], row: Sequence[float]) -> None:
+        self._at, self._row = at, row
+
+    def __getitem__(self, name: str) -> float:
+        value = self._row[self._at[name]]
+        if math.isnan(value):
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, at in self._at.items() if not math.isnan(self._row[at]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """*worth*: the probability that any of them helps. Best first."""
+
+    worth: float
+    candidates: tuple[Candidate, ...]
+
+
+class Fusion:
+    """Weighs candidates with fitted weights. Another embedding model than they were fitted for keeps its vectors'
+    word in finding candidates, and in the order by the plain sum below; the relevance is then that of words."""
+
+    def __init__(self, weights: Weights, fingerprint: str) -> None:
+        self._weights = weights
+        self._fitted = fingerprint in weights.embedding_models
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the weights belong to the embedding model in use."""
+        return self._fitted
+
+    def fused(self, found: Candidates, lost: Floats) -> Fused:
+        """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id."""
+        dense = "dense" in found.names
+        ranker = self._weights.hybrid if dense and self._fitted else self._weights.lexical
+        standardised = standardise(ranker.features, found)
+        scores = summed(ranker.features, standardised, len(found.memories))
+        worth = worth_of(ranker.worth, measures(found, standardised, scores))
+        if dense and not self._fitted:
+            scores = scores + unfitted(found)
+        scores = scores - lost
+        relevant = relevances(ranker.relevance, worth, found, scores)
+        order = sorted(
+            range(len(scores)),
+            key=lambda at: (-scores[at], -found.memories[at].updated_at.timestamp(), found.memories[at].id),
+        )
+        at_name = {name: at for at, name in enumerate(found.names)}
+        rows, points, likely = found.features.tolist(), scores.tolist(), relevant.tolist()
+        return Fused(
+            worth,
+            tuple(Candidate(found.memories[at], points[at], likely[at], Named(at_name, rows[at])) for at in order),
+        )
+
+
+def unfitted(found: Candidates) -> Floats:
+    """What the vectors of a model without weights add to a score: a plain sum of standard deviations."""
+    total = np.zeros(len(found.memories))
+    for name in ("dense", "dense_around"):
+        at = found.names.index(name)
+        spread = max(float(found.spread[at]), UNFITTED_SPREAD)
+        total += np.clip(np.nan_to_num((found.features[:, at] - found.centre[at]) / spread), -FARTHEST, FARTHEST)
+    return UNFITTED_WEIGHT * total
+
+
+def scores_of(features: Mapping[str, Feature], found: Candidates) -> Floats:
+    """One for each candidate; comparable within one question."""
+    return summed(features, standardise(features, found), len(found.memories))
+
+
+def summed(features: Mapping[str, Feature], standardised: Mapping[str, Floats], count: int) -> Floats:
+    total = np.zeros(count)
+    for name, feature in features.items():
+        total += feature.weight * standardised[name]
+    return total
+
+
+def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str, Floats]:
+    """Each of *features* by name, in standard deviations from the mean of the owner's memories."""
+    place = {name: at for at, name in enumerate(found.names)}
+    standardised: dict[str, Floats] = {}
+    for name, feature in features.items():
+        values = found.features[:, place[name]]
+        centre, spread = feature.usual, feature.usual_spread
+        if not feature.own_scale:
+            centre, spread = _blended(feature, found.centre[place[name]], found.spread[place[name]], found.searched)
+        standardised[name] = np.clip((values - centre) / spread, -FARTHEST, FARTHEST)
+    for name, values in standardised.items():
+        unknown = np.isnan(values)
+        if unknown.any():
+            instead = standardised.get(STANDS_IN.get(name, ""), np.zeros(len(values)))
+            values[unknown] = STAND_IN_SHARE * instead[unknown]
+    return standardised
+
+
+def _blended(feature: Feature, centre: float, spread: float, count: int) -> tuple[float, float]:
+    """Mean and deviation of the owner's memories and the imagined ones together."""
+    whole = count + IMAGINED
+    mean = (count * centre + IMAGINED * feature.usual) / whole
+    variance = (
+        count * (spread**2 + (centre - mean) ** 2)
+        + IMAGINED * (feature.usual_spread**2 + (feature.usual - mean) ** 2)
+    ) / whole
+    return mean, max(float(np.sqrt(variance)), 1e-6)

@@ -1,0 +1,96 @@
+"""The file of fitted weights: what each feature counts for, and how a score becomes a relevance.
+
+A file belongs to the embedding models it names. What needs no vectors in it, the ranker of words, serves for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.index.features import FEATURES
+
+VERSION = 1
+PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
+
+
+class WeightsError(GiveUpError):
+    """A file of weights that is none, or of another embedding model or version."""
+
+
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """*weight* is for one standard deviation. *usual* and *usual_spread*: mean and deviation that a store has which
+    nothing is known of. *own_scale*: judged by these alone, for a yes or no has no spread worth asking for."""
+
+    weight: float
+    usual: float
+    usual_spread: float
+    own_scale: bool = False
+
+
+class Worth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Logistic: the probability that anything helps, from what `calibration.measures` names."""
+
+    bias: float
+    weights: Mapping[str, float]
+
+
+class Relevance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a memory's relevance falls behind the worth of the question: *slope* for each point that its soundness is
+    below *enough*. *weights*: what a memory's own features add to its soundness."""
+
+    slope: float
+    enough: float
+    weights: Mapping[str, float]
+
+
+class Ranker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    features: Mapping[str, Feature]
+    worth: Worth
+    relevance: Relevance
+
+
+class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    embedding_models: tuple[str, ...]  # fingerprints
+    fitted_on: str  # in words, for who wonders whether it holds for them
+    hybrid: Ranker
+    lexical: Ranker  # without vectors
+
+
+def read_weights(path: Path, fingerprint: str) -> Weights:
+    """The weights in *path*; WeightsError when there are none, or not for the embedding model *fingerprint*."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read: {error.strerror}") from error
+    weights = parse_weights(raw, str(path))
+    if fingerprint not in weights.embedding_models:
+        raise WeightsError(
+            f"{path}: fitted for {', '.join(weights.embedding_models)}, not for the embedding model {fingerprint}; "
+            "run `memory-extproc eval tune` with this model"
+        )
+    return weights
+
+
+def packaged_weights() -> Weights:
+    """Those that come with the product."""
+    place = files(__package__) / PACKAGED
+    return parse_weights(place.read_bytes(), place.name)
+
+
+def parse_weights(raw: bytes, name: str) -> Weights:
+    try:
+        weights = msgspec.json.decode(raw, type=Weights)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WeightsError(f"{name}: is no file of weights: {error}") from error
+    if weights.version != VERSION:
+        raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
+    for ranker in (weights.hybrid, weights.lexical):
+        if unknown := sorted(ranker.features.keys() - set(FEATURES)):
+            raise WeightsError(f"{name}: there is no feature {unknown[0]!r}")
+    return weights
