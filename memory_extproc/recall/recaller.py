@@ -224,7 +224,7 @@ class Recaller:
         except TimeoutError:
             log.warning("recall.embedding_late", within_ms=round(within / timedelta(milliseconds=1)))
         except (TryLaterError, GiveUpError) as error:
-            log.warning("recall.embedding_failed", kind=type(error).__name__)
+            log.warning("recall.embedding_failed", kind=type(error).__name__, detail=str(error))
         return [None] * len(query.texts)
 
     async def _vector(self, query: Query) -> Vector:

@@ -35,7 +35,7 @@ def embedded_at(endpoint: StandIn) -> dict[str, Any]:
     ],
     ids=["down", "hangs", "malformed", "key expired", "not allowed", "no such model"],
 )
-async def test_an_embedder_that_fails_costs_memories_and_no_request_and_is_caught_up_with(
+async def test_an_embedder_that_fails_costs_no_request_and_is_caught_up_with(
     faulty: FaultStand, replies: Sequence[Reply], outcome: str
 ) -> None:
     async with serving(replies) as endpoint:
@@ -43,10 +43,10 @@ async def test_an_embedder_that_fails_costs_memories_and_no_request_and_is_caugh
         faulty.change(memory=embedded_at(endpoint), learn={"extractor": "off", "max_attempts": 1})
         await faulty.start()
         assert await faulty.http("/readyz") == (200, "ready\n")
-        assert (await faulty.say(BUDGET)).memory == "unavailable"
+        assert (await faulty.say(BUDGET)).memory == "empty"
         assert faulty.shown == BUDGET
-        assert (faulty.exchanges("unavailable"), faulty.turns("journalled")) == (1, 1)
-        assert faulty.logs.said("recall.unavailable")
+        assert (faulty.sample("recall_path_total", path="lexical"), faulty.turns("journalled")) == (1, 1)
+        assert faulty.logs.said("recall.embedding_failed") or faulty.logs.said("recall.embedding_late")
         await until(
             lambda: faulty.sample("llm_requests_total", role="embedding", outcome=outcome) >= 2,
             "the recall's and the learner's failures are counted",
@@ -55,7 +55,7 @@ async def test_an_embedder_that_fails_costs_memories_and_no_request_and_is_caugh
         endpoint.replies = embeddings(8)
         await until(lambda: faulty.kept == 1, "what was said meanwhile is stored", seconds=10)
         await faulty.say(BUDGET, x_memory_retrieve="force")
-        assert faulty.exchanges("unavailable") == 1
+        assert faulty.sample("recall_path_total", path="lexical") == 1
 
 
 async def test_an_embedder_known_to_be_down_is_not_waited_for(faulty: FaultStand) -> None:
@@ -65,8 +65,19 @@ async def test_an_embedder_known_to_be_down_is_not_waited_for(faulty: FaultStand
         for number in range(8):
             await faulty.say(f"Where is hotel number {number}?")
         assert faulty.sample("llm_requests_total", role="embedding", outcome="open") > 0
-        assert faulty.exchanges("unavailable") == 8
+        assert faulty.sample("recall_path_total", path="lexical") == 8
         assert len(endpoint.asked) <= 5
+
+
+async def test_while_the_embedder_is_down_memories_are_found_by_their_words(faulty: FaultStand) -> None:
+    async with serving(embeddings(8)) as endpoint:
+        faulty.change(memory=embedded_at(endpoint))
+        await faulty.start()
+        await faulty.say(BUDGET)
+        await until(lambda: faulty.kept == 1, "what was said is stored", seconds=10)
+        endpoint.replies = OUTAGE
+        assert (await faulty.say("What's my budget for the trip to Hawaii?")).memory == "used;n=1;path=lexical"
+        assert "$10,000" in faulty.shown
 
 
 async def test_vectors_of_another_length_than_configured_are_not_stored(faulty: FaultStand) -> None:
@@ -74,9 +85,9 @@ async def test_vectors_of_another_length_than_configured_are_not_stored(faulty: 
         faulty.change(memory=embedded_at(endpoint))
         faulty.change(learn={"max_attempts": 1})
         await faulty.start()
-        assert (await faulty.say(BUDGET)).memory == "unavailable"
+        assert (await faulty.say(BUDGET)).memory == "empty"
         await until(lambda: faulty.logs.said("learn.failed"), "it is logged")
-        (told,) = faulty.logs.of("recall.unavailable")
+        (told,) = faulty.logs.of("recall.embedding_failed")
         assert "9 dimensions, configured are 8" in told["detail"]
         assert faulty.kept == 0
 
