@@ -28,8 +28,10 @@ class Candidate:
     def standing(self, *, on_cosine: bool) -> float:
         """What a threshold is held against: the relevance, or the raw cosine where one is known. Where only words
         were searched there is none, and a number that is none would pass every threshold."""
+        if not on_cosine:
+            return self.relevance
         cosine = self.features.get("dense", math.nan)
-        return cosine if on_cosine and not math.isnan(cosine) else self.relevance
+        return self.relevance if math.isnan(cosine) else cosine
 
 
 def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
@@ -51,9 +53,11 @@ def weigh(
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
     message is not. What the model already sees in the conversation (*in_view*) is left out, as is what is not
-    recallable at *now*.
+    recallable at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
+    beside = _by_place(ordered)
+    compared_behind = 0
     told: dict[Saying, int] = {}  # where in *weighed* it stands
     weighed: list[Considered] = []
     taken: list[int] = []  # where in *weighed* those to be injected stand
@@ -64,9 +68,12 @@ def weigh(
             verdict = Verdict.NOT_RECALLABLE
         elif one.standing(on_cosine=on_cosine) < threshold:
             verdict = Verdict.BELOW_THRESHOLD
-        elif view.shows(memory) or _shown_otherwise(memory, ordered, view):
+        elif compared_behind == COMPARED_BEHIND:
+            verdict = Verdict.OVER_LIMIT
+        elif view.shows(memory) or _shown_otherwise(memory, beside, view):
             verdict = Verdict.IN_VIEW
         else:
+            compared_behind += len(taken) >= limit
             saying = saying_of(memory)
             like = _twin(memory, [(at, weighed[at].memory) for at in taken])
             like = told.get(saying) if like is None else like
@@ -105,6 +112,7 @@ def saying_of(memory: Memory) -> Saying:
     return found, negates(content), rest
 
 
+COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it
 _COMPARED = 4_000  # characters; behind them two texts are only the same letter by letter
 _CALLER = "user"  # as facts name who they are about: "User likes tea"
 
@@ -118,13 +126,23 @@ def _twin(memory: Memory, taken: Iterable[tuple[int, Memory]]) -> int | None:
     )
 
 
-def _shown_otherwise(memory: Memory, among: Sequence[Candidate], view: View) -> bool:
+Place = tuple[str, int]  # session and seq
+
+
+def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
+    """The messages and facts of one place in a conversation, for the few places that have several."""
+    found: dict[Place, list[Memory]] = {}
+    for one in ordered:
+        if one.memory.session:
+            found.setdefault((one.memory.session, one.memory.seq), []).append(one.memory)
+    return found
+
+
+def _shown_otherwise(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View) -> bool:
     """Whether the model sees what says the same: the fact taken from this message, or the message itself."""
     return any(
-        _one_origin(memory, other.memory)
-        and view.shows(other.memory)
-        and echoes(memory.content, [other.memory.content], "")
-        for other in among
+        _one_origin(memory, other) and view.shows(other) and echoes(memory.content, [other.content], "")
+        for other in beside.get((memory.session, memory.seq), ())
     )
 
 
