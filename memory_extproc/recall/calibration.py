@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Candidates
-from memory_extproc.recall.weights import Relevance, Worth
+from memory_extproc.recall.weights import MEASURES, OUTLYING, RAW, WHOLE, Relevance, Worth
+
+__all__ = ["MEASURES", "measures", "relevances", "soundness", "worth_of"]
 
 Floats = npt.NDArray[np.float64]
 SUREST = 3.0  # log-odds; a question that is surer than that says no more for memories that lack much
@@ -27,28 +29,17 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     first = np.argsort(-scores, kind="stable")[:_FIRST]
     columns = dict(zip(found.names, found.features.T, strict=True))
     measured: dict[str, float] = {}
-    for name in _RAW:
+    for name in RAW:
         values = np.nan_to_num(columns[name]) if name in columns else np.zeros(len(scores))
         measured[f"most_{name}"] = float(values.max())
         measured[f"best_{name}"] = float(values[first[0]])
         measured[f"first_{name}"] = float(values[first].mean())
-    for name in _OUTLYING:
+    for name in OUTLYING:
         measured[f"outlying_{name}"] = float(standardised[name].max()) if name in standardised else 0.0
-    for name in _WHOLE:
+    for name in WHOLE:
         measured[name] = float(columns[name][0])
     measured["best_score"] = float(scores[first[0]])
     return measured
-
-
-_RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject")
-_OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around")
-_WHOLE = ("known", "known_near")
-MEASURES = (
-    *(f"{kind}_{name}" for name in _RAW for kind in ("most", "best", "first")),
-    *(f"outlying_{name}" for name in _OUTLYING),
-    *_WHOLE,
-    "best_score",
-)
 
 
 def worth_of(worth: Worth, measured: Mapping[str, float]) -> float:

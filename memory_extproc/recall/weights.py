@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -28,7 +29,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     weight: float
     usual: float
-    usual_spread: float
+    usual_spread: Annotated[float, msgspec.Meta(gt=0)]
     own_scale: bool = False
 
 
@@ -91,6 +92,20 @@ def parse_weights(raw: bytes, name: str) -> Weights:
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
     for ranker in (weights.hybrid, weights.lexical):
-        if unknown := sorted(ranker.features.keys() - set(FEATURES)):
+        if unknown := sorted((ranker.features.keys() | ranker.relevance.weights.keys()) - set(FEATURES)):
             raise WeightsError(f"{name}: there is no feature {unknown[0]!r}")
+        if unknown := sorted(ranker.worth.weights.keys() - set(MEASURES)):
+            raise WeightsError(f"{name}: there is no measure {unknown[0]!r}")
     return weights
+
+
+# What a ranker's worth may stand on; `calibration.measures` makes them of the candidates of a question.
+RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject")
+OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around")
+WHOLE = ("known", "known_near")
+MEASURES = (
+    *(f"{kind}_{name}" for name in RAW for kind in ("most", "best", "first")),
+    *(f"outlying_{name}" for name in OUTLYING),
+    *WHOLE,
+    "best_score",
+)

@@ -1,0 +1,143 @@
+"""Scores from features, with weights that were fitted for one embedding model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_extproc.index.features import DENSE, FEATURES, LEXICAL
+from memory_extproc.model import Candidates, Memory
+from memory_extproc.recall.fusion import Fusion, Named, scores_of, standardise
+from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
+from tests.builders import a_memory, later
+
+MODEL = "some-model/int8/1"
+A, B, C = a_memory("a"), a_memory("b", updated_at=later(days=1)), a_memory("c")
+
+
+def a_ranker(worth: float = 0.0, **weights: float) -> Ranker:
+    features = {name: Feature(weight, usual=0.0, usual_spread=1.0) for name, weight in weights.items()}
+    return Ranker(features, Worth(worth, {}), Relevance(1.0, -1.0, {}))
+
+
+def some_weights(hybrid: Ranker | None = None, lexical: Ranker | None = None) -> Weights:
+    return Weights(1, (MODEL,), "nothing", hybrid or a_ranker(dense=1.0, bm25=1.0), lexical or a_ranker(bm25=1.0))
+
+
+def some_candidates(
+    memories: tuple[Memory, ...] = (A, B, C), searched: int = 1000, *, vectors: bool = True, **columns: list[float]
+) -> Candidates:
+    names = FEATURES if vectors else LEXICAL
+    features = np.zeros((len(memories), len(names)))
+    for name, values in columns.items():
+        features[:, names.index(name)] = values
+    return Candidates(
+        memories, names, features, np.zeros(len(names)), np.ones(len(names)), searched, searched, "hybrid"
+    )
+
+
+def fused(found: Candidates, weights: Weights | None = None, model: str = MODEL) -> list[Memory]:
+    fusion = Fusion(weights or some_weights(), model)
+    return [one.memory for one in fusion.fused(found, np.zeros(len(found.memories))).candidates]
+
+
+def test_what_speaks_for_a_memory_is_weighed_into_one_order() -> None:
+    found = some_candidates(dense=[0.1, 0.5, 0.3], bm25=[0.0, 0.0, 1.0])
+    assert fused(found) == [C, B, A]
+    assert fused(found, some_weights(a_ranker(dense=1.0))) == [B, C, A]
+
+
+def test_a_candidate_shows_every_feature_by_name_and_leaves_out_what_is_not_known() -> None:
+    found = some_candidates(bm25=[1.0, 2.0, 3.0], dense_around=[math.nan, 0.2, 0.3])
+    best = Fusion(some_weights(), MODEL).fused(found, np.zeros(3)).candidates
+    last = best[-1].features
+    assert last["bm25"] == 1.0
+    assert "dense_around" not in last
+    assert len(last) == len(list(last)) == len(FEATURES) - 1
+    assert last.get("dense_around", 7.0) == 7.0
+    assert best[0].features["dense_around"] == 0.3
+
+
+def test_equal_scores_stand_newest_first_then_by_id_so_that_no_order_of_arrival_shows() -> None:
+    there = [fused(some_candidates(memories)) for memories in ((A, B, C), (C, B, A))]
+    assert there[0] == there[1]
+    assert there[0][0] == B
+
+
+def test_age_costs_score() -> None:
+    found = some_candidates(bm25=[1.0, 0.9, 0.0])
+    aged = Fusion(some_weights(), MODEL).fused(found, np.array([0.5, 0.0, 0.0]))
+    assert [one.memory for one in aged.candidates] == [B, A, C]
+
+
+def test_without_vectors_the_weights_of_words_serve_whatever_the_model() -> None:
+    found = some_candidates(vectors=False, bm25=[1.0, 3.0, 2.0])
+    assert fused(found) == fused(found, model="another") == [B, C, A]
+
+
+def test_the_vectors_of_a_model_without_weights_still_have_a_word_in_the_order() -> None:
+    fusion = Fusion(some_weights(), "another")
+    assert not fusion.fitted
+    assert Fusion(some_weights(), MODEL).fitted
+    found = replace(some_candidates(dense=[0.2, 0.9, 0.4]), spread=np.full(len(FEATURES), 0.1))
+    assert fused(found, model="another") == [B, C, A]
+
+
+def test_in_a_store_of_few_memories_a_feature_is_set_against_what_is_usual() -> None:
+    feature = {"bm25": Feature(1.0, usual=2.0, usual_spread=1.0)}
+    only = some_candidates((A,), searched=1, bm25=[5.0])
+    alone = replace(only, centre=np.full(len(FEATURES), 5.0), spread=np.zeros(len(FEATURES)))
+    assert scores_of(feature, alone)[0] > 1.0
+    among_many = replace(alone, searched=100_000)
+    assert scores_of(feature, among_many)[0] == pytest.approx(0.0, abs=0.05)
+
+
+def test_where_nothing_stands_around_a_memory_its_own_words_stand_in() -> None:
+    features = {name: Feature(1.0, 0.0, 1.0) for name in ("bm25", "bm25_around")}
+    found = some_candidates(bm25=[2.0, 2.0, 0.0], bm25_around=[math.nan, 1.0, math.nan])
+    standardised = standardise(features, found)["bm25_around"]
+    assert standardised[0] == pytest.approx(0.7 * 2.0, rel=0.05)
+    assert standardised[2] == pytest.approx(0.0, abs=0.01)
+    without = standardise({"bm25_around": features["bm25_around"]}, found)["bm25_around"]
+    assert without[0] == 0.0
+
+
+def test_no_candidates_come_to_nothing() -> None:
+    for vectors in (True, False):
+        found = some_candidates((), vectors=vectors)
+        assert Fusion(some_weights(), MODEL).fused(found, np.zeros(0)).candidates == ()
+    assert fused(some_candidates(()), model="another") == []
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
+    st.lists(st.floats(0, 1e6), min_size=len(DENSE), max_size=len(DENSE)),
+    st.integers(0, 10**6),
+)
+def test_relevance_is_between_0_and_1_and_falls_with_the_score(
+    values: list[float], spreads: list[float], searched: int
+) -> None:
+    found = some_candidates(searched=searched, dense=values, bm25=values[::-1])
+    spread = np.ones(len(FEATURES))
+    spread[: len(DENSE)] = spreads
+    best = Fusion(some_weights(a_ranker(2.0, dense=1.0, bm25=0.5)), MODEL).fused(
+        replace(found, spread=spread), np.zeros(3)
+    )
+    relevances = [one.relevance for one in best.candidates]
+    assert all(0 <= one <= 1 for one in relevances)
+    assert relevances == sorted(relevances, reverse=True)
+    assert 0 < best.worth < 1
+
+
+def test_a_row_by_names_is_a_mapping() -> None:
+    row = Named({"a": 0, "b": 1}, [1.0, math.nan])
+    assert dict(row) == {"a": 1.0}
+    with pytest.raises(KeyError):
+        row["b"]
+    assert msgspec.to_builtins(dict(row)) == {"a": 1.0}
