@@ -112,9 +112,6 @@ class MemoryStore(Protocol):
 class FindsMemories(Protocol):
     """What the read path asks of the owner's partition."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
-        """At most *limit* recallable memories, best first by cosine, with all of our own writes seen."""
-
     async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
         """About *limit* recallable memories, those that most speaks for, with all of our own writes seen.
         Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
@@ -130,7 +127,10 @@ class KeepsMemories(Protocol):
         """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
         it. On TryLaterError the rows stay visible in this process and the caller tries again."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched: ...
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never
+        another owner's, never a superseded, deleted, quarantined or expired one."""
+
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
 
