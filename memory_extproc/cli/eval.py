@@ -87,6 +87,66 @@ def recall(
         Console().print(f"report: {report / 'index.html'}", soft_wrap=True)
 
 
+@app.command()
+def tune(
+    dataset: Annotated[
+        list[Path], typer.Option("--dataset", help="LoCoMo's JSON, or our JSON lines; may be given several times")
+    ],
+    config: ConfigFile = None,
+    out: Annotated[Path, typer.Option(help="the file of weights to write")] = Path("weights.json"),
+    *,
+    features: Annotated[
+        bool, typer.Option("--features", help="also say what each feature is worth; takes long")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit recall's weights on conversations, judge them by conversations held out, and write them to a file."""
+    with faults_to_exit():
+        settings = load(config, os.environ)
+        log.configure("error", "console")
+        said = asyncio.run(_tuned(settings, dataset, out, features=features))
+    if as_json:
+        typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+        return
+    _show_tuned(said)
+    Console().print(f"weights: {out}", soft_wrap=True)
+
+
+async def _tuned(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
+    from memory_extproc.evaluation.composing import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
+    from memory_extproc.evaluation.reading import read_datasets  # noqa: PLC0415
+
+    read = read_datasets(datasets)
+    with progress() as says:
+        async with bench(settings) as made:
+            fitted = await fitted_weights(read, made, features=features, says=says)
+    write_weights(out, fitted.weights)
+    return fitted.said
+
+
+def _show_tuned(said: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    table = Table(title=f"fitted on {said['dataset']}", title_justify="left")
+    columns = ("recall@5", "recall@10", "recall@20", "abstention", "loss", "precision")
+    for name in ("ranker", "weights", *columns):
+        table.add_column(name, justify="left" if name in {"ranker", "weights"} else "right")
+    for ranker in ("hybrid", "lexical"):
+        figures = said[ranker]
+        rows = {"packaged": figures["before"], "fitted, held out": figures["after"], "spread": figures["spread"]}
+        rows |= {f"held out, {kind} alone": row for kind, row in figures["kinds"].items()}
+        for label, row in rows.items():
+            table.add_row(ranker, label, *(_share(row.get(column)) for column in columns))
+    console.print(table)
+    console.print(
+        f"the packaged weights were fitted on: {said['before_fitted_on']}. Where that is the same data, they have "
+        "seen it, and their row does not compare with what was held out.",
+        markup=False,
+    )
+    for row in said.get("features", ()):
+        console.print(f"  without {row['left out']}: recall@5 {row['recall@5']:+.4f}, @10 {row['recall@10']:+.4f}")
+
+
 def _with(settings: Settings, extractor: str | None) -> Settings:
     if extractor is None:
         return settings

@@ -121,6 +121,24 @@ def test_a_damaged_data_set_ends_with_its_fault_and_no_traceback(
     assert "Traceback" not in result.stderr
 
 
+def test_weights_are_fitted_and_written_and_too_little_to_fit_on_is_told(
+    run: CliRunner, config: Path, tmp_path: Path
+) -> None:
+    sets = [write_json(tmp_path / f"{name}.json", [a_sample(name)]) for name in ("one", "two", "three")]
+    out = tmp_path / "weights.json"
+    asked = ["eval", "tune", "-c", str(config), "--out", str(out)]
+    result = run.invoke(app, [*asked, *(part for path in sets for part in ("--dataset", str(path)))])
+    assert result.exit_code == 0, result.stderr
+    assert "fitted, held out" in result.stdout
+    assert "their row does not compare with what was held out" in " ".join(result.stdout.split())
+    assert (
+        json.loads(out.read_text())["fitted_on"] == "one.json, two.json, three.json: 3 conversations, 9 questions"
+    )
+    alone = run.invoke(app, [*asked, "--dataset", str(sets[0]), "--json"])
+    assert alone.exit_code == 1
+    assert "cross-validation needs two conversations or more" in alone.stderr
+
+
 def test_the_choices_offered_are_those_there_are() -> None:
     assert set(evaluate.SYSTEMS) == {system.value for system in System}
 

@@ -1,0 +1,106 @@
+"""From data sets to a file of weights: both rankers, and how they fare beside those of before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.evaluation.cases import Dataset
+from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.gathering import Gathered, gather
+from memory_extproc.evaluation.running import Bench, Says
+from memory_extproc.evaluation.tuning import Aims, Held, Tuned, examples_of, figures_of, scales_of, tune
+from memory_extproc.evaluation.validating import DEPTHS, ablation
+from memory_extproc.recall.weights import VERSION, Ranker, Weights, packaged_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """*said*: the figures with their spread over the conversations. "after" is held out. "before" is what the
+    packaged weights do: where they were fitted on the same conversations ("before_fitted_on"), they have seen
+    them, and the two rows do not compare."""
+
+    weights: Weights
+    said: dict[str, Any]
+
+
+async def fitted_weights(
+    dataset: Dataset, bench: Bench, *, features: bool, says: Says = lambda _step, _done, _whole: None
+) -> Fitted:
+    """GiveUpError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
+    aims, before = Aims(), packaged_weights()
+    said: dict[str, Any] = {
+        "dataset": dataset.name,
+        "conversations": len(dataset.conversations),
+        "before_fitted_on": before.fitted_on,
+    }
+    rankers: dict[str, Ranker] = {}
+    for name, dense, now in (("hybrid", True, before.hybrid), ("lexical", False, before.lexical)):
+        gathered = await gather(dataset, bench, dense=dense, says=_named(name, says))
+        tuned = _tuned(gathered, aims, _named(name, says))
+        rankers[name] = tuned.ranker
+        said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
+        # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
+        said[name]["kinds"] = {
+            kind: _row(figures_of([(one, ranker) for one, ranker in tuned.judged if one.talk is talk], aims))
+            for kind, talk in (("conversations", True), ("notes", False))
+            if any(one.talk is talk for one in gathered)
+        }
+        if features and dense:
+            said["features"] = _features(gathered, aims, says)
+    fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
+    weights = Weights(VERSION, (bench.embedder.fingerprint,), fitted_on, rankers["hybrid"], rankers["lexical"])
+    return Fitted(weights, said)
+
+
+def write_weights(path: Path, weights: Weights) -> None:
+    """GiveUpError when that cannot be done."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(weights), indent=1) + b"\n")
+    except OSError as error:
+        raise GiveUpError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _tuned(gathered: Sequence[Gathered], aims: Aims, says: Says) -> Tuned:
+    try:
+        return tune(gathered, aims, says)
+    except ValueError as error:
+        raise GiveUpError(f"nothing can be fitted on this data: {error}") from error
+
+
+def _compared(before: Held, after: Held) -> dict[str, Any]:
+    return {
+        "before": _row(before),
+        "after": _row(after),
+        "spread": {f"recall@{k}": round(after.recall.spread(k), 4) for k in DEPTHS},
+        "by_conversation": {
+            name: {f"recall@{k}": round(found[k], 4) for k in DEPTHS}
+            for name, found in after.recall.by_conversation.items()
+        },
+    }
+
+
+def _row(held: Held) -> Mapping[str, float | None]:
+    row = {f"recall@{k}": held.recall.recall[k] for k in DEPTHS}
+    others = {
+        "abstention": held.abstention,
+        "abstention_swapped": held.abstention_swapped,
+        "loss": held.loss,
+        "precision": held.precision,
+    }
+    return {name: None if value is None else round(value, 4) for name, value in {**row, **others}.items()}
+
+
+def _features(gathered: Sequence[Gathered], aims: Aims, says: Says) -> list[dict[str, str | float]]:
+    kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
+    examples = examples_of(kept, scales_of(gathered), aims)
+    return ablation(kept, examples, gathered[0].candidates.names, aims.ranker_l2, says=says)
+
+
+def _named(name: str, says: Says) -> Says:
+    return lambda step, done, whole: says(f"{name}: {step}", done, whole)
