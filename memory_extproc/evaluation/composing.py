@@ -41,8 +41,10 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
         embedder = await open_embedder(settings, metrics, stack)
         reranks = await open_reranks(settings, metrics, stack)
 
+        unhurried = _unhurried(settings)
+
         def recaller(finds: FindsMemories, queries: Embeds, now: Now) -> Recaller:
-            return make_recaller(settings, finds, queries, metrics, stack, now=now, reranks=reranks)
+            return make_recaller(unhurried, finds, queries, metrics, stack, now=now, reranks=reranks)
 
         yield Bench(
             embedder=embedder,
@@ -54,6 +56,7 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
         )
 
 
+UNHURRIED = timedelta(minutes=1)  # for one question
 READ_WITHIN = timedelta(seconds=30)  # of one owner's memories out of the store; nobody waits behind it
 
 
@@ -77,6 +80,12 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
         yield make_recaller(settings, partitions, embedder, metrics, stack, now=now, reranks=reranks)
+
+
+def _unhurried(settings: Settings) -> Settings:
+    """With time enough for every step: a busy machine would else turn answers into those of a lower rung (words
+    alone, no reranking), and the figures would speak of the machine."""
+    return settings.model_copy(update={"recall": settings.recall.model_copy(update={"deadline": UNHURRIED})})
 
 
 def _absolute(directory: str) -> Path:

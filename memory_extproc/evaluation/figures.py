@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from memory_extproc.evaluation.asking import Answer, Bounds
+from memory_extproc.evaluation.asking import Answer, Bounds, System
 from memory_extproc.evaluation.cases import Category
 from memory_extproc.evaluation.foreign import Names
 from memory_extproc.evaluation.running import Asked, Run
@@ -37,10 +37,11 @@ def figures(run: Run) -> Figures:
         "embedding_model": run.embed_model,
         "questions": len(counted),
         "by_category": {name: _retrieval(groups[name]) for name in sorted(groups)},
+        "paths": dict(sorted(Counter(one.answer.path or one.answer.outcome.value for one in run.asked).items())),
         "abstention": _abstention(run.asked, run.bounds),
         "injection": _injection(counted, run.bounds),
         "learned": _learned(run),
-        "latency_ms": _latency(home),
+        "latency_ms": _latency(home, lexical=run.system is System.LEXICAL),
         "sweep": sweep(run),
     }
     return {key: _rounded(value) for key, value in found.items()}
@@ -155,8 +156,9 @@ def _learned(run: Run) -> Figures:
     }
 
 
-def _latency(home: Sequence[Asked]) -> Figures:
-    """By stage, and what the whole costs as a multiple of embedding the query in the same run."""
+def _latency(home: Sequence[Asked], *, lexical: bool) -> Figures:
+    """By stage, and what the whole costs as a multiple of embedding the query in the same run; that needs a query
+    that was embedded, so *lexical* has no such figure."""
     stages: dict[str, list[float]] = defaultdict(list)
     for one in home:
         for stage, seconds in one.answer.seconds.items():
@@ -165,7 +167,7 @@ def _latency(home: Sequence[Asked]) -> Figures:
         stage: {"p50": quantile(values, 0.5), "p95": quantile(values, 0.95)}
         for stage, values in sorted(stages.items())
     }
-    if stages.get("embed") and stages.get("total"):
+    if not lexical and stages.get("embed") and stages.get("total"):
         embed, total = quantile(stages["embed"], 0.5), quantile(stages["total"], 0.5)
         found["total_over_embed_p50"] = total / embed if embed and total else None
     return found

@@ -139,6 +139,17 @@ def test_weights_are_fitted_and_written_and_too_little_to_fit_on_is_told(
     assert "cross-validation needs two conversations or more" in alone.stderr
 
 
+def test_a_model_too_slow_for_the_deadline_does_not_turn_the_measurement_into_another(
+    run: CliRunner, config: Path, tmp_path: Path
+) -> None:
+    settings = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump({**settings, "recall": {"deadline": "1ms"}}))
+    dataset = write_json(tmp_path / "set.json", [a_sample("one")])
+    result = run.invoke(app, ["eval", "recall", "--dataset", str(dataset), "-c", str(config), "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["paths"] == {"hybrid": 3}
+
+
 def test_the_choices_offered_are_those_there_are() -> None:
     assert set(evaluate.SYSTEMS) == {system.value for system in System}
 

@@ -182,6 +182,13 @@ async def test_an_owner_too_large_to_hold_is_asked_through_the_store(locomo: Dat
     assert NOT_HELD.bytes == 1
 
 
+async def test_the_figures_say_which_way_every_question_was_answered(locomo: Dataset) -> None:
+    for system, path in ((System.HYBRID, "hybrid"), (System.LEXICAL, "lexical"), (System.STORE, "store")):
+        found = figures(await run(locomo, system, a_bench(), Bounds()))
+        assert found["paths"] == {path: 4 * locomo.questions}
+        assert ("total_over_embed_p50" in found["latency_ms"]) is (system is not System.LEXICAL)
+
+
 async def test_a_limit_of_questions_is_spread_over_the_whole_set(locomo: Dataset) -> None:
     ran = await run(locomo, System.DENSE, a_bench(), Bounds(), limit_questions=2)
     home = [one for one in ran.asked if one.names is None]
