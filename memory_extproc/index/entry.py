@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
 from math import log1p
 
 from memory_extproc.language.dates import Span, days_named
@@ -52,14 +54,19 @@ class Entry:
 
 
 def entry_of(memory: Memory) -> Entry:
-    """Time linear in the words: about 0.1 ms for a message of a chat, 5 ms for 8 KiB."""
-    content = memory.content
+    """Time linear in the words: about 0.1 ms for a message of a chat, 2 ms for 8 KiB; what was read a moment ago
+    is at hand. So who has many to add reads them ahead, a few at a time, with others' work in between."""
+    said = (memory.valid_from or memory.created_at).date().toordinal()
+    return _read(memory.content, said, memory.role is Role.NONE)
+
+
+@lru_cache(maxsize=256)
+def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a key of the cache
     found, language = terms(content)
     counts = Counter(found)
-    said = (memory.valid_from or memory.created_at).date()
     beginning = content[:_READ]
-    days = days_named(beginning, said)[:_SPANS]
-    speaker = _SPEAKER.match(content)
+    days = days_named(beginning, date.fromordinal(said))[:_SPANS]
+    speaker = None if nobody else _SPEAKER.match(content)
     marks = (
         log1p(len(found)),
         sum(map(rarity, counts)) / max(1, len(counts)),
@@ -73,8 +80,8 @@ def entry_of(memory: Memory) -> Entry:
         counts=counts,
         length=max(1, len(found)),
         language=language,
-        speaker=fold(speaker[1]) if speaker and memory.role is not Role.NONE else "",
+        speaker=fold(speaker[1]) if speaker else "",
         by_itself=marks,
         days=(*days, *(NO_DAYS,) * (_SPANS - len(days))),
-        said=said.toordinal(),
+        said=said,
     )

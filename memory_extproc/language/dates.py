@@ -20,15 +20,15 @@ _MONTHS = {
     for number, line in enumerate(PHRASES["month_names"].strip().splitlines(), 1)
     for name in line.split()
 }
-_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 _YEAR = r"(?:19|20)\d\d"
 _ISO = re.compile(rf"\b({_YEAR})-(0[1-9]|1[0-2])(?:-(0[1-9]|[12]\d|3[01]))?\b")
-_NAMED = re.compile(
-    rf"(?:\b({_DAY})(?:st|nd|rd|th|\.)?\s+(?:of\s+|de\s+)?)?\b({_MONTH})\b\.?"
-    rf"(?:\s+({_DAY})(?:st|nd|rd|th)?\b(?![\d:]))?(?:,?\s+(?:de\s+)?({_YEAR})\b)?",
-    re.IGNORECASE,
+_WORD = re.compile(r"[^\W\d_]{3,10}")
+_DAY_BEFORE = re.compile(rf"\b({_DAY})(?:st|nd|rd|th|\.)?\s+(?:of\s+|de\s+)?$", re.IGNORECASE)
+_DAY_AND_YEAR = re.compile(
+    rf"\b\.?(?:\s+({_DAY})(?:st|nd|rd|th)?\b(?![\d:]))?(?:,?\s+(?:de\s+)?({_YEAR})\b)?", re.IGNORECASE
 )
+_LOOKS_BACK = 12  # characters
 _BARE_YEAR = re.compile(rf"\b(?:in|since|during|of|from|year|until|before|after)\s+({_YEAR})\b(?!-)", re.IGNORECASE)
 # "may", "march" and the short forms are words of their own, unless a number or a preposition says otherwise.
 _AMBIGUOUS = frozenset(PHRASES["ambiguous_months"].split())
@@ -72,24 +72,27 @@ def _spans(text: str, said: date) -> Iterator[Span]:
     if any(character.isdigit() for character in text):
         for match in _ISO.finditer(text):
             yield from _span(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
-    for match in _NAMED.finditer(text):
-        day, year = match[1] or match[3], match[4]
-        word = match[2].lower()
-        if word in _AMBIGUOUS and not (day or year) and not _stands_as_month(text, match):
-            continue
-        month = _MONTHS[word]
-        yield from _span(int(year) if year else _year_of(month, said), month, int(day) if day else None)
+    for word in _WORD.finditer(text):
+        if (month := _MONTHS.get(word[0].lower())) is not None:
+            yield from _in_month(text, word, month, said)
     for match in _BARE_YEAR.finditer(text):
         yield (date(int(match[1]), 1, 1).toordinal(), date(int(match[1]), 12, 31).toordinal())
     for match in _RELATIVE.finditer(text):
         yield _relative(match, said)
 
 
-def _stands_as_month(text: str, match: re.Match[str]) -> bool:
-    return (
-        match[2][0].isupper()
-        and _BEFORE_MONTH.search(text, max(0, match.start(2) - 12), match.start(2)) is not None
-    )
+def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterator[Span]:
+    after = _DAY_AND_YEAR.match(text, word.end())
+    if after is None:  # the beginning of another word
+        return
+    before = text[max(0, word.start() - _LOOKS_BACK) : word.start()]
+    day_before = _DAY_BEFORE.search(before)
+    day = day_before[1] if day_before else after[1]
+    year = after[2]
+    surely = day or year or (word[0][0].isupper() and _BEFORE_MONTH.search(before) is not None)
+    if word[0].lower() in _AMBIGUOUS and not surely:
+        return
+    yield from _span(int(year) if year else _year_of(month, said), month, int(day) if day else None)
 
 
 def _year_of(month: int, said: date) -> int:

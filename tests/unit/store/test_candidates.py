@@ -147,6 +147,20 @@ async def test_others_are_served_while_a_large_owner_is_filled() -> None:
     assert turns > 300 / 50
 
 
+async def test_others_are_served_while_many_long_memories_are_put() -> None:
+    setting = a_setting()
+    rows = [a_row(f"piece {number} of " + "a long message " * 100) for number in range(64)]
+    async with setting.process() as partitions:
+        put = asyncio.create_task(partitions.put(ANN, rows))
+        turns = 0
+        while not put.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 8
+        await up_to_date(partitions)
+        assert len((await ask(partitions, limit=100)).memories) == 64
+
+
 ROWS = st.lists(
     st.tuples(st.integers(0, 9), st.sampled_from(["tea", "dog tea", "cat", "tea?"]), st.booleans()), max_size=40
 )
