@@ -131,7 +131,6 @@ class KeepsMemories(Protocol):
         """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never
         another owner's, never a superseded, deleted, quarantined or expired one."""
 
-
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
