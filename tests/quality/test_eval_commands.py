@@ -143,7 +143,7 @@ def test_a_model_too_slow_for_the_deadline_does_not_turn_the_measurement_into_an
     run: CliRunner, config: Path, tmp_path: Path
 ) -> None:
     settings = yaml.safe_load(config.read_text())
-    config.write_text(yaml.safe_dump({**settings, "recall": {"deadline": "1ms"}}))
+    config.write_text(yaml.safe_dump({**settings, "recall": {"deadline": "1ms", "settle": "0ms"}}))
     dataset = write_json(tmp_path / "set.json", [a_sample("one")])
     result = run.invoke(app, ["eval", "recall", "--dataset", str(dataset), "-c", str(config), "--json"])
     assert result.exit_code == 0, result.stderr
