@@ -1,0 +1,23 @@
+"""The composition root: the one package that knows which adapter stands behind which port."""
+
+from memory_extproc.app.learning import make_extractor
+from memory_extproc.app.models import open_embedder, open_reranks
+from memory_extproc.app.options import milvus_options, partition_limits, piece_limits, wire_options
+from memory_extproc.app.recalling import make_recaller
+from memory_extproc.app.sidecar import LOCK, Sidecar, hold_data_directory, sidecar, utc_now
+
+__all__ = [
+    "LOCK",
+    "Sidecar",
+    "hold_data_directory",
+    "make_extractor",
+    "make_recaller",
+    "milvus_options",
+    "open_embedder",
+    "open_reranks",
+    "partition_limits",
+    "piece_limits",
+    "sidecar",
+    "utc_now",
+    "wire_options",
+]

@@ -1,0 +1,108 @@
+"""The models as configured: embedding, reranking, language models at an endpoint."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.inference.batching_embedder import EmbedderLimits
+from memory_extproc.inference.cross_encoder import CrossEncoderLimits, open_cross_encoder
+from memory_extproc.inference.model_directory import Precision, directory_of
+from memory_extproc.inference.onnx_embedder import open_onnx_embedder
+from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Completes, Embeds, Reranks
+from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
+
+
+async def open_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Embeds:
+    """The configured embedder, open until *stack* is left."""
+    embedding = settings.memory.embedding
+    limits = EmbedderLimits(threads=embedding.threads, cached_queries=embedding.cache)
+    embedder: Embeds
+    match embedding.provider:
+        case Provider.ONNX:
+            directory = Path(embedding.models_dir) / f"{embedding.model}-{embedding.precision}"
+            embedder = await stack.enter_async_context(open_onnx_embedder(directory, limits))
+        case Provider.SENTENCE_TRANSFORMERS:
+            device = "" if embedding.device == "auto" else embedding.device
+            opened = open_sentence_transformers_embedder(embedding.model, device, limits)
+            embedder = await stack.enter_async_context(opened)
+        case Provider.OPENAI:
+            # Imported where it is configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
+            from memory_extproc.inference.openai_embedder import (  # noqa: PLC0415
+                OpenAIEmbedder,
+                RemoteEmbedderLimits,
+            )
+            from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits  # noqa: PLC0415
+
+            endpoint = Endpoint(
+                EndpointLimits(
+                    base_url=embedding.endpoint,
+                    model=embedding.model,
+                    access_key=embedding.access_key.get_secret_value(),
+                    timeout=embedding.timeout,
+                    # A request that waits has no time for a second attempt, and one given up in between would
+                    # tell the breaker nothing; the learner comes back by itself.
+                    attempts=1,
+                ),
+                role="embedding",
+                marker="embedding",
+                metrics=metrics,
+                chance=random.random,
+                clock=time.monotonic,
+            )
+            remote = OpenAIEmbedder(
+                endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
+            )
+            stack.push_async_callback(remote.close)
+            embedder = remote
+    if embedder.dimension != embedding.dimension:
+        fault = f"is {embedding.dimension}, but {embedding.model} gives vectors of {embedder.dimension}"
+        raise ConfigurationError([f"memory.embedding.dimension: {fault}"])
+    return embedder
+
+
+async def open_reranks(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Reranks | None:
+    """ModelDirectoryError when a cross-encoder is asked for that was not prepared."""
+    recall, embedding = settings.recall, settings.memory.embedding
+    if recall.rerank == "cross_encoder":
+        directory = directory_of(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
+        limits = CrossEncoderLimits(threads=embedding.threads)
+        return await stack.enter_async_context(open_cross_encoder(directory, limits))
+    model = settings.model_for(ModelRole.MEMORY_RERANK)
+    if recall.rerank == "off" or model is None:
+        return None
+    return LlmReranker(completions_for(model, ModelRole.MEMORY_RERANK, metrics, stack), LlmRerankLimits())
+
+
+def completions_for(model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack) -> Completes:
+    from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions  # noqa: PLC0415
+    from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits  # noqa: PLC0415
+
+    endpoint = Endpoint(
+        EndpointLimits(
+            base_url=model.llm_endpoint.url,
+            model=model.llm_model_name,
+            access_key=model.llm_endpoint.access_key.get_secret_value(),
+            timeout=timedelta(seconds=model.llm_timeout_seconds),
+            # In the read path there is no time for a second attempt: it does without.
+            attempts=3 if role is ModelRole.MEMORY_EXTRACTION else 1,
+        ),
+        role=role.value,
+        marker=role.value,
+        metrics=metrics,
+        chance=random.random,
+        clock=time.monotonic,
+    )
+    completions = OpenAICompletions(
+        endpoint, CompletionLimits(max_tokens=model.max_tokens, temperature=model.temperature)
+    )
+    stack.push_async_callback(completions.close)
+    return completions

@@ -1,0 +1,148 @@
+"""What each part is told: the one mapping of the settings to the options of the parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from memory_extproc.learn.learner import LearnLimits
+from memory_extproc.learn.pieces import PIECE_TOKENS, PieceLimits
+from memory_extproc.ports import Embeds
+from memory_extproc.recall.recaller import RecallLimits
+from memory_extproc.settings import Settings
+from memory_extproc.store.options import Layout, MilvusOptions
+from memory_extproc.store.partition import PartitionLimits
+from memory_extproc.wire.options import Mode, SignalSources, WireOptions
+from memory_extproc.wire.processor import message_options
+from memory_extproc.wire.server import ServerOptions, ServerTls
+
+
+def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOptions:
+    """How the store is reached; the one mapping of the settings that concern it."""
+    milvus = settings.memory.milvus
+    return MilvusOptions(
+        collection=milvus.collection,
+        dimension=milvus.dimension,
+        fingerprint=fingerprint,
+        address=milvus.address,
+        path=data / "milvus.db",
+        layout=Layout(milvus.layout),
+        shards=milvus.shards,
+        user=milvus.user,
+        password=milvus.password.get_secret_value(),
+        token=milvus.token.get_secret_value(),
+        database=milvus.database,
+        tls=milvus.tls.enabled,
+        tls_ca=milvus.tls.ca,
+        tls_cert=milvus.tls.cert,
+        tls_key=milvus.tls.key,
+        tls_server_name=milvus.tls.server_name,
+        timeout=milvus.timeout,
+        content_bytes=settings.limits.content_bytes,
+    )
+
+
+def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
+    """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
+    the default model, because what is injected should be to the point."""
+    tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
+    return PieceLimits(tokens=tokens, bytes=settings.limits.content_bytes)
+
+
+def partition_limits(settings: Settings) -> PartitionLimits:
+    """Milvus Lite works in this process and takes the interpreter from the streams: while a partition is filled
+    from it, chunks of answers wait. So it is read in small pages, for one owner at a time; a server, where every
+    page is a journey, in large ones."""
+    held = settings.recall.partition_bytes
+    if settings.memory.milvus.address:
+        return PartitionLimits(bytes=held)
+    return PartitionLimits(bytes=held, page=32, fills=1)
+
+
+def recall_limits(settings: Settings) -> RecallLimits:
+    recall = settings.recall
+    return RecallLimits(
+        deadline=settings.deadline,
+        settle=recall.settle,
+        max_concurrent=recall.max_concurrent,
+        candidates=recall.candidates,
+        half_life=recall.half_life,
+        token_budget=settings.inject.token_budget,
+        threshold_on_cosine=recall.threshold_on == "cosine",
+        take_apart=recall.split_questions,
+        mmr_lambda=recall.mmr_lambda,
+    )
+
+
+def learn_limits(settings: Settings) -> LearnLimits:
+    learn = settings.learn
+    return LearnLimits(
+        journal_wait=learn.journal.wait,
+        batch=settings.memory.extraction_batch_size,
+        idle=learn.session_idle,
+        extracting=learn.concurrency,
+        attempts=learn.max_attempts,
+        retention=learn.journal.retention,
+        grace=settings.shutdown.flush,
+    )
+
+
+def wire_options(settings: Settings) -> WireOptions:
+    """What the wire is told; the one mapping of the settings that concern it."""
+    signals, inject = settings.signals, settings.inject
+    return WireOptions(
+        enabled=settings.memory.enabled,
+        auto_store=settings.memory.auto_store,
+        mode=Mode(settings.mode),
+        percent=100.0 if settings.percent is None else settings.percent,
+        limit=settings.memory.default_retrieval_limit,
+        threshold=settings.memory.default_similarity_threshold,
+        request_bytes=settings.limits.request_body,
+        answer_bytes=settings.limits.answer_capture,
+        inject_as=inject.as_,
+        window=None if inject.window == "auto" else inject.window,
+        margin=inject.margin,
+        unknown_cap=inject.unknown_window_budget,
+        replay=inject.replay,
+        replay_tokens=inject.replay_tokens,
+        replay_keep=inject.replay_keep,
+        replay_wait=settings.deadline / 3,
+        signals=SignalSources(
+            fact_headers=signals.fact_headers,
+            tool_headers=signals.tool_headers,
+            greeting_headers=signals.greeting_headers,
+            metadata_namespace=signals.metadata_namespace,
+        ),
+        strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
+        skip_auxiliary=settings.auxiliary_calls == "skip",
+        give_up_after=(settings.deadline + settings.message_timeout) / 2,
+        last_reply_waits=2 * settings.learn.journal.wait,
+    )
+
+
+def _identity_headers(settings: Settings) -> tuple[str, ...]:
+    identity = settings.identity
+    names = (identity.user_header, identity.tenant_header, identity.project_header, identity.session_header)
+    return tuple(name for name in names if name)
+
+
+def server_options(settings: Settings) -> ServerOptions:
+    tls = settings.tls
+    return ServerOptions(
+        address=settings.listen.ext_proc,
+        tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
+        drain_wait=settings.shutdown.announce,
+        grace=settings.shutdown.grace,
+        channel=(
+            *message_options(settings.limits.request_body),
+            ("grpc.max_concurrent_streams", settings.limits.streams),
+        ),
+    )
+
+
+def api_options(settings: Settings) -> ServerOptions:
+    """The operators' port leaves at once: nobody sends it requests that could be turned away first."""
+    return replace(
+        server_options(settings), address=settings.listen.api, drain_wait=timedelta(), grace=timedelta(seconds=1)
+    )

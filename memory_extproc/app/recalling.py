@@ -1,0 +1,79 @@
+"""The read path as configured."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from memory_extproc.app.models import completions_for
+from memory_extproc.app.options import recall_limits
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.language.persons import about_caller, compile_patterns
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds, FindsMemories, Learns, Now, Reranks
+from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.gate import AboutCaller
+from memory_extproc.recall.query import Rewrite, Rewriter
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.rerank import Reranker, RerankLimits
+from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
+from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ModelRole
+
+log = logger(__name__)
+
+
+def make_recaller(
+    settings: Settings,
+    finds: FindsMemories,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+    reranks: Reranks | None = None,
+    learns: Learns | None = None,
+) -> Recaller:
+    """The read path as configured; the tools that measure and explain it use the same one."""
+    limits = RerankLimits(first=settings.recall.rerank_candidates)
+    return Recaller(
+        finds,
+        embedder,
+        recall_limits(settings),
+        fusion=_fusion(settings, embedder.fingerprint),
+        now=now,
+        metrics=metrics,
+        about_caller=_about_caller(settings),
+        learns=learns,
+        rewriter=_rewriter(settings, metrics, stack),
+        reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
+    )
+
+
+def _fusion(settings: Settings, fingerprint: str) -> Fusion:
+    try:
+        if settings.recall.weights:
+            return Fusion(read_weights(Path(settings.recall.weights), fingerprint), fingerprint)
+        fusion = Fusion(packaged_weights(), fingerprint)
+    except WeightsError as error:
+        raise ConfigurationError([f"recall.weights: {error}"]) from error
+    if not fusion.fitted:
+        log.warning("recall.weights_not_fitted", embedding_model=fingerprint)
+    return fusion
+
+
+def _about_caller(settings: Settings) -> AboutCaller:
+    if not settings.recall.about_caller:
+        return about_caller
+    return partial(about_caller, patterns=compile_patterns(settings.recall.about_caller))
+
+
+def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Rewriter | None:
+    model = settings.model_for(ModelRole.MEMORY_REWRITE)
+    if model is None or not settings.recall.rewrites:
+        return None
+    completions = completions_for(model, ModelRole.MEMORY_REWRITE, metrics, stack)
+    recall = settings.recall
+    return Rewriter(completions, Rewrite(recall.query_rewrite), hyde=recall.hyde, take_apart=recall.split_questions)

@@ -1,0 +1,242 @@
+"""The composition root: the one module that knows which adapter stands behind which port.
+
+Lifetimes are one exit stack, so what was opened last is closed first: the server drains, what exchanges left
+behind is finished, accepted turns are learned, and then journal, store and model close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import random
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+
+from memory_extproc import __version__
+from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.remember import judge
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.observe.endpoint import OperationsEndpoint
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Now
+from memory_extproc.settings import Settings
+from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.opener import Opener, OpenerLimits
+from memory_extproc.store.partition import Partitions
+from memory_extproc.wire.admission import Admission
+from memory_extproc.wire.background import Background
+from memory_extproc.wire.enrich import Enricher
+from memory_extproc.wire.exchange import Workshop
+from memory_extproc.wire.held import HeldBytes
+from memory_extproc.wire.identity import Identity
+from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
+from memory_extproc.wire.peers import AllowedPeers
+from memory_extproc.wire.processor import SERVICE, Processor
+from memory_extproc.wire.readiness import Readiness
+from memory_extproc.wire.replays import Replays
+from memory_extproc.wire.rules import Rules
+from memory_extproc.wire.server import GrpcServer
+
+if TYPE_CHECKING:
+    from memory_extproc.coordination.redis import RedisCoordination
+
+from memory_extproc.app.learning import make_extractor
+from memory_extproc.app.models import open_embedder, open_reranks
+from memory_extproc.app.options import (
+    api_options,
+    learn_limits,
+    milvus_options,
+    partition_limits,
+    piece_limits,
+    server_options,
+    wire_options,
+)
+from memory_extproc.app.recalling import make_recaller
+
+log = logger(__name__)
+
+LOCK = "lock"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """What runs, and where."""
+
+    ext_proc: str  # the address with the port in use
+    http: str
+    metrics: Metrics
+    partitions: Partitions
+
+
+@asynccontextmanager
+async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Sidecar]:
+    """The whole sidecar, serving while entered. Raises only what an operator can mend before it serves."""
+    metrics = Metrics(_registry(), __version__)
+    for notice in settings.notices():
+        log.warning("configuration.notice", notice=notice)
+    async with AsyncExitStack() as stack:
+        data = hold_data_directory(settings, stack)
+        embedder = await open_embedder(settings, metrics, stack)
+        coordination = await _coordination(settings, data, now, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
+        partitions = await stack.enter_async_context(
+            Partitions(store, coordination, partition_limits(settings), metrics, now=now)
+        )
+        journal = await stack.enter_async_context(
+            SqliteJournal(
+                data / "journal.db",
+                now=now,
+                max_turns=settings.learn.journal.max_turns,
+                fsync=settings.learn.journal.fsync,
+            )
+        )
+        sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+        learner = await stack.enter_async_context(
+            Learner(
+                journal,
+                sessions,
+                partitions,
+                embedder,
+                coordination,
+                learn_limits(settings),
+                metrics,
+                extractor=make_extractor(settings, metrics, stack),
+                reconciler=Reconciler(partitions, embedder, metrics),
+                now=now,
+                chance=random.random,
+                judged=partial(judge, limits=piece_limits(settings, embedder)),
+            )
+        )
+        reranks = await open_reranks(settings, metrics, stack)
+        recaller = make_recaller(
+            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner
+        )
+        background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
+        options = wire_options(settings)
+        identity = await _identity(settings, stack)
+        replays = Replays(options, coordination, background=background, metrics=metrics, now=now)
+        shop = Workshop(
+            admits=Admission(options, identity),
+            enriches=Enricher(
+                options,
+                identity=identity,
+                rules=Rules([section.rule() for section in settings.rules]),
+                recalls=recaller,
+                replays=replays,
+                metrics=metrics,
+                chains=sessions,
+            ),
+            follows=replays,
+            learns=learner,
+            held=HeldBytes(settings.limits.process_bytes, metrics),
+            background=background,
+            metrics=metrics,
+            now=now,
+            answer_bytes=options.answer_bytes,
+            last_reply_waits=options.last_reply_waits,
+        )
+        server = GrpcServer(
+            server_options(settings),
+            [SERVICE],
+            Processor(shop, _peers(settings)).register,
+        )
+        api = GrpcServer(api_options(settings), [], lambda _server: None)
+
+        async def tell(ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
+            await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
+
+        readiness = Readiness(journal.check, tell)
+        host, _, port = settings.listen.http.rpartition(":")
+        endpoint = await stack.enter_async_context(
+            OperationsEndpoint(host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason)
+        )
+        await stack.enter_async_context(api)
+        await stack.enter_async_context(server)
+        await stack.enter_async_context(readiness)
+        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions)
+        log.info("sidecar.stopping")
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        registry.register(collector)
+    return registry
+
+
+def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
+    """The data directory, made readable by its owner alone and held by this process alone."""
+    directory = Path(settings.data_dir).absolute()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = stack.enter_context((directory / LOCK).open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigurationError(
+            [f"data_dir: another sidecar is using {directory}; give each one its own"]
+        ) from error
+    except OSError as error:
+        raise ConfigurationError([f"data_dir: {directory} cannot be used: {error.strerror}"]) from error
+    return directory
+
+
+async def _coordination(settings: Settings, data: Path, now: Now, stack: AsyncExitStack) -> Coordination:
+    section = settings.coordination
+    coordination: SqliteCoordination | RedisCoordination
+    if section.url:
+        from memory_extproc.coordination.redis import RedisCoordination  # noqa: PLC0415
+
+        password = section.password.get_secret_value() or None
+        coordination = RedisCoordination(
+            section.url, prefix=section.prefix, timeout=section.timeout, password=password
+        )
+    else:
+        coordination = SqliteCoordination(data / "coordination.db", now=now)
+    await stack.enter_async_context(coordination)
+    try:
+        await coordination.open()
+    except MemoryExtprocError as error:
+        # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
+        log.warning("coordination.not_open", detail=str(error))
+    return coordination
+
+
+async def _identity(settings: Settings, stack: AsyncExitStack) -> Identity:
+    options = settings.identity.options(settings.privacy.key)
+    jwt = settings.identity.jwt
+    if not jwt.given:
+        return Identity(options)
+    keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)
+    tokens = Tokens(
+        TokenOptions(
+            algorithms=tuple(jwt.algorithms),
+            issuer=jwt.issuer,
+            audience=jwt.audience,
+            leeway=jwt.leeway,
+            refresh=jwt.refresh,
+        ),
+        keys,
+    )
+    return Identity(options, await stack.enter_async_context(tokens))
+
+
+def _peers(settings: Settings) -> AllowedPeers | None:
+    return AllowedPeers(settings.tls.allowed_names) if settings.tls.given else None
