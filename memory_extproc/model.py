@@ -75,12 +75,50 @@ class Source(StrEnum):
     API = "api"  # told to us over the memory API
 
 
+class OwnerKind(StrEnum):
+    """Whose an owner's memories are. Also the word in `explain` and in the metric label."""
+
+    OWN = "own"  # one person's
+    PROJECT = "project"  # shared by the members of a project
+    GLOBAL = "global"  # an operator's, for every caller of a tenant, or of all tenants
+
+
+# Begins the user of every owner that is no person. No door takes a control character in a name, so nobody can be
+# called so; the kind and the name behind it are part of the partition key, of every id and of every cache key.
+SHARED = "\x1f"
+_PROJECT, _GLOBAL = f"{SHARED}project{SHARED}", f"{SHARED}global"
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose memory it is. A missing tenant is a tenant of its own, never a wider view."""
+    """Whose memory it is: a person's, a project's or an operator's. A missing tenant is a tenant of its own, never
+    a wider view."""
 
     tenant: str
     user: str = field(repr=False)
+
+    @classmethod
+    def of_project(cls, tenant: str, project: str) -> Owner:
+        """The owner of what the members of *project* share. ValueError without a name."""
+        if not project:
+            raise ValueError("a project without a name shares nothing")
+        return cls(tenant, _PROJECT + project)
+
+    @classmethod
+    def of_everyone(cls, tenant: str | None = None) -> Owner:
+        """The owner of an operator's memories for every caller of *tenant*; None: of all tenants."""
+        return cls(SHARED if tenant is None else tenant, _GLOBAL)
+
+    @property
+    def kind(self) -> OwnerKind:
+        if not self.user.startswith(SHARED):
+            return OwnerKind.OWN
+        return OwnerKind.PROJECT if self.user.startswith(_PROJECT) else OwnerKind.GLOBAL
+
+    @property
+    def project(self) -> str:
+        """The name of the project whose memories these are; empty for every other kind of owner."""
+        return self.user.removeprefix(_PROJECT) if self.kind is OwnerKind.PROJECT else ""
 
     @property
     def key(self) -> str:
@@ -190,6 +228,15 @@ class Memory:
             and self.source is not Source.QUESTION
             and (self.expires_at is None or now < self.expires_at)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """The key that seals one owner's texts. *id* is random and stands in all that it sealed, so that what was
+    sealed with a key that is gone is told from what is damaged."""
+
+    id: bytes  # 8 bytes
+    secret: bytes = field(repr=False)  # 32 bytes
 
 
 @dataclass(frozen=True, slots=True)

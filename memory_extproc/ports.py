@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from memory_extproc.model import (
     Caller,
     Candidates,
+    DataKey,
     Embedded,
     Exchanged,
     Matrix,
@@ -232,6 +233,35 @@ class JournalDepth(Protocol):
     def dead(self) -> int: ...
     @property
     def oldest(self) -> datetime | None: ...
+
+
+# --- encryption at rest ----------------------------------------------------------------------------
+class WrapsKeys(Protocol):
+    """A master key: in a file, or with a key management service that never lets it out."""
+
+    @property
+    def name(self) -> str:
+        """Which master key it is; kept beside what it wrapped, never secret."""
+
+    async def wrap(self, key: bytes, context: bytes) -> bytes:
+        """*key* sealed under the master key and bound to *context*."""
+
+    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """What `wrap` was given. GiveUpError where it was another master key, or another context."""
+
+
+class Keys(Protocol):
+    """The data keys of owners, one each, kept only as the master key wrapped them."""
+
+    async def of(self, owner: Owner) -> DataKey:
+        """The owner's key, made and durable if there was none."""
+
+    async def find(self, owner: Owner) -> DataKey | None:
+        """The owner's key; None if there is none, or none any more."""
+
+    async def destroy(self, owner: Owner) -> bool:
+        """Destroys the owner's key: whatever it sealed, in backups too, can never be read again. Durable, and
+        forgotten in this process, when it returns; a later write makes another key. False if there was none."""
 
 
 # --- the two paths, as the wire sees them ----------------------------------------------------------
