@@ -45,7 +45,7 @@ async def test_an_embedder_that_fails_costs_no_request_and_is_caught_up_with(
         assert await faulty.http("/readyz") == (200, "ready\n")
         assert (await faulty.say(BUDGET)).memory == "empty"
         assert faulty.shown == BUDGET
-        assert (faulty.sample("recall_path_total", path="lexical"), faulty.turns("journalled")) == (1, 1)
+        assert (faulty.sample("recall_path_total", path="lexical"), faulty.journalled) == (1, 1)
         assert faulty.logs.said("recall.embedding_failed") or faulty.logs.said("recall.embedding_late")
         await until(
             lambda: faulty.sample("llm_requests_total", role="embedding", outcome=outcome) >= 2,

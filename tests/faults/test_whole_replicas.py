@@ -83,7 +83,7 @@ async def test_a_conversation_that_moves_between_sidecars_is_learned_once(replic
     # The client tries again, and its request comes to the other sidecar.
     await second.chat({"model": "demo", "messages": messages}, user="carol")
     await until(lambda: first.kept + second.kept >= 1, "it is learned")
-    await until(lambda: first.turns("journalled") + second.turns("journalled") == 2, "both have seen it")
+    await until(lambda: first.journalled + second.journalled == 2, "both have seen it")
     await until(lambda: first.kept + second.kept == 2, "both have learned it")
     assert (await first.memories("carol")).count(BUDGET) == 1
 

@@ -26,7 +26,7 @@ async def test_a_sidecar_starts_without_milvus_serves_and_stores_its_backlog_whe
     assert await faulty.http("/readyz") == (200, "ready\n")
     assert (await faulty.say(BUDGET)).memory == "unavailable"
     assert faulty.shown == BUDGET
-    assert (faulty.exchanges("unavailable"), faulty.turns("journalled")) == (1, 1)
+    assert (faulty.exchanges("unavailable"), faulty.journalled) == (1, 1)
     assert faulty.sample("store_up") == 0
     assert faulty.logs.said("store.not_open")
     assert faulty.logs.said("store.down")
@@ -57,7 +57,7 @@ async def test_a_milvus_that_goes_away_later_costs_memories_and_no_request(
         answer = await faulty.say(ASKED, user=user)
         assert answer.memory in {"unavailable", "out_of_time"}
         assert faulty.shown == ASKED
-    assert faulty.turns("journalled") == 4
+    assert faulty.journalled == 4
     await faulty.say(BUDGET)
     await until(lambda: faulty.logs.said("store.down"), "it is known that Milvus is down")
     assert faulty.sample("store_up") == 0
@@ -87,7 +87,7 @@ async def test_a_sidecar_that_leaves_while_milvus_is_away_leaves_its_backlog_to_
     await faulty.start()
     await link.cut()
     await faulty.say(BUDGET)
-    assert faulty.turns("journalled") == 1
+    assert faulty.journalled == 1
     await faulty.stop_sidecar()
     await link.mend()
     await faulty.start_sidecar()
@@ -103,12 +103,12 @@ async def test_a_journal_that_is_full_while_milvus_is_away_says_so_and_takes_in_
     await link.cut()
     await faulty.say(BUDGET)
     assert (await faulty.say("My sister lives in Hawaii since March.")).status == 200
-    assert (faulty.turns("journalled"), faulty.turns("journal_full")) == (1, 1)
+    assert (faulty.journalled, faulty.turns("journal_full")) == (1, 1)
     assert [entry["outcome"] for entry in faulty.logs.of("journal.refuses")] == ["journal_full"]
     await link.mend()
     await until(lambda: faulty.kept == 1, "the first is stored", seconds=10)
     await faulty.say("My brother lives in Hawaii since May.")
-    assert faulty.turns("journalled") == 2
+    assert faulty.journalled == 2
     assert faulty.logs.said("journal.accepts")
 
 

@@ -33,7 +33,7 @@ async def assert_untouched(faulty: FaultStand, answer: Answer, body: bytes) -> N
     assert answer.status == 200
     assert json.loads(answer.body) == ANSWER
     assert faulty.upstream.got[-1].body == body
-    assert faulty.turns("journalled") == 0
+    assert faulty.journalled == 0
     assert await faulty.memories() == []
     await faulty.say(BUDGET)
     assert (await faulty.say(ASKED)).memory == "used;n=1;path=hybrid"
@@ -134,7 +134,7 @@ async def test_ten_thousand_messages_are_a_conversation_like_any_other(faulty: F
     seen = faulty.upstream.got[-1].json["messages"]
     assert seen[:10_000] == turns
     assert "$10,000" in seen[-1]["content"]
-    await until(lambda: faulty.turns("journalled") + faulty.turns("journal_late") == 2, "it is learned from")
+    await until(lambda: faulty.journalled == 2, "it is learned from")
 
 
 async def test_a_megabyte_in_one_message_is_kept_up_to_the_bound_and_found(faulty: FaultStand) -> None:
@@ -257,4 +257,4 @@ async def test_when_bytes_run_short_reads_go_before_learning_and_requests_before
     assert [answer.body for answer in answers] == [b"".join(sse_events("Noted", "."))] * 3
     assert sorted(got.json["messages"][0]["content"] for got in faulty.upstream.got) == sorted(said.values())
     await until(lambda: faulty.sample("process_bytes") == 0, "every byte is given back")
-    assert (faulty.turns("process_limit"), faulty.turns("journalled") + faulty.turns("journal_late")) == (1, 1)
+    assert (faulty.turns("process_limit"), faulty.journalled) == (1, 1)
