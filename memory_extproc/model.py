@@ -43,6 +43,14 @@ class Outcome(StrEnum):
     ABANDONED = "abandoned"  # the client left, or Envoy answered itself, before the request's body was whole
 
 
+class Consent(StrEnum):
+    """What a person allows. Also what is stored, so a value is never renamed."""
+
+    OFF = "off"  # nothing is recalled and nothing kept
+    RECALL_ONLY = "recall_only"  # what is there is recalled, nothing is added
+    ON = "on"
+
+
 class MemoryType(StrEnum):
     SEMANTIC = "semantic"
     PROCEDURAL = "procedural"
@@ -143,6 +151,15 @@ class Caller:
     owner: Owner
     project: str = ""
     session: str = ""  # as the client named it; empty: found from the conversation
+
+
+@dataclass(frozen=True, slots=True)
+class ConsentChange:
+    """One entry of a caller's history of consent: what they chose, when, and who wrote it down."""
+
+    consent: Consent
+    at: datetime
+    by: str = field(default="", repr=False)  # the principal that set it; may name a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,5 +387,8 @@ class Stored(StrEnum):
     NOT_OK = "not_ok"  # status other than 200, or an error body
     CUT_OFF = "cut_off"  # the answer did not come to its end
     UNREADABLE = "unreadable"
+    NO_CONSENT = "no_consent"  # the caller allows no learning, or we cannot find out whether they do
+    INCOGNITO = "incognito"  # its session was begun or continued incognito
+    OVER_QUOTA = "over_quota"  # more than one caller may have learned in that time
     CAPTURE_LIMIT = "capture_limit"
     PROCESS_LIMIT = "process_limit"

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from memory_extproc.model import (
     Caller,
     Candidates,
+    Consent,
+    ConsentChange,
     DataKey,
     Embedded,
     Exchanged,
@@ -174,6 +176,37 @@ class Coordination(Protocol):
         """Takes or renews the lease *name* for *holder*; False while another holds it."""
 
     async def release(self, name: str, holder: str) -> None: ...
+
+
+class ConsentRecords(Protocol):
+    """Where people's choices rest, beside everything else of theirs: forgetting an owner leaves them, or an `off`
+    would not outlive it."""
+
+    async def add(self, owner: Owner, change: ConsentChange) -> None:
+        """Durable, and the latest for every replica, when it returns."""
+
+    async def latest(self, owner: Owner) -> ConsentChange | None:
+        """None for an owner who never chose. Cheap: the read path asks it."""
+
+    async def history(self, owner: Owner) -> Sequence[ConsentChange]:
+        """Every choice of *owner*, oldest first."""
+
+
+class KnowsConsent(Protocol):
+    """What each caller allows, tenant defaults counted in."""
+
+    async def allowed(self, owner: Owner) -> Consent | None:
+        """What holds for *owner* now; None: it cannot be found out, which allows nothing. Never raises, and
+        answers within its own bound of time."""
+
+    async def get(self, owner: Owner) -> Consent:
+        """As allowed, past any cache; raises where it cannot be found out."""
+
+    async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
+        """Holds in this process when it returns, in others shortly after (the cache's time to live)."""
+
+    async def history(self, owner: Owner) -> Sequence[ConsentChange]:
+        """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
 
 
 class Journal(Protocol):
