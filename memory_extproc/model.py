@@ -210,6 +210,29 @@ class Turn:
     at: datetime
     injected: tuple[str, ...] = field(default=(), repr=False)
     origin: Origin = Origin()
+    last: bool = False  # its session ends with it
+
+
+class JournalState(StrEnum):
+    """How far a turn has come in the journal."""
+
+    WAITING = "waiting"  # accepted, nothing of it done
+    STORED = "stored"  # its messages are in the store, facts are still to be extracted
+    LEARNED = "learned"  # nothing left to do; kept for a while, so that a retry is known
+    DEAD = "dead"  # given up on, kept for review
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A turn that was given up on, without anybody's words."""
+
+    turn_id: str
+    place: str  # as JournalEntry.place
+    owner: str  # Owner.key
+    reason: str  # the kind of error, or "unreadable"
+    attempts: int
+    asked_at: datetime
+    failed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

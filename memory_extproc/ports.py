@@ -17,8 +17,10 @@ from memory_extproc.model import (
     Consent,
     ConsentChange,
     DataKey,
+    DeadLetter,
     Embedded,
     Exchanged,
+    JournalState,
     Matrix,
     Memory,
     Owner,
@@ -239,6 +241,32 @@ class Journal(Protocol):
 
     async def depth(self) -> JournalDepth: ...
 
+    def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
+        """Everything of *owner* in any state, dead letters and what is learned but not erased yet too, oldest
+        first. What is appended meanwhile comes as well; what cannot be read does not: erase_owner takes it."""
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        """Erases those of these turns that are *owner*'s, in any state; says how many."""
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        """Dead letters, by place; with *after*, those behind it."""
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        """Dead letters among these turns wait again, at a new place at the end, with no attempts counted, even
+        in a full journal; says how many."""
+
+    async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
+        """Entries not learned yet that are for this process to see to and did not come by its own append: what
+        an earlier process left, what another's end left to us, what was retried. Each is given once, oldest
+        first; none: that is all for now."""
+
+    def holds(self, owner: Owner) -> bool:
+        """Whether extracting from *owner*'s turns is up to this process; with one replica it always is. Who
+        does not hold them may remember messages and mark them stored; its other marks change nothing."""
+
+    async def end(self, owner: Owner, session: str) -> None:
+        """What is not learned yet of this session, or of all of *owner*'s when it is empty, is `last`."""
+
 
 class JournalEntry(Protocol):
     @property
@@ -247,6 +275,8 @@ class JournalEntry(Protocol):
     def place(self) -> str:
         """Where it stands in the journal; a turn that is replaced gets a new place at the end."""
 
+    @property
+    def state(self) -> JournalState: ...
     @property
     def stored(self) -> bool:
         """The messages are already in the store; only extraction is left."""

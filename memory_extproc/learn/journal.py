@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
-from memory_extproc.model import Owner, Stored, Turn, digest
+from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import JournalEntry, Now
 from memory_extproc.sqlite_file import Schema, SqliteFile
 
@@ -30,6 +31,10 @@ class Stage(IntEnum):
     LEARNED = 2
     DEAD = 3
 
+    @property
+    def state(self) -> JournalState:
+        return JournalState(self.name.lower())
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -37,9 +42,13 @@ class Entry:
 
     turn: Turn
     place: str
-    stored: bool = False
+    state: JournalState = JournalState.WAITING
     replaced: bool = False
     attempts: int = 0
+
+    @property
+    def stored(self) -> bool:
+        return self.state is not JournalState.WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,19 @@ _THESE = """
 SELECT place, stage, replaced, attempts, turn FROM turns
 WHERE stage < 2 AND id IN (SELECT value FROM json_each(?)) ORDER BY place
 """
+_OF_OWNER = """
+SELECT place, stage, replaced, attempts, turn FROM turns
+WHERE owner = ? AND place > ? ORDER BY place LIMIT ?
+"""
+_LETTERS = """
+SELECT place, id, owner, reason, attempts, at, ended FROM turns
+WHERE stage = 3 AND place > ? ORDER BY place LIMIT ?
+"""
+_INSERT = """
+INSERT INTO turns (id, owner, stage, replaced, at, answer, turn) VALUES (?, ?, 0, ?, ?, ?, ?)
+"""
+_LAST_PLACE = "SELECT seq FROM sqlite_sequence WHERE name = 'turns'"
+_PAGE = 100  # entries of an owner read at once
 
 
 class SqliteJournal:
@@ -121,6 +143,8 @@ class SqliteJournal:
         self._now = now
         self._max_turns = max_turns
         self._max_dead = max_dead
+        self._given = 0  # the place up to which arrivals were given
+        self._own: set[int] = set()  # places beyond it that our own appends made
 
     async def __aenter__(self) -> Self:
         await self._file.__aenter__()
@@ -146,21 +170,21 @@ class SqliteJournal:
         body = msgspec.json.encode(turn)
         answer = digest(turn.answered)
 
-        def write(connection: sqlite3.Connection) -> Stored:
+        def write(connection: sqlite3.Connection) -> tuple[Stored, int]:
             there = connection.execute("SELECT stage, answer FROM turns WHERE id = ?", (turn.id,)).fetchone()
             if there is not None and there[1] == answer and there[0] != Stage.DEAD:
-                return Stored.DUPLICATE
+                return Stored.DUPLICATE, 0
             if (there is None or there[0] >= Stage.LEARNED) and self._pending(connection) >= self._max_turns:
-                return Stored.JOURNAL_FULL
+                return Stored.JOURNAL_FULL, 0
             if there is not None:
                 connection.execute("DELETE FROM turns WHERE id = ?", (turn.id,))
-            connection.execute(
-                "INSERT INTO turns (id, owner, stage, replaced, at, answer, turn) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (turn.id, turn.owner.key, Stage.WAITING, there is not None, turn.at.timestamp(), answer, body),
-            )
-            return Stored.JOURNALLED
+            values = (turn.id, turn.owner.key, there is not None, turn.at.timestamp(), answer, body)
+            return Stored.JOURNALLED, connection.execute(_INSERT, values).lastrowid or 0
 
-        return await self._file.run(write)
+        stored, place = await self._file.run(write)
+        if place > self._given:
+            self._own.add(place)
+        return stored
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
         return await self._entries(_PENDING, (int(after or 0), limit))
@@ -212,14 +236,78 @@ class SqliteJournal:
 
         return await self._file.run(read)
 
+    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+        after = 0
+        while rows := await self._file.run(partial(_rows, _OF_OWNER, (owner.key, after, _PAGE))):
+            for row in rows:
+                if (entry := _entry(row)) is not None:
+                    yield entry
+            after = rows[-1][0]
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        def erase(connection: sqlite3.Connection) -> int:
+            return connection.execute(
+                "DELETE FROM turns WHERE owner = ? AND id IN (SELECT value FROM json_each(?))",
+                (owner.key, json.dumps(list(turn_ids))),
+            ).rowcount
+
+        return await self._file.run(erase, scrub=True)
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        return [_letter(row) for row in await self._file.run(partial(_rows, _LETTERS, (int(after or 0), limit)))]
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        wanted = json.dumps(list(turn_ids))
+
+        def again(connection: sqlite3.Connection) -> int:
+            # A new row, because AUTOINCREMENT counts nothing that an UPDATE sets.
+            rows = connection.execute(
+                "DELETE FROM turns WHERE stage = 3 AND id IN (SELECT value FROM json_each(?))"
+                " RETURNING place, id, owner, replaced, at, answer, turn",
+                (wanted,),
+            ).fetchall()
+            connection.executemany(_INSERT, [row[1:] for row in sorted(rows)])
+            return len(rows)
+
+        return await self._file.run(again)
+
+    async def arrivals(self, limit: int) -> Sequence[Entry]:
+        last = await self._file.run(lambda connection: connection.execute(_LAST_PLACE).fetchone())
+        if last is None or last[0] < self._given:  # an operator moved the file aside, and this is another
+            self._given, self._own = 0, set()
+        while page := await self._entries(_PENDING, (self._given, limit)):
+            self._given = int(page[-1].place)
+            arrived = [entry for entry in page if int(entry.place) not in self._own]
+            self._own = {place for place in self._own if place > self._given}
+            if arrived:
+                return arrived
+        return []
+
+    def holds(self, owner: Owner) -> bool:  # noqa: ARG002 - one replica: every owner's turns
+        return True
+
+    async def end(self, owner: Owner, session: str) -> None:
+        def end(connection: sqlite3.Connection) -> None:
+            rows = _rows(_OF_OWNER, (owner.key, 0, -1), connection)
+            for entry in [entry for entry in map(_entry, rows) if entry is not None]:
+                pending = entry.state in {JournalState.WAITING, JournalState.STORED}
+                if pending and session in {"", entry.turn.session} and not entry.turn.last:
+                    body = msgspec.json.encode(replace(entry.turn, last=True))
+                    connection.execute("UPDATE turns SET turn = ? WHERE place = ?", (body, int(entry.place)))
+
+        await self._file.run(end)
+
     async def _entries(self, statement: str, values: tuple[object, ...]) -> list[Entry]:
         """What cannot be read becomes a dead letter, so that it does not stand in the way of what can."""
 
         def read(connection: sqlite3.Connection) -> list[Entry]:
             rows = connection.execute(statement, values).fetchall()
             entries = [_entry(row) for row in rows]
-            unreadable = [(row[0],) for row, entry in zip(rows, entries, strict=True) if entry is None]
-            connection.executemany("UPDATE turns SET stage = 3, reason = 'unreadable' WHERE place = ?", unreadable)
+            unreadable = [row[0] for row, entry in zip(rows, entries, strict=True) if entry is None]
+            connection.executemany(
+                "UPDATE turns SET stage = 3, reason = 'unreadable', ended = ? WHERE place = ?",
+                [(self._now().timestamp(), place) for place in unreadable],
+            )
             return [entry for entry in entries if entry is not None]
 
         return await self._file.run(read)
@@ -236,6 +324,10 @@ class SqliteJournal:
         await self._file.run(write)
 
 
+def _rows(statement: str, values: tuple[object, ...], connection: sqlite3.Connection) -> list[Any]:
+    return connection.execute(statement, values).fetchall()
+
+
 def _entry(row: tuple[int, int, int, int, bytes]) -> Entry | None:
     """None for a turn that is not as we write them: another version's, or a damaged page."""
     place, stage, replaced, attempts, body = row
@@ -243,4 +335,17 @@ def _entry(row: tuple[int, int, int, int, bytes]) -> Entry | None:
         turn = msgspec.json.decode(body, type=Turn)
     except msgspec.MsgspecError:
         return None
-    return Entry(turn, str(place), stage == Stage.STORED, bool(replaced), attempts)
+    return Entry(turn, str(place), Stage(stage).state, bool(replaced), attempts)
+
+
+def _letter(row: tuple[int, str, str, str, int, float, float]) -> DeadLetter:
+    place, id_, owner, reason, attempts, at, ended = row
+    return DeadLetter(
+        turn_id=id_,
+        place=str(place),
+        owner=owner,
+        reason=reason,
+        attempts=attempts,
+        asked_at=datetime.fromtimestamp(at, UTC),
+        failed_at=datetime.fromtimestamp(ended, UTC),
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from memory_extproc.learn.journal import Depth, Entry, Stage
-from memory_extproc.model import Owner, Stored, Turn
+from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn
 from memory_extproc.ports import JournalEntry, Now
 
 
@@ -28,6 +28,8 @@ class TransientJournal:
         self._max_dead = max_dead
         self._rows: dict[str, _Row] = {}  # by turn id, in the order of their places
         self._last_place = 0
+        self._given = 0  # the place up to which arrivals were given
+        self._own: set[str] = set()  # places that append made
         self.fault: Exception | None = None
 
     async def append(self, turn: Turn) -> Stored:
@@ -37,11 +39,16 @@ class TransientJournal:
             return Stored.DUPLICATE
         if (there is None or there.stage >= Stage.LEARNED) and len(self._pending()) >= self._max_turns:
             return Stored.JOURNAL_FULL
+        self._own.add(self._put(turn, replaced=there is not None))
+        return Stored.JOURNALLED
+
+    def _put(self, turn: Turn, *, replaced: bool) -> str:
+        """At a new place at the end."""
         self._rows.pop(turn.id, None)
         self._last_place += 1
-        entry = Entry(turn, f"{self._last_place}", replaced=there is not None)
+        entry = Entry(turn, f"{self._last_place}", replaced=replaced)
         self._rows[turn.id] = _Row(entry, Stage.WAITING, turn.at)
-        return Stored.JOURNALLED
+        return entry.place
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
         self._check()
@@ -54,7 +61,7 @@ class TransientJournal:
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         for row in self._current(entries):
             row.stage = Stage.STORED
-            row.entry = replace(row.entry, stored=True, attempts=0)
+            row.entry = replace(row.entry, state=JournalState.STORED, attempts=0)
 
     async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
         for row in self._current(entries):
@@ -85,6 +92,48 @@ class TransientJournal:
         dead = sum(row.stage is Stage.DEAD for row in self._rows.values())
         return Depth(len(pending), dead, pending[0].turn.at if pending else None)
 
+    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+        self._check()
+        for row in [row for row in self._rows.values() if row.entry.turn.owner == owner]:
+            yield replace(row.entry, state=row.stage.state)
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        self._check()
+        rows = {id_: self._rows[id_] for id_ in turn_ids if id_ in self._rows}
+        return self._erase([id_ for id_, row in rows.items() if row.entry.turn.owner == owner])
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        self._check()
+        rows = [row for row in self._rows.values() if row.stage is Stage.DEAD]
+        return [_letter(row) for row in rows if int(row.entry.place) > int(after or 0)][:limit]
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        self._check()
+        wanted = set(turn_ids)
+        rows = [row for id_, row in self._rows.items() if id_ in wanted and row.stage is Stage.DEAD]
+        for row in rows:
+            self._put(row.entry.turn, replaced=row.entry.replaced)
+        return len(rows)
+
+    async def arrivals(self, limit: int) -> Sequence[Entry]:
+        self._check()
+        arrived = [
+            entry for entry in self._pending() if int(entry.place) > self._given and entry.place not in self._own
+        ][:limit]
+        if arrived:
+            self._given = int(arrived[-1].place)
+        return arrived
+
+    def holds(self, owner: Owner) -> bool:  # noqa: ARG002 - one replica: every owner's turns
+        return True
+
+    async def end(self, owner: Owner, session: str) -> None:
+        self._check()
+        for row in [row for row in self._rows.values() if row.stage < Stage.LEARNED]:
+            turn = row.entry.turn
+            if turn.owner == owner and session in {"", turn.session}:
+                row.entry = replace(row.entry, turn=replace(turn, last=True))
+
     def _check(self) -> None:
         if self.fault is not None:
             raise self.fault
@@ -101,3 +150,16 @@ class TransientJournal:
         for id_ in ids:
             del self._rows[id_]
         return len(ids)
+
+
+def _letter(row: _Row) -> DeadLetter:
+    turn = row.entry.turn
+    return DeadLetter(
+        turn_id=turn.id,
+        place=row.entry.place,
+        owner=turn.owner.key,
+        reason=row.reason,
+        attempts=row.entry.attempts,
+        asked_at=turn.at,
+        failed_at=row.ended,
+    )

@@ -14,7 +14,7 @@ import pytest
 
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.journal_transient import TransientJournal
-from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import Journal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 
@@ -208,3 +208,127 @@ async def test_the_depth_tells_how_many_wait_and_since_when(open_journal: OpenJo
         await journal.mark_learned(await journal.pending(1))
         depth = await journal.depth()
         assert (depth.turns, depth.oldest) == (1, MONDAY + timedelta(hours=1))
+
+
+async def owned(journal: Journal, owner: Owner) -> list[tuple[str, JournalState]]:
+    return [(entry.turn.asked, entry.state) async for entry in journal.of_owner(owner)]
+
+
+async def one_in_each_state(journal: Journal) -> None:
+    for name in ("waiting", "stored", "learned", "dead"):
+        await journal.append(turn(name))
+    await journal.append(turn("bob's", owner=BOB))
+    await journal.append(turn("the other ann's", owner=OTHER_ANN))
+    _, stored, learned, dead, *_ = await journal.pending(10)
+    await journal.mark_stored([stored, learned])
+    await journal.mark_learned([learned])
+    await journal.mark_failed(dead, "GiveUpError", dead=True)
+
+
+async def test_all_of_an_owners_turns_are_listed_with_how_far_they_came(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        await one_in_each_state(journal)
+        assert await owned(journal, ANN) == [(state.value, state) for state in JournalState]
+        assert await owned(journal, BOB) == [("bob's", JournalState.WAITING)]
+
+
+async def test_many_turns_of_an_owner_are_listed_each_once(open_journal: OpenJournal) -> None:
+    async with open_journal(max_turns=500) as journal:
+        for n in range(205):
+            await journal.append(turn(f"turn {n}"))
+        assert [asked for asked, _ in await owned(journal, ANN)] == [f"turn {n}" for n in range(205)]
+
+
+async def test_single_turns_are_erased_in_any_state_and_only_their_owners(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        await one_in_each_state(journal)
+        ids = [turn(state.value).id for state in JournalState]
+        assert await journal.erase(BOB, ids) == 0, "another's turns"
+        assert await journal.erase(ANN, [*ids[1:], "unknown"]) == 3
+        assert await owned(journal, ANN) == [("waiting", JournalState.WAITING)]
+        depth = await journal.depth()
+        assert (depth.turns, depth.dead) == (3, 0)
+        assert await journal.erase(ANN, []) == 0
+
+
+async def test_a_dead_letter_says_what_it_failed_of_how_often_and_when(
+    open_journal: OpenJournal, clock: Clock
+) -> None:
+    async with open_journal() as journal:
+        for name in ("first", "fine", "second"):
+            await journal.append(turn(name))
+        first, _, second = await journal.pending(10)
+        await journal.mark_failed(first, "StoreError", dead=False)
+        clock.time += timedelta(hours=1)
+        await journal.mark_failed(first, "GiveUpError", dead=True)
+        await journal.mark_failed(second, "ValueError", dead=True)
+        letters = await journal.dead(10)
+        assert letters == [
+            DeadLetter(
+                turn_id=first.turn.id,
+                place=first.place,
+                owner=ANN.key,
+                reason="GiveUpError",
+                attempts=2,
+                asked_at=MONDAY,
+                failed_at=clock.time,
+            ),
+            replace(letters[0], turn_id=second.turn.id, place=second.place, reason="ValueError", attempts=1),
+        ]
+        assert await journal.dead(1) == letters[:1]
+        assert await journal.dead(10, after=letters[0].place) == letters[1:]
+
+
+async def test_a_dead_letter_is_tried_again_from_its_beginning_behind_the_others(open_journal: OpenJournal) -> None:
+    async with open_journal(max_turns=3) as journal:
+        for name in ("bad", "worse", "good"):
+            await journal.append(turn(name))
+        bad, worse, good = await journal.pending(10)
+        await journal.mark_failed(bad, "GiveUpError", dead=True)
+        await journal.mark_failed(worse, "GiveUpError", dead=True)
+        for name in ("more", "and more"):
+            await journal.append(turn(name))
+        assert await journal.retry([bad.turn.id, good.turn.id, "unknown"]) == 1, (
+            "in a full journal, and only the dead"
+        )
+        assert await words(journal) == ["good", "more", "and more", "bad"]
+        again = (await journal.pending(10))[-1]
+        assert (again.turn, again.state, again.attempts) == (bad.turn, JournalState.WAITING, 0)
+        assert [letter.turn_id for letter in await journal.dead(10)] == [worse.turn.id]
+        assert (await journal.depth()).dead == 1
+
+
+async def test_only_what_did_not_come_by_our_own_append_arrives_and_each_once(open_journal: OpenJournal) -> None:
+    async with open_journal() as before:
+        for name in ("a", "b", "c"):
+            await before.append(turn(name))
+        assert await before.arrivals(10) == []
+        a, b, _ = await before.pending(10)
+        await before.mark_stored([a])
+        await before.mark_failed(b, "GiveUpError", dead=True)
+        await before.append(turn("d"))
+        await before.retry([b.turn.id])
+        assert [entry.turn.asked for entry in await before.arrivals(10)] == ["b"]
+        assert await before.arrivals(10) == []
+
+
+async def test_one_replica_holds_every_owner(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        await journal.arrivals(1)
+        assert all(journal.holds(owner) for owner in (ANN, BOB, OTHER_ANN))
+
+
+async def test_a_session_that_ended_is_known_by_its_turns(open_journal: OpenJournal) -> None:
+    async with open_journal() as journal:
+        for name, session in (("a", "s1"), ("b", "s2"), ("c", "s1")):
+            await journal.append(turn(name, session=session))
+        await journal.append(turn("bob's", owner=BOB, session="s1"))
+        assert not any(entry.turn.last for entry in await journal.pending(10))
+        await journal.end(ANN, "s1")
+        ended = [entry.turn.asked for entry in await journal.pending(10) if entry.turn.last]
+        assert ended == ["a", "c"]
+        await journal.end(ANN, "")
+        ended = [entry.turn.asked for entry in await journal.pending(10) if entry.turn.last]
+        assert ended == ["a", "b", "c"]
+        await journal.append(turn("told at once", last=True))
+        assert (await journal.pending(10))[-1].turn.last

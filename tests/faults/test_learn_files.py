@@ -283,3 +283,22 @@ async def test_a_coordination_file_that_is_damaged_is_refused_on_both_paths(tmp_
             await coordination.version(ANN)
         with pytest.raises(TryLaterError, match="damaged"):
             await coordination.open()
+
+
+async def test_what_another_process_left_or_appended_arrives_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    async with a_journal(path) as before:
+        await before.append(turn("left behind"))
+    async with a_journal(path) as ours, a_journal(path) as other:
+        await ours.append(turn("ours"))
+        assert [entry.turn.asked for entry in await ours.arrivals(10)] == ["left behind"]
+        await other.append(turn("theirs"))
+        await ours.append(turn("ours again"))
+        assert [entry.turn.asked for entry in await ours.arrivals(10)] == ["theirs"]
+        assert await ours.arrivals(10) == []
+        # An operator moves a file aside that seems damaged: the next one counts from its beginning.
+    _clear(tmp_path)
+    async with a_journal(path) as fresh:
+        await fresh.append(turn("first of the next"))
+        fresh._given = 4
+        assert [entry.turn.asked for entry in await fresh.arrivals(10)] == ["first of the next"]
