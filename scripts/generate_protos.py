@@ -6,23 +6,34 @@ import re
 import sys
 import tempfile
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = {"ext_proc.proto": ROOT / "memory_extproc" / "wire" / "gen"}
-# protoc writes `import x_pb2 as y`, which only works from the top of sys.path.
-ABSOLUTE = re.compile(r"^import (\w+_pb2) as", re.MULTILINE)
+SOURCES = {
+    "ext_proc.proto": ROOT / "memory_extproc" / "wire" / "gen",
+    "memory/v1/memory.proto": ROOT / "memory_extproc" / "api" / "gen",
+}
 
 
-def generate(source: str, into: Path) -> None:
-    wellknown = files("grpc_tools").joinpath("_proto")
+def annotations() -> Path:
+    """The directory that google/api/annotations.proto is found under."""
+    spec = find_spec("google.api")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("googleapis-common-protos is not installed")
+    return Path(next(iter(spec.submodule_search_locations))).parent.parent
+
+
+def generate(source: str, into: Path) -> list[Path]:
+    """The modules made of *source*, somewhere under *into*."""
     code = protoc.main(
         [
             "protoc",
             f"--proto_path={ROOT / 'proto'}",
-            f"--proto_path={wellknown}",
+            f"--proto_path={files('grpc_tools').joinpath('_proto')}",
+            f"--proto_path={annotations()}",
             f"--python_out={into}",
             f"--pyi_out={into}",
             f"--grpc_python_out={into}",
@@ -31,8 +42,12 @@ def generate(source: str, into: Path) -> None:
     )
     if code:
         raise SystemExit(f"protoc failed on {source}")
-    for made in into.glob("*_pb2_grpc.py"):
-        made.write_text(ABSOLUTE.sub(r"from . import \1 as", made.read_text()))
+    own = Path(source).stem + "_pb2"
+    # protoc writes `import x_pb2 as y` or `from a.b import x_pb2 as y`, which only work from the top of sys.path.
+    absolute = re.compile(rf"^(?:from [\w.]+ )?import {own} as", re.MULTILINE)
+    for made in into.rglob("*_pb2_grpc.py"):
+        made.write_text(absolute.sub(f"from . import {own} as", made.read_text()))
+    return sorted(made for made in into.rglob("*") if made.is_file())
 
 
 def main() -> None:
@@ -40,8 +55,7 @@ def main() -> None:
     stale: list[str] = []
     for source, target in SOURCES.items():
         with tempfile.TemporaryDirectory() as scratch:
-            generate(source, Path(scratch))
-            for made in sorted(Path(scratch).iterdir()):
+            for made in generate(source, Path(scratch)):
                 kept = target / made.name
                 if kept.exists() and kept.read_text() == made.read_text():
                     continue
