@@ -1,0 +1,112 @@
+"""Who allows what: people's choices, tenants' defaults, and a short memory of both in this process.
+
+An `off` is never overridden. What was last known to be off stays so while the records cannot be asked; what was
+known to be allowed counts for a short grace only, and then nothing is allowed until they can be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Consent, ConsentChange, Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import ConsentRecords, Now
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentTerms:
+    """*default* holds for who never chose, *tenants* has exceptions by the tenant's name."""
+
+    default: Consent = Consent.ON
+    tenants: Mapping[str, Consent] = field(default_factory=dict)
+
+    def of(self, owner: Owner) -> Consent:
+        return self.tenants.get(owner.tenant, self.default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentLimits:
+    fresh: timedelta = timedelta(seconds=5)  # how long a change made elsewhere may go unnoticed here
+    grace: timedelta = timedelta(seconds=60)  # how long a yes counts while the records cannot be asked
+    patience: timedelta = timedelta(milliseconds=50)  # for the records, of a request that waits
+    pause: timedelta = timedelta(seconds=1)  # after a failure, in which nobody asks again
+    owners: int = 100_000  # whose consent is held in process; the least recently asked go first
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    consent: Consent
+    at: datetime  # when the records said so
+
+
+class Consents:
+    """Implements ports.KnowsConsent over *records*. One event loop owns it."""
+
+    def __init__(self, records: ConsentRecords, terms: ConsentTerms, limits: ConsentLimits, *, now: Now) -> None:
+        self._records, self._terms, self._limits, self._now = records, terms, limits, now
+        self._known: OrderedDict[Owner, _Known] = OrderedDict()
+        self._not_before: datetime | None = None  # after a failure: when the records are asked again
+        self._changes = 0  # made through us, so that no answer from before one is kept after it
+
+    async def allowed(self, owner: Owner) -> Consent | None:
+        now = self._now()
+        known = self._known.get(owner)
+        if known is not None and now - known.at < self._limits.fresh:
+            self._known.move_to_end(owner)
+            return known.consent
+        if self._not_before is None or now >= self._not_before:
+            try:
+                async with asyncio.timeout(self._limits.patience.total_seconds()):
+                    return await self.get(owner)
+            except (MemoryExtprocError, TimeoutError) as error:
+                if self._not_before is None:
+                    log.warning("consent.unknown", error=type(error).__name__)
+                self._not_before = now + self._limits.pause
+                known = self._known.get(owner)
+        return self._last_known(known)
+
+    def _last_known(self, known: _Known | None) -> Consent | None:
+        if known is None:
+            return None
+        if known.consent is Consent.OFF or self._now() - known.at < self._limits.grace:
+            return known.consent
+        return None
+
+    async def get(self, owner: Owner) -> Consent:
+        while True:
+            changes, asked = self._changes, self._now()
+            latest = await self._records.latest(owner)
+            if self._not_before is not None:
+                self._not_before = None
+                log.info("consent.known_again")
+            if changes == self._changes:
+                consent = self._terms.of(owner) if latest is None else latest.consent
+                self._hold(owner, _Known(consent, asked))
+                return consent
+
+    async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
+        change = ConsentChange(consent, self._now(), by)
+        if consent is Consent.OFF:
+            # Before the records have it: whatever becomes of the write, who said no is not asked again here.
+            self._changes += 1
+            self._hold(owner, _Known(consent, change.at))
+        await self._records.add(owner, change)
+        self._changes += 1
+        self._hold(owner, _Known(consent, self._now()))
+        return change
+
+    async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:
+        return tuple(await self._records.history(owner))
+
+    def _hold(self, owner: Owner, known: _Known) -> None:
+        self._known[owner] = known
+        self._known.move_to_end(owner)
+        if len(self._known) > self._limits.owners:
+            self._known.popitem(last=False)

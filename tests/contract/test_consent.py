@@ -1,0 +1,102 @@
+"""What every ConsentRecords promises, over the one in memory, the SQLite file and a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from memory_extproc.coordination.consent import RedisConsent, SqliteConsent, TransientConsent
+from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Consent, ConsentChange, Owner
+from memory_extproc.ports import ConsentRecords
+from tests.fixtures.redis import RedisServer, redis_server
+
+__all__ = ["redis_server"]
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+ANN = Owner("acme", "ann")
+OTHERS = [Owner("acme", "bob"), Owner("", "ann"), Owner("umbrella", "ann")]
+OFF = ConsentChange(Consent.OFF, NOON, "ann")
+BACK_ON = ConsentChange(Consent.ON, NOON + timedelta(minutes=5), "support\N{EN DASH}desk")
+PLENTY = timedelta(seconds=10)  # the machine that runs the tests may be busy with others
+
+
+@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsentRecords]:
+    match request.param:
+        case "transient":
+            yield TransientConsent()
+        case "sqlite":
+            async with SqliteConsent(tmp_path / "consent.db") as sqlite:
+                yield sqlite
+        case _:
+            server: RedisServer = request.getfixturevalue("redis_server")
+            prefix = uuid4().hex
+            async with RedisCoordination(server.url, prefix=prefix, timeout=PLENTY) as redis:
+                yield RedisConsent(redis, prefix=prefix)
+
+
+async def test_who_never_chose_has_no_record(records: ConsentRecords) -> None:
+    assert await records.latest(ANN) is None
+    assert list(await records.history(ANN)) == []
+
+
+async def test_the_latest_choice_is_the_last_one_made_and_all_are_kept(records: ConsentRecords) -> None:
+    await records.add(ANN, OFF)
+    assert await records.latest(ANN) == OFF
+    await records.add(ANN, BACK_ON)
+    assert await records.latest(ANN) == BACK_ON
+    assert list(await records.history(ANN)) == [OFF, BACK_ON]
+
+
+async def test_order_is_that_of_the_writing_not_of_clocks(records: ConsentRecords) -> None:
+    await records.add(ANN, BACK_ON)
+    await records.add(ANN, OFF)  # another replica, whose clock is behind
+    assert await records.latest(ANN) == OFF
+
+
+async def test_nobody_elses_choice_is_seen(records: ConsentRecords) -> None:
+    await records.add(ANN, OFF)
+    for other in OTHERS:
+        assert await records.latest(other) is None
+        assert list(await records.history(other)) == []
+
+
+async def test_choices_made_at_once_are_all_kept(records: ConsentRecords) -> None:
+    changes = [ConsentChange(Consent.RECALL_ONLY, NOON, str(n)) for n in range(20)]
+    await asyncio.gather(*(records.add(ANN, change) for change in changes))
+    assert sorted(one.by for one in await records.history(ANN)) == sorted(one.by for one in changes)
+
+
+async def test_a_choice_survives_a_restart(tmp_path: Path) -> None:
+    async with SqliteConsent(tmp_path / "consent.db") as before:
+        await before.add(ANN, OFF)
+    async with SqliteConsent(tmp_path / "consent.db") as after:
+        await after.open()
+        assert await after.latest(ANN) == OFF
+
+
+@pytest.mark.redis
+async def test_forgetting_an_owners_records_leaves_what_they_chose(redis_server: RedisServer) -> None:
+    prefix = uuid4().hex
+    async with RedisCoordination(redis_server.url, prefix=prefix, timeout=PLENTY) as redis:
+        records = RedisConsent(redis, prefix=prefix)
+        await records.add(ANN, OFF)
+        await redis.put_record("head", ANN, "k", b"x", PLENTY)
+        await redis.delete_records(ANN)
+        assert await records.latest(ANN) == OFF
+
+
+@pytest.mark.redis
+async def test_a_record_that_nobody_can_read_is_a_fault_and_not_a_yes(redis_server: RedisServer) -> None:
+    prefix = uuid4().hex
+    async with RedisCoordination(redis_server.url, prefix=prefix, timeout=PLENTY) as redis:
+        await redis.asked("RPUSH", f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
+        with pytest.raises(GiveUpError):
+            await RedisConsent(redis, prefix=prefix).latest(ANN)

@@ -1,0 +1,178 @@
+"""What a caller chose holds on both paths, at once here and soon elsewhere, and a no is never overridden."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memory_extproc.coordination.consent import TransientConsent
+from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import Consent, ConsentChange, Owner
+
+ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
+LIMITS = ConsentLimits()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def passes(self, span: timedelta) -> None:
+        self.time += span
+
+
+class Records(TransientConsent):
+    """Records that can be out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.hangs = False
+        self.asked = 0
+
+    async def latest(self, owner: Owner) -> ConsentChange | None:
+        self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.away:
+            raise TryLaterError("away")
+        return await super().latest(owner)
+
+    async def add(self, owner: Owner, change: ConsentChange) -> None:
+        if self.away:
+            raise TryLaterError("away")
+        await super().add(owner, change)
+
+
+def consents(
+    records: Records, clock: Clock, terms: ConsentTerms | None = None, patience: timedelta = LIMITS.patience
+) -> Consents:
+    return Consents(records, terms or ConsentTerms(), ConsentLimits(patience=patience), now=clock)
+
+
+async def test_who_never_chose_has_the_tenants_default() -> None:
+    terms = ConsentTerms(default=Consent.ON, tenants={"acme": Consent.OFF})
+    known = consents(Records(), Clock(), terms)
+    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.allowed(Owner("", "ann")) is Consent.ON
+
+
+@pytest.mark.parametrize("chosen", list(Consent))
+async def test_a_choice_counts_more_than_the_default_and_is_told_with_its_history(chosen: Consent) -> None:
+    clock = Clock()
+    known = consents(Records(), clock, ConsentTerms(default=Consent.OFF))
+    change = await known.set(ANN, chosen, by="ann")
+    assert await known.allowed(ANN) is chosen
+    assert await known.get(ANN) is chosen
+    assert await known.history(ANN) == (change,)
+    assert change == ConsentChange(chosen, clock(), "ann")
+    assert await known.allowed(BOB) is Consent.OFF
+
+
+async def test_a_change_holds_here_at_once_and_elsewhere_soon() -> None:
+    records, clock = Records(), Clock()
+    here, there = consents(records, clock), consents(records, clock)
+    assert await there.allowed(ANN) is Consent.ON
+    await here.set(ANN, Consent.OFF, by="ann")
+    assert await here.allowed(ANN) is Consent.OFF
+    clock.passes(LIMITS.fresh)
+    assert await there.allowed(ANN) is Consent.OFF
+
+
+async def test_the_records_are_asked_once_in_a_while_only() -> None:
+    records, clock = Records(), Clock()
+    known = consents(records, clock)
+    for _ in range(10):
+        await known.allowed(ANN)
+    assert records.asked == 1
+
+
+async def test_a_yes_counts_for_a_grace_while_the_records_are_away_and_a_no_for_ever() -> None:
+    records, clock = Records(), Clock()
+    known = consents(records, clock)
+    await known.set(ANN, Consent.OFF, by="ann")
+    assert await known.allowed(BOB) is Consent.ON
+    records.away = True
+    clock.passes(LIMITS.fresh)
+    assert await known.allowed(BOB) is Consent.ON
+    clock.passes(LIMITS.grace)
+    assert await known.allowed(BOB) is None
+    assert await known.allowed(ANN) is Consent.OFF
+    records.away = False
+    clock.passes(LIMITS.pause)
+    assert await known.allowed(BOB) is Consent.ON
+
+
+async def test_without_records_nothing_is_known_of_a_stranger_and_so_nothing_allowed() -> None:
+    records = Records()
+    records.away = True
+    assert await consents(records, Clock()).allowed(ANN) is None
+
+
+async def test_records_that_hang_cost_a_request_its_patience_once_and_the_next_nothing() -> None:
+    records = Records()
+    records.hangs = True
+    known = consents(records, Clock(), patience=timedelta(milliseconds=1))
+    assert await known.allowed(ANN) is None
+    assert await known.allowed(BOB) is None
+    assert records.asked == 1
+
+
+async def test_a_no_that_could_not_be_written_holds_here_all_the_same() -> None:
+    records, clock = Records(), Clock()
+    known = consents(records, clock)
+    await known.allowed(ANN)
+    records.away = True
+    with pytest.raises(TryLaterError):
+        await known.set(ANN, Consent.OFF, by="ann")
+    clock.passes(LIMITS.fresh)
+    assert await known.allowed(ANN) is Consent.OFF
+
+
+async def test_a_yes_that_could_not_be_written_changes_nothing() -> None:
+    records, clock = Records(), Clock()
+    known = consents(records, clock)
+    await known.set(ANN, Consent.OFF, by="ann")
+    records.away = True
+    with pytest.raises(TryLaterError):
+        await known.set(ANN, Consent.ON, by="ann")
+    assert await known.allowed(ANN) is Consent.OFF
+
+
+async def test_an_answer_from_before_a_change_does_not_outlive_it() -> None:
+    class Slow(Records):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reading, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def latest(self, owner: Owner) -> ConsentChange | None:
+            found = await super().latest(owner)
+            self.reading.set()
+            await self.go_on.wait()
+            return found
+
+    records, clock = Slow(), Clock()
+    known = consents(records, clock, patience=timedelta(seconds=10))
+    asking = asyncio.create_task(known.allowed(ANN))
+    await records.reading.wait()
+    await known.set(ANN, Consent.OFF, by="ann")
+    records.go_on.set()
+    assert await asking is Consent.OFF
+    assert await known.allowed(ANN) is Consent.OFF
+
+
+async def test_only_so_many_owners_are_held() -> None:
+    records, clock = Records(), Clock()
+    known = Consents(records, ConsentTerms(), ConsentLimits(owners=2), now=clock)
+    owners: Sequence[Owner] = [Owner("acme", str(n)) for n in range(3)]
+    for owner in owners:
+        await known.allowed(owner)
+    await known.allowed(owners[0])
+    assert records.asked == 4
