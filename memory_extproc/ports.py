@@ -20,6 +20,9 @@ from memory_extproc.model import (
     DeadLetter,
     Embedded,
     Exchanged,
+    ForgetPlan,
+    ForgetReceipt,
+    ForgetScope,
     JournalState,
     Matrix,
     Memory,
@@ -357,3 +360,41 @@ class KnowsChains(Protocol):
 
     async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
         """None when it is unknown, expired, or another owner's."""
+
+
+# --- forgetting ------------------------------------------------------------------------------------
+class Forgets(Protocol):
+    """What the memory API asks of a forget."""
+
+    async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
+        """What forgetting *scope* would take, all that comes from it or carries its words counted in."""
+
+    async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
+        """Once it returns nothing of *scope* can be recalled, whatever was under way; what is left to be done is
+        done in the background, after a crash too. *token*: of a plan, exactly what it listed goes; a scope with a
+        query needs one, or the ids. GiveUpError for a token that is not of this owner and scope, or too old."""
+
+    async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
+        """As of now, signed; None for an id that is not *owner*'s."""
+
+
+class KnowsForgotten(Protocol):
+    """What the write path and the partitions ask before anything is kept."""
+
+    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+        """Those of *rows* that no forget covers. TryLaterError while one of *owner*'s is under way."""
+
+    async def learnable(self, exchanged: Exchanged, turn: Turn) -> Turn | None:
+        """*turn* as it may be kept: None where it was asked before it was forgotten, or was forgotten and is sent
+        again; without its answer where the conversation the model saw still holds what was forgotten."""
+
+    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Those of *turns*, all of one owner, that no forget covers."""
+
+
+class Purges(Protocol):
+    """A store that keeps what was deleted until it is told to let go of it."""
+
+    async def purge(self, owner: Owner) -> bool:
+        """Has the bytes of *owner*'s deleted rows leave the store's files. True: they have; False: the store will
+        see to it by itself in its own time."""
