@@ -16,13 +16,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.app.coordinating import open_coordination, open_link
+from memory_extproc.app.learning import make_extractor
+from memory_extproc.app.models import open_embedder, open_reranks
+from memory_extproc.app.options import (
+    api_options,
+    learn_limits,
+    milvus_options,
+    partition_limits,
+    piece_limits,
+    server_options,
+    wire_options,
+)
+from memory_extproc.app.recalling import make_recaller
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
@@ -31,7 +42,7 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Now
+from memory_extproc.ports import Now
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
@@ -49,22 +60,6 @@ from memory_extproc.wire.readiness import Readiness
 from memory_extproc.wire.replays import Replays
 from memory_extproc.wire.rules import Rules
 from memory_extproc.wire.server import GrpcServer
-
-if TYPE_CHECKING:
-    from memory_extproc.coordination.redis import RedisCoordination
-
-from memory_extproc.app.learning import make_extractor
-from memory_extproc.app.models import open_embedder, open_reranks
-from memory_extproc.app.options import (
-    api_options,
-    learn_limits,
-    milvus_options,
-    partition_limits,
-    piece_limits,
-    server_options,
-    wire_options,
-)
-from memory_extproc.app.recalling import make_recaller
 
 log = logger(__name__)
 
@@ -94,7 +89,8 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
     async with AsyncExitStack() as stack:
         data = hold_data_directory(settings, stack)
         embedder = await open_embedder(settings, metrics, stack)
-        coordination = await _coordination(settings, data, now, stack)
+        link = await open_link(settings, metrics, stack)
+        coordination = await open_coordination(settings, data, link, now, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
         partitions = await stack.enter_async_context(
@@ -196,27 +192,6 @@ def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
     except OSError as error:
         raise ConfigurationError([f"data_dir: {directory} cannot be used: {error.strerror}"]) from error
     return directory
-
-
-async def _coordination(settings: Settings, data: Path, now: Now, stack: AsyncExitStack) -> Coordination:
-    section = settings.coordination
-    coordination: SqliteCoordination | RedisCoordination
-    if section.url:
-        from memory_extproc.coordination.redis import RedisCoordination  # noqa: PLC0415
-
-        password = section.password.get_secret_value() or None
-        coordination = RedisCoordination(
-            section.url, prefix=section.prefix, timeout=section.timeout, password=password
-        )
-    else:
-        coordination = SqliteCoordination(data / "coordination.db", now=now)
-    await stack.enter_async_context(coordination)
-    try:
-        await coordination.open()
-    except MemoryExtprocError as error:
-        # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
-        log.warning("coordination.not_open", detail=str(error))
-    return coordination
 
 
 async def _identity(settings: Settings, stack: AsyncExitStack) -> Identity:

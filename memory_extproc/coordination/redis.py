@@ -6,18 +6,12 @@ All keys of one owner carry the same hash tag and so lie on one node of a cluste
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
-from redis import asyncio as aioredis
-from redis import exceptions as faults
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
 from memory_extproc.model import Owner
+from memory_extproc.redis_link import LinkLimits, RedisLink
 
 # An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
 # The server's own clock is used throughout: replicas may disagree about the time. KEYS: record, index.
@@ -57,71 +51,31 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1
 """
 
-_NOT_READY = (faults.BusyLoadingError, faults.ClusterDownError, faults.TryAgainError)
-_REFUSED = (
-    faults.AuthenticationError,
-    faults.AuthorizationError,
-    faults.NoPermissionError,
-    faults.AuthenticationWrongNumberOfArgsError,
-)
-_PASSING = (
-    faults.ConnectionError,
-    faults.TimeoutError,
-    faults.OutOfMemoryError,
-    faults.ReadOnlyError,
-    faults.AskError,
-    faults.NoScriptError,
-    faults.WatchError,
-    faults.InvalidResponse,
-    OSError,
-    TimeoutError,
-)
-
-
-def translated(error: Exception) -> MemoryExtprocError:
-    """Our kind of error for the client library's. Its text may repeat what was sent, so ours does not."""
-    kind = type(error).__name__
-    if isinstance(error, _NOT_READY):
-        return NotReadyError(f"Redis is not ready ({kind})")
-    if isinstance(error, _REFUSED):
-        # An operator mends that, and then the same call works: no turn is given up for it.
-        return TryLaterError(f"Redis refuses our credentials ({kind})")
-    if isinstance(error, _PASSING):
-        return TryLaterError(f"Redis does not answer as it should ({kind})")
-    return GiveUpError(f"Redis refuses the command ({kind})")
-
 
 def _milliseconds(ttl: timedelta) -> int:
     return max(1, int(ttl.total_seconds() * 1000))
 
 
 class RedisCoordination:
-    """*timeout* bounds every call, connecting included. Use within `async with`; nothing is asked of the
-    server until the first call, so it may come up later than we do."""
+    """At *server*: an address, for a link of its own, or a link that others use too, which keeps its own limits.
+    *glance* bounds what a request waits for, the version of what is known. Use within `async with`."""
 
     def __init__(
         self,
-        url: str,
+        server: str | RedisLink,
         *,
         prefix: str = "memory-extproc",
         timeout: timedelta = timedelta(milliseconds=500),
-        connections: int = 64,
+        glance: timedelta = timedelta(milliseconds=60),
         password: str | None = None,
     ) -> None:
-        self._timeout = timeout.total_seconds()
-        self._prefix = prefix
-        # A pool that waits for a free connection: a burst of calls is not a fault.
-        pool = aioredis.BlockingConnectionPool.from_url(
-            url,
-            timeout=self._timeout,
-            max_connections=connections,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
-            retry=Retry(NoBackoff(), 1),  # one more try, on a new connection, when a kept one was cut
-            protocol=2,
-            **({"password": password} if password else {}),  # given apart from the URL, which gets printed
+        self._own = isinstance(server, str)
+        self._link = (
+            RedisLink(server, LinkLimits(timeout), password=password) if isinstance(server, str) else server
         )
-        self._client = aioredis.Redis.from_pool(pool)
+        self._prefix = prefix
+        self._glance = glance
+        self._client = self._link.client
         self._swap = self._client.register_script(_SWAP)
         self._delete = self._client.register_script(_DELETE)
         self._acquire = self._client.register_script(_ACQUIRE)
@@ -131,14 +85,16 @@ class RedisCoordination:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        if self._own:
+            await self._link.__aexit__()
 
     async def open(self) -> None:
         """Asks the server whether it is there and takes us; raises what is wrong."""
-        await self._bounded(self._client.ping())
+        await self._link.open()
 
     async def version(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.get(self._key(owner, "version"))) or 0)
+        call = self._client.get(self._key(owner, "version"))
+        return int(await self._link.bounded(call, within=self._glance) or 0)
 
     async def bump(self, owner: Owner) -> int:
         return int(await self._bounded(self._client.incr(self._key(owner, "version"))))
@@ -181,11 +137,7 @@ class RedisCoordination:
         return bool(await self._bounded(self._swap(keys=keys, args=args)))
 
     async def _bounded(self, call: Awaitable[Any]) -> Any:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await call
-        except (faults.RedisError, faults.RedisClusterException, OSError, TimeoutError) as error:
-            raise translated(error) from error
+        return await self._link.bounded(call)
 
     def _key(self, owner: Owner, what: str) -> str:
         return f"{self._prefix}:{{{owner.key}}}:{what}"

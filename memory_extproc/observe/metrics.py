@@ -71,6 +71,7 @@ class Metrics:
             "store_operations_seconds", "Calls to the memory store.", STORE_BUCKETS, "operation", "outcome"
         )
         self.store_up = gauge("store_up", "1 while the memory store answers, else 0.")
+        self.coordination_up = gauge("coordination_up", "1 while what replicas share answers, else 0.")
         self.partitions = gauge("partitions", "Owners whose memories are held in process.")
         self.partition_bytes = gauge("partition_bytes", "Bytes held by them.")
         self.partition_fills = counter("partition_fills", "Fills of a partition from the store.", "outcome")

@@ -12,9 +12,11 @@ import pytest
 from redis import exceptions as faults
 from redis.asyncio import Redis
 
-from memory_extproc.coordination.redis import RedisCoordination, translated
+from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.redis_link import Keeping, LinkLimits, Persistence, RedisLink, translated
 from tests.builders import ANN
+from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, free_port, start_redis, stop_redis
 
 pytestmark = pytest.mark.redis
@@ -142,3 +144,75 @@ async def test_scripts_are_known_again_after_a_restart(own_server: RedisServer) 
         assert await coordination.acquire("lease", "a", timedelta(minutes=1))
         await operator.script_flush()
         assert not await coordination.acquire("lease", "b", timedelta(minutes=1))
+
+
+LIMITS = LinkLimits(timeout=SHORTLY, slow=timedelta(milliseconds=10), pause=timedelta(milliseconds=10))
+
+
+async def test_nobody_waits_for_a_redis_that_hangs_until_it_answers_again(own_server: RedisServer) -> None:
+    told: list[bool] = []
+    async with RedisLink(own_server.url, LIMITS, answers=told.append) as link:
+        coordination = RedisCoordination(link)
+        await coordination.bump(ANN)
+        own_server.stall()
+        for _ in range(LIMITS.failures):
+            with pytest.raises(TryLaterError, match="TimeoutError"):
+                await coordination.version(ANN)
+        assert not link.answering
+        with pytest.raises(TryLaterError, match="a moment ago"):
+            await coordination.epoch(ANN)
+        own_server.resume()
+        await until(lambda: link.answering, "it is found to answer though nobody asked")
+        assert await coordination.version(ANN) == 1
+    assert told == [False, True]
+
+
+async def test_callers_who_leave_before_the_timeout_find_out_that_it_hangs_too(own_server: RedisServer) -> None:
+    async with RedisLink(own_server.url, LIMITS) as link:
+        coordination = RedisCoordination(link)
+        own_server.stall()
+        for _ in range(LIMITS.failures):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await coordination.get_record("given", ANN, "k")
+        assert not link.answering
+        own_server.resume()
+
+
+async def test_a_refusal_is_an_answer(own_server: RedisServer) -> None:
+    async with Redis.from_url(own_server.url) as operator:
+        await operator.config_set("requirepass", "right")
+    async with RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5)), password="wrong") as link:
+        for _ in range(5):
+            with pytest.raises(TryLaterError, match="credentials"):
+                await link.open()
+        assert link.answering
+
+
+@pytest.mark.parametrize(
+    ("settings", "keeping"),
+    [
+        ({"appendonly": "yes"}, Keeping(Persistence.APPENDED, evicts=False)),
+        ({"save": "3600 1"}, Keeping(Persistence.SNAPSHOTS, evicts=False)),
+        ({"maxmemory-policy": "allkeys-lru", "appendonly": "no"}, Keeping(Persistence.NONE, evicts=True)),
+    ],
+)
+async def test_it_is_told_how_a_redis_keeps_what_it_is_given(
+    own_server: RedisServer, settings: dict[str, str], keeping: Keeping
+) -> None:
+    async with (
+        Redis.from_url(own_server.url) as operator,
+        RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5))) as link,
+    ):
+        for name, value in settings.items():
+            await operator.config_set(name, value)
+        assert await link.keeping() == keeping
+
+
+async def test_a_redis_that_does_not_tell_how_it_keeps_things_is_no_fault(own_server: RedisServer) -> None:
+    async with (
+        Redis.from_url(own_server.url) as operator,
+        RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5))) as link,
+    ):
+        await operator.acl_setuser("default", enabled=True, nopass=True, commands=["+@all", "-config"])
+        assert await link.keeping() == Keeping(Persistence.UNKNOWN, evicts=False)
