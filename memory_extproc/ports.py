@@ -126,6 +126,21 @@ class FindsMemories(Protocol):
         words decide; TryLaterError where nothing can be found by words alone."""
 
 
+Change = Callable[[Embedded], Sequence[Embedded]]  # a row as it is, to the rows to write; none: nothing
+
+
+class ListsMemories(Protocol):
+    """What the memory API asks of the owner's partition beside finding and keeping."""
+
+    def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
+        """Every row of *owner* in any state, each once, in no particular order, with all of our own writes seen
+        and with what other replicas wrote, as far as their versions tell."""
+
+    async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
+        """Reads the row, has it changed and writes what comes of it, no other write of ours in between. False:
+        there is no such row. *change* may raise, and nothing is written then."""
+
+
 class KeepsMemories(Protocol):
     """What the write path asks of the owner's partition."""
 

@@ -76,6 +76,10 @@ class Held:
             if memory is not None:
                 yield Embedded(memory, vector.copy())
 
+    def memories(self) -> list[Memory]:
+        """All of them without their vectors, as of now."""
+        return [memory for memory in self._memories if memory is not None]
+
     @property
     def size(self) -> int:
         """Bytes held, spare capacity included."""

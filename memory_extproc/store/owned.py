@@ -152,6 +152,11 @@ class Owned:
             if write.acknowledged is not None and now - write.acknowledged >= settle:
                 self._lift(one)
 
+    def deleted(self, id: str) -> bool:  # noqa: A002 - the word of the port
+        """Whether a deletion of ours is laid over the store's row."""
+        write = self.overlay.get(id)
+        return write is not None and write.row is None
+
     def _lay(self, id: str, write: Write) -> None:  # noqa: A002
         self._lift(id)
         self.overlay[id] = write
@@ -165,6 +170,11 @@ class Owned:
     def _tick(self) -> int:
         self._ticks += 1
         return self._ticks
+
+    @property
+    def generation(self) -> int:
+        """Grows each time everything is forgotten."""
+        return self._generation
 
     # --- forgetting ----------------------------------------------------------------------------------
     def forget(self, version: int) -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Self
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.index.entry import entry_of
 from memory_extproc.model import (
     Candidates,
     Embedded,
@@ -32,17 +31,15 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, MemoryStore, Now
+from memory_extproc.ports import Change, Coordination, MemoryStore, Now
 from memory_extproc.store.held import candidates_among, nearest_of, order
 from memory_extproc.store.owned import Owned
+from memory_extproc.store.reading import few_at_a_time, held_rows, read_ahead, stored_rows
 
 _LOG = log.logger(__name__)
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
 _MOST_READ_ANEW = 100  # candidates of the store's own search; about 0.1 ms each
-# Characters read at a time: about 5 ms, for which other streams wait.
-_READ_AT_A_TIME = 10_000
-_LEAST_READ = 500  # what reading a memory costs beside its characters, in characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +118,25 @@ class Partitions:
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
             searched = await self._through_store(owner, owned, sought.vector, most, scope)
-            await _read_ahead([one.memory for one in searched.found])
+            await read_ahead([one.memory for one in searched.found])
             return candidates_among(searched.found, sought, most, self._now())
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         with self._using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
+
+    async def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
+        with self._using(owner) as owned:
+            version = await self._version(owner, owned)
+            if not owned.answers_at(version):
+                await self._let_fill(owner, owned)
+            held = owned.held
+            if held is not None and owned.answers_at(version):
+                pages = held_rows(owned, held)
+            else:
+                pages = stored_rows(self._store, owner, owned, self._limits.page, self._now(), self._settle)
+            async for page in pages:
+                yield page
 
     async def _version(self, owner: Owner, owned: Owned) -> int:
         try:
@@ -181,7 +191,7 @@ class Partitions:
     ) -> None:
         if any(row.memory.owner != owner for row in rows):
             raise GiveUpError("a memory of another owner")
-        await _read_ahead([row.memory for row in rows])
+        await read_ahead([row.memory for row in rows])
         with self._using(owner) as owned:
             async with owned.writes:
                 await self._write(owner, owned, rows, shown)
@@ -231,14 +241,17 @@ class Partitions:
                     owned.forgotten(self._now())
                     owned.count_own(await self._coordination.bump(owner))
 
-    async def _change(self, owner: Owner, id: str, change: Callable[[Memory], Memory]) -> None:  # noqa: A002
-        """Reads, changes and writes one row, no other write of ours between; where there is none, nothing."""
+    async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         with self._using(owner) as owned:
             async with owned.writes:
                 rows = await self._fetch(owner, owned, [id])
-                if rows:
-                    changed = [Embedded(change(row.memory), row.vector) for row in rows]
+                changed = change(rows[0]) if rows else ()
+                if changed:
                     await self._write(owner, owned, changed)
+                return bool(rows)
+
+    async def _change(self, owner: Owner, id: str, change: Callable[[Memory], Memory]) -> None:  # noqa: A002
+        await self.change(owner, id, lambda row: [Embedded(change(row.memory), row.vector)])
 
     async def _write(
         self, owner: Owner, owned: Owned, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
@@ -287,7 +300,7 @@ class Partitions:
         attempt = owned.begin_fill(await self._coordination.version(owner))
         try:
             async for page in self._store.pages(owner, self._limits.page, fresh=fresh):
-                for few in _few_at_a_time(page):
+                for few in few_at_a_time(page):
                     attempt.take(few)
                     await asyncio.sleep(0)  # others' requests run in between
                 if attempt.held.size > self._limits.bytes:
@@ -377,24 +390,3 @@ class Partitions:
             owned.too_large = False
             self._account(owned)
             self._release(owner, owned)
-
-
-def _few_at_a_time(rows: Sequence[Embedded]) -> Iterator[Sequence[Embedded]]:
-    """*rows* in slices that take about equally long to read."""
-    start, cost = 0, 0
-    for end, row in enumerate(rows, 1):
-        cost += len(row.memory.content) + _LEAST_READ
-        if cost >= _READ_AT_A_TIME or end == len(rows):
-            yield rows[start:end]
-            start, cost = end, 0
-
-
-async def _read_ahead(memories: Sequence[Memory]) -> None:
-    """Reads the words of *memories* with others' requests in between, so that adding them then costs little."""
-    cost = 0
-    for memory in memories:
-        entry_of(memory)
-        cost += len(memory.content) + _LEAST_READ
-        if cost >= _READ_AT_A_TIME:
-            cost = 0
-            await asyncio.sleep(0)
