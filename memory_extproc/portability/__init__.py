@@ -1,0 +1,1 @@
+"""Memories on their way out and in: file formats, the export, the import, folders that follow the store."""

@@ -1,0 +1,151 @@
+"""One memory as it is written down: everything that is known of it but its vector, and whose it is.
+
+An export names nobody. Whoever imports it becomes the owner, so a file can be given away without a name in it and
+cannot be used to write into another person's memories.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
+
+# The alphabet of ids in the store. A leading dot would hide a file, and two are a directory.
+ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"
+_DIGITS = 6  # of importance; the store keeps 32 bits, which would print as 0.8999999761581421
+
+Id = Annotated[str, Meta(pattern=f"^({ID})?$")]
+Time = Annotated[datetime, Meta(tz=True)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Times are UTC in whole seconds; what is at its default is not written. The order of the fields is the order
+    in files."""
+
+    id: Id = ""  # empty: new, and gets its id from its owner and its words
+    type: MemoryType
+    state: MemoryState = MemoryState.ACTIVE
+    superseded_by: Id = ""
+    source: Source = Source.API
+    role: Role = Role.NONE
+    importance: Share = 0.5
+    created_at: Time | None = None  # None: when it is imported; so are the next
+    updated_at: Time | None = None
+    valid_from: Time | None = None
+    valid_to: Time | None = None
+    expires_at: Time | None = None
+    project_id: str = ""
+    session_id: str = ""
+    seq: Count = 0
+    origin: str = ""
+    access_count: Count = 0
+    metadata: dict[str, Any] = {}
+    content: Annotated[str, Meta(min_length=1)]
+
+    def __repr__(self) -> str:
+        """Content and metadata are a person's words."""
+        return f"Record(id={self.id!r}, type={self.type.value})"
+
+
+class RefusedError(GiveUpError):
+    """What was read is no memory. The text says where and why, and may hold what the file's author wrote there:
+    it is for them and never for a log."""
+
+
+def record_of(memory: Memory) -> Record:
+    return Record(
+        id=memory.id,
+        type=memory.type,
+        state=memory.state,
+        superseded_by=memory.superseded_by,
+        source=memory.source,
+        role=memory.role,
+        importance=round(memory.importance, _DIGITS),
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        valid_from=memory.valid_from,
+        valid_to=memory.valid_to,
+        expires_at=memory.expires_at,
+        project_id=memory.project,
+        session_id=memory.session,
+        seq=memory.seq,
+        origin=memory.origin,
+        access_count=memory.access_count,
+        metadata=dict(memory.metadata),
+        content=memory.content,
+    )
+
+
+def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  # noqa: A002 - the word of the model
+    """*record* as *owner*'s memory *id*; times it does not give are *now*."""
+    created = _whole(record.created_at or now)
+    return Memory(
+        id=id,
+        owner=owner,
+        type=record.type,
+        content=record.content,
+        source=record.source,
+        created_at=created,
+        updated_at=max(created, _whole(record.updated_at or now)),
+        project=record.project_id,
+        session=record.session_id,
+        seq=record.seq,
+        role=record.role,
+        origin=record.origin,
+        state=record.state,
+        importance=record.importance,
+        access_count=record.access_count,
+        valid_from=_whole_or_none(record.valid_from),
+        valid_to=_whole_or_none(record.valid_to),
+        expires_at=_whole_or_none(record.expires_at),
+        superseded_by=record.superseded_by,
+        metadata=dict(record.metadata),
+    )
+
+
+def read_record(plain: Mapping[str, Any]) -> Record:
+    """RefusedError names the field that is wrong and what is expected there."""
+    named = {key: _moment(value) if key in _TIMES else value for key, value in plain.items()}
+    try:
+        record = msgspec.convert(named, Record)
+        # A YAML value can be what JSON has no word for (a date, a set): it would not come back the same.
+        msgspec.json.encode(record)
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
+        raise RefusedError(str(error).replace("`$.", "`")) from None
+    return record
+
+
+def is_id(text: str) -> bool:
+    return re.fullmatch(ID, text) is not None
+
+
+_TIMES = frozenset({"created_at", "updated_at", "valid_from", "valid_to", "expires_at"})
+
+
+def _moment(value: Any) -> Any:
+    """A date is its midnight, and a time without a zone is UTC: so people write them."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=value.tzinfo or UTC)
+    return datetime.combine(value, time(), UTC) if isinstance(value, date) else value
+
+
+def _whole(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+def _whole_or_none(moment: datetime | None) -> datetime | None:
+    return None if moment is None else _whole(moment)
