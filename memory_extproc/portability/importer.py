@@ -1,0 +1,285 @@
+"""The import: memories that were written down elsewhere, checked one by one, become this owner's.
+
+An id that the owner does not have is not taken over. Ids are what the store knows rows by, and whoever could bring
+their own could write over somebody else's row; so it is replaced by one that is made from the owner and the id that
+was sent. The same file brought twice gives the same ids, and finds everything there the second time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from memory_extproc.model import (
+    Consent,
+    Embedded,
+    ImportProblem,
+    ImportReport,
+    Memory,
+    MemoryState,
+    Owner,
+    digest,
+)
+from memory_extproc.portability.record import Record, RefusedError, memory_of, read_record, record_of
+from memory_extproc.ports import Coordination, Embeds, KeepsMemories, KnowsConsent, KnowsForgotten, Now
+
+_MOST_PROBLEMS: Final = 1000
+_DEEPEST: Final = 8  # levels of metadata
+_GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # of a memory as the API shows it
+# What may differ between two that say the same: when they were written, and what the store counts.
+_BESIDE_THE_POINT = {"id": "", "updated_at": None, "created_at": None, "access_count": 0}
+
+
+class Reason(StrEnum):
+    """Why a memory was not taken in. Clients read it, so a value is never renamed."""
+
+    CONFLICT = "conflict"
+    FORGOTTEN = "forgotten"
+    BAD_FIELD = "bad_field"
+    TOO_LARGE = "too_large"
+    NO_CONSENT = "no_consent"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportLimits:
+    content_bytes: int = 8 * 1024  # of UTF-8; a longer memory is refused, not cut
+    name_bytes: int = 256  # of a project, a session and an origin
+    metadata_bytes: int = 16 * 1024  # as JSON in ASCII
+    batch: int = 32  # looked up, embedded and stored together
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    index: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    taken: _Taken
+    memory: Memory
+    there: Memory | None  # what it takes the place of
+
+
+@dataclass(slots=True)
+class _Counted:
+    added: int = 0
+    same: int = 0
+    replaced: int = 0
+    conflicting: int = 0
+    refused: int = 0
+    problems: list[ImportProblem] = field(default_factory=list)
+
+
+class Importer:
+    """Imports over the owner's partition, so that the very next recall finds what was brought."""
+
+    def __init__(
+        self,
+        keeps: KeepsMemories,
+        embeds: Embeds,
+        coordination: Coordination,
+        limits: ImportLimits = ImportLimits(),
+        *,
+        now: Now,
+        consent: KnowsConsent | None = None,
+        forgotten: KnowsForgotten | None = None,
+    ) -> None:
+        self.keeps, self.embeds, self.coordination, self.limits = keeps, embeds, coordination, limits
+        self.now, self.consent, self.forgotten = now, consent, forgotten
+
+    def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> Import:
+        return Import(self, owner, replacing=replace, dry_run=dry_run)
+
+
+class Import:
+    """One import. It holds a batch at most."""
+
+    def __init__(self, parts: Importer, owner: Owner, *, replacing: bool, dry_run: bool) -> None:
+        self._parts, self._owner = parts, owner
+        self._replacing, self._dry_run = replacing, dry_run
+        self._waiting: dict[str, _Taken] = {}  # by the id it will have
+        self._counted = _Counted()
+        self._index = 0
+        self._epoch: int | None = None
+
+    async def take(self, fields: Mapping[str, Any]) -> None:
+        index, self._index = self._index, self._index + 1
+        sent = fields.get("id")
+        shown = sent if isinstance(sent, str) else ""
+        try:
+            record = read_record({name: value for name, value in fields.items() if name not in _GIVEN_BY_US})
+        except RefusedError as error:
+            self._refuse(index, shown, Reason.BAD_FIELD, str(error))
+            return
+        if fault := next(_faults(record, self._parts.limits), None):
+            self._refuse(index, shown, *fault)
+            return
+        key = record.id or _id_of_words(self._owner, record)
+        if key in self._waiting or len(self._waiting) >= self._parts.limits.batch:
+            await self._settle()
+        self._waiting[key] = _Taken(index, record)
+
+    async def finish(self) -> ImportReport:
+        await self._settle()
+        counted = self._counted
+        return ImportReport(
+            added=counted.added,
+            same=counted.same,
+            replaced=counted.replaced,
+            conflicting=counted.conflicting,
+            refused=counted.refused,
+            problems=tuple(counted.problems),
+        )
+
+    async def _settle(self) -> None:
+        """Looks up, decides, embeds and stores what waits."""
+        waiting, self._waiting = self._waiting, {}
+        if not waiting:
+            return
+        if self._epoch is None:
+            self._epoch = await self._parts.coordination.epoch(self._owner)
+        if await self._without_consent():
+            for taken in waiting.values():
+                self._refuse(
+                    taken.index, taken.record.id, Reason.NO_CONSENT, "nothing new may be kept of this user"
+                )
+            return
+        known = await self._known(waiting)
+        changes = []
+        for key, taken in waiting.items():
+            memory = self._as_ours(key, taken.record, known)
+            there = known.get(memory.id)
+            if there is None:
+                changes.append(_Change(taken, memory, None))
+            elif _says_the_same(there, memory):
+                self._counted.same += 1
+            elif self._replacing and there.state is not MemoryState.QUARANTINED:
+                changes.append(_Change(taken, memory, there))
+            else:
+                self._refuse(taken.index, taken.record.id, Reason.CONFLICT, "it is there with another content")
+        if changes:
+            await self._keep(changes)
+
+    async def _known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
+        """Memories of the owner by id, of all ids that play a part."""
+        sent = {id_ for key, taken in waiting.items() for id_ in (key, taken.record.superseded_by) if id_}
+        ids = [*sent, *(_id_of_sent(self._owner, id_) for id_ in sent)]
+        return {memory.id: memory for memory in await self._parts.keeps.get(self._owner, ids)}
+
+    def _as_ours(self, key: str, record: Record, known: Mapping[str, Memory]) -> Memory:
+        def ours(id_: str) -> str:
+            return id_ if not id_ or id_ in known else _id_of_sent(self._owner, id_)
+
+        memory = memory_of(record, self._owner, ours(key) if record.id else key, self._parts.now())
+        return replace(memory, superseded_by=ours(record.superseded_by))
+
+    async def _keep(self, changes: Sequence[_Change]) -> None:
+        vectors = await self._parts.embeds.embed([change.memory.content for change in changes])
+        model = self._parts.embeds.fingerprint
+        rows = [
+            Embedded(replace(change.memory, embed_model=model), vector)
+            for change, vector in zip(changes, vectors, strict=True)
+        ]
+        admitted = {row.memory.id for row in await self._admitted(rows)}
+        kept = []
+        for change, row in zip(changes, rows, strict=True):
+            if row.memory.id not in admitted:
+                self._refuse(change.taken.index, change.taken.record.id, Reason.FORGOTTEN, "it was forgotten")
+            else:
+                kept.append((change, row))
+        if not self._dry_run:
+            await self._put([row for _, row in kept], [change.there for change, _ in kept if change.there])
+        self._counted.added += sum(change.there is None for change, _ in kept)
+        self._counted.replaced += sum(change.there is not None for change, _ in kept)
+
+    async def _admitted(self, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+        """None once the owner had something forgotten since the import began: it may be what is being brought."""
+        if await self._parts.coordination.epoch(self._owner) != self._epoch:
+            return ()
+        return rows if self._parts.forgotten is None else await self._parts.forgotten.admitted(self._owner, rows)
+
+    async def _put(self, rows: Sequence[Embedded], replaced: Sequence[Memory]) -> None:
+        """The versions that were there first: should the store fail in between, nothing is lost."""
+        if replaced:
+            now = self._parts.now().replace(microsecond=0)
+            vectors = await self._parts.embeds.embed([memory.content for memory in replaced])
+            versions = [Embedded(_version(one, now), vector) for one, vector in zip(replaced, vectors, strict=True)]
+            await self._parts.keeps.put(self._owner, versions)
+        if rows:
+            await self._parts.keeps.put(self._owner, rows)
+
+    async def _without_consent(self) -> bool:
+        consent = self._parts.consent
+        return consent is not None and await consent.allowed(self._owner) is not Consent.ON
+
+    def _refuse(self, index: int, sent: str, reason: Reason, message: str) -> None:
+        if reason is Reason.CONFLICT:
+            self._counted.conflicting += 1
+        else:
+            self._counted.refused += 1
+        if len(self._counted.problems) < _MOST_PROBLEMS:
+            self._counted.problems.append(ImportProblem(index, sent, reason.value, message))
+
+
+def _id_of_sent(owner: Owner, sent: str) -> str:
+    return digest("import", owner.key, sent)
+
+
+def _id_of_words(owner: Owner, record: Record) -> str:
+    return digest("import", owner.key, "", record.type.value, record.project_id, record.content)
+
+
+def _version(memory: Memory, now: datetime) -> Memory:
+    """What *memory* was, as history of what takes its place under its id."""
+    seconds = str(int(memory.updated_at.timestamp()))
+    return replace(
+        memory,
+        id=digest("version", memory.owner.key, memory.id, seconds, memory.content),
+        state=MemoryState.SUPERSEDED,
+        superseded_by=memory.id,
+        valid_to=memory.valid_to or now,
+    )
+
+
+def _says_the_same(there: Memory, brought: Memory) -> bool:
+    """Beside what the store counts and when it was written."""
+    one, other = (msgspec.structs.replace(record_of(memory), **_BESIDE_THE_POINT) for memory in (there, brought))
+    return bool(one == other)
+
+
+def _faults(record: Record, limits: ImportLimits) -> Iterator[tuple[Reason, str]]:
+    """Why *record* cannot be kept."""
+    if record.state is MemoryState.DELETED:
+        yield Reason.DELETED, "it says of itself that it is deleted"
+    if not record.content.strip():
+        yield Reason.BAD_FIELD, "`content` is nothing but white space"
+    if _bytes(record.content) > limits.content_bytes:
+        yield Reason.TOO_LARGE, f"`content` has more than {limits.content_bytes} bytes"
+    for name in ("project_id", "session_id", "origin"):
+        value = getattr(record, name)
+        if _bytes(value) > limits.name_bytes:
+            yield Reason.TOO_LARGE, f"`{name}` has more than {limits.name_bytes} bytes"
+        if not value.isprintable():
+            yield Reason.BAD_FIELD, f"`{name}` has characters that cannot be printed"
+    if _depth(record.metadata) > _DEEPEST:
+        yield Reason.BAD_FIELD, f"`metadata` is more than {_DEEPEST} levels deep"
+    elif len(json.dumps(record.metadata, separators=(",", ":"))) > limits.metadata_bytes:
+        yield Reason.TOO_LARGE, f"`metadata` has more than {limits.metadata_bytes} bytes as JSON"
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max((_depth(one) for one in (value.values() if isinstance(value, dict) else value)), default=0)
