@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
@@ -151,6 +152,8 @@ class Caller:
     owner: Owner
     project: str = ""
     session: str = ""  # as the client named it; empty: found from the conversation
+    projects: tuple[str, ...] = ()  # whose member the caller verifiably is, by a claim or Envoy's metadata
+    speaker: str = ""  # which of several, where *owner* is a project that its members' words become part of
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +300,22 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What narrows a search within one owner's memories. The empty project means all of them."""
+    """What narrows a search within one owner's memories. The empty project means all of them, and no *origins*
+    mean any."""
 
     project: str = ""
     types: frozenset[MemoryType] = frozenset(MemoryType)
+    origins: tuple[str, ...] = ()  # globs over parts of Memory.origin, such as "route=support-*"
 
     def holds(self, memory: Memory) -> bool:
-        return memory.type in self.types and (not self.project or memory.project == self.project)
+        narrow_enough = memory.type in self.types and (not self.project or memory.project == self.project)
+        return narrow_enough and self.comes_from(memory.origin)
+
+    def comes_from(self, origin: str) -> bool:
+        """Whether a memory of *origin* is among those that *origins* let in."""
+        if not self.origins:
+            return True
+        return any(fnmatchcase(part, wanted) for part in origin.split() for wanted in self.origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +388,8 @@ class Wish:
     # in the conversation, and the memories it was given before
     continues: bool = False  # the model sees a block of ours in the conversation already
     spent: timedelta = timedelta()  # of the deadline, before recall was asked
+    shared: tuple[Owner, ...] = ()  # whose memories are recalled beside the caller's own
+    learned_as: Caller | None = None  # whose this turn's words become, where they are not the caller's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ def wire_options(settings: Settings) -> WireOptions:
         strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
         skip_auxiliary=settings.auxiliary_calls == "skip",
         give_up_after=(settings.deadline + settings.message_timeout) / 2,
+        sharing=settings.scopes.sharing(),
         last_reply_waits=2 * settings.learn.journal.wait,
     )
 

@@ -118,7 +118,8 @@ def reachable(listening: str) -> str:
 
 def namespaces(settings: Settings) -> tuple[str, ...]:
     """The dynamic metadata that the sidecar is configured to read; Envoy forwards only what it is told to."""
-    places = (settings.identity.metadata, settings.identity.metadata_tenant)
+    identity = settings.identity
+    places = (identity.metadata, identity.metadata_tenant, identity.metadata_projects)
     named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)
     return tuple(dict.fromkeys(name for name in named if name))
 

@@ -99,6 +99,7 @@ def _as_json(explanation: Explanation, wish: Wish) -> dict[str, Any]:
             {
                 "id": one.memory.id,
                 "content": one.memory.content,
+                "scope": one.memory.owner.kind,
                 "type": one.memory.type,
                 "source": one.memory.source,
                 "role": one.memory.role,
@@ -147,7 +148,7 @@ def _show(explanation: Explanation, wish: Wish) -> None:
             one.verdict.value.replace("_", " "),
             f"{one.relevance:.3f}",
             f"{one.score:.3f}",
-            Text(f"{shown}\n{memory.created_at:%Y-%m-%d} {memory.type} {memory.source}"),
+            Text(f"{shown}\n{memory.created_at:%Y-%m-%d} {memory.owner.kind} {memory.type} {memory.source}"),
             Text(features),
         )
     console.print(table)

@@ -49,9 +49,9 @@ def normal(text: str) -> str:
 def read(exchanged: Exchanged) -> Conversation:
     """The keys of *exchanged*; some microseconds for each message of its history."""
     history = exchanged.history
-    running = hashlib.sha256(
-        digest(exchanged.caller.owner.key, exchanged.caller.project, exchanged.previous_response_id).encode()
-    )
+    caller = exchanged.caller
+    of_whom = (caller.owner.key, caller.project, exchanged.previous_response_id)
+    running = hashlib.sha256(digest(*of_whom, *([caller.speaker] if caller.speaker else [])).encode())
     users = [at for at, message in enumerate(history) if message.role is Role.USER]
     hashes = {at: _said(history[at]) for at in users[-_BACK:]}
     keys: dict[int, str] = {}

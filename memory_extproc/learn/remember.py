@@ -146,6 +146,7 @@ def cut(text: str, most_bytes: int) -> str:
 
 
 def provenance(origin: Origin) -> str:
-    """*origin* as one line for the store's field, empty parts left out: "app=chat model=qwen3"."""
+    """*origin* as one line for the store's field, empty parts left out: "app=chat model=qwen3".
+    A client may have named app and model: white space in them is no way to name more."""
     named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
-    return " ".join(f"{name}={value}" for name, value in named if value)
+    return " ".join(f"{name}={'_'.join(value.split())}" for name, value in named if value)

@@ -43,6 +43,9 @@ class Metrics:
         self.injected_tokens = histogram("injected_tokens", "Estimated tokens of a block.", TOKEN_BUCKETS)
         self.recalls_running = gauge("recalls_running", "Recalls in flight.")
         self.recall_path = counter("recall_path", "Recalls by the path that was taken.", "path")
+        self.shared_searches = counter(
+            "shared_searches", "Searches of memories that a caller shares, by how they ended.", "scope", "outcome"
+        )
         self.reranks = counter("reranks", "Rankings offered to a reranker, by how that ended.", "outcome")
         self.replays = counter("replays", "Requests by what became of the blocks given before.", "outcome")
         self.replayed_tokens = histogram(

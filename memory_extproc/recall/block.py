@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory_extproc.language.tokens import estimate_tokens
-from memory_extproc.model import Memory, Ranked, Role, Source
+from memory_extproc.model import Memory, OwnerKind, Ranked, Role, Source
 
 OPENING = (
     "<memory>\n"
@@ -81,9 +81,16 @@ def _line(memory: Memory) -> str:
     said = {Role.USER: "the user said", Role.ASSISTANT: "the assistant said"}.get(memory.role, "")
     when = memory.created_at.date().isoformat()
     content = harmless(memory.content)
+    whose = memory.owner.kind
+    mark = ""
+    if whose is OwnerKind.PROJECT:
+        said = said.replace("the user", "a member")
+        mark = f"(shared in the project {harmless(memory.owner.project)}) "
+    elif whose is OwnerKind.GLOBAL:
+        mark = "(shared with everyone) "
     if memory.source is Source.VERBATIM and said:
-        return f'- [{when}] {said}: "{content}"'
-    return f"- [{when}] {content}"
+        return f'- [{when}] {mark}{said}: "{content}"'
+    return f"- [{when}] {mark}{content}"
 
 
 def _cut(line: str, tokens: int) -> str:

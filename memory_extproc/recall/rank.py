@@ -147,6 +147,7 @@ def _shown_otherwise(memory: Memory, beside: Mapping[Place, Sequence[Memory]], v
 
 
 def _one_origin(one: Memory, other: Memory) -> bool:
-    if not one.session or (one.session, one.seq) != (other.session, other.seq):
+    # Sessions of two owners may have one name.
+    if not one.session or (one.owner, one.session, one.seq) != (other.owner, other.session, other.seq):
         return False
     return (one.source is Source.VERBATIM) != (other.source is Source.VERBATIM)

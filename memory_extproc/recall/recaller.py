@@ -15,7 +15,7 @@ from datetime import timedelta
 import numpy as np
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.model import Candidates, Outcome, Ranked, Recalled, Sought, Vector, Wish
+from memory_extproc.model import Candidates, Outcome, Owner, Ranked, Recalled, Scope, Sought, Vector, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
@@ -28,6 +28,7 @@ from memory_extproc.recall.query import Query, Rewriter, plain
 from memory_extproc.recall.rank import Candidate, chosen, weigh
 from memory_extproc.recall.recency import HALF_LIFE, lost_to_age
 from memory_extproc.recall.rerank import Reranker
+from memory_extproc.recall.shared import beside
 from memory_extproc.recall.union import strongest
 
 log = logger(__name__)
@@ -143,7 +144,7 @@ class Recaller:
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
         started = self._clock()
-        found = await self._found(wish, started)
+        found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
         weighed = self._weighed(wish, found.candidates)
         recalled = self._recalled(wish, found, chosen(weighed), self._budget(wish))
@@ -165,33 +166,43 @@ class Recaller:
 
     async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
         await self._settle(wish)
-        found = await self._found(wish, started)
+        found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE)
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
             return self._recalled(wish, found, chosen(self._weighed(wish, found.candidates)), budget)
 
-    async def _found(self, wish: Wish, started: float) -> _Found:
+    async def _found(self, wish: Wish, started: float, patience: Callable[[], timedelta]) -> _Found:
+        """*patience*: for the memories of others, once the caller's own are found."""
         with self._timed("query"):
             query = await self._query(wish, started)
         with self._timed("embed"):
             vectors = await self._vectors(query, self._left(started) * EMBED_SHARE)
         sought = [Sought(text, vector) for text, vector in zip(query.texts, vectors, strict=True)]
         with self._timed("search"):
-            searches = [await self._search(wish, one) for one in sought]
+            own = self._searched_for(wish.caller.owner, wish, sought, wish.scope)
+            # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
+            scope = replace(wish.scope, project="")
+            others = {owner: self._searched_for(owner, wish, sought, scope) for owner in wish.shared}
+            searches, shared = await beside(own, others, patience, self._metrics)
         with self._timed("rank"):
-            fused = [self._fused(one, searched) for one, searched in zip(sought, searches, strict=True)]
+            whose = [searches, *shared]
+            fused = [self._fused(*pair) for found in whose for pair in zip(sought, found, strict=True)]
+        totals = [found[0].total for found in whose]
+        rankings = [one.candidates for one in fused if one.candidates]
         return _Found(
             query=query,
-            candidates=fused[0].candidates if len(fused) == 1 else strongest([one.candidates for one in fused]),
+            candidates=rankings[0] if len(rankings) == 1 else strongest(rankings),
             worth=max(one.worth for one in fused),
-            total=searches[0].total,
+            total=None if None in totals else sum(total for total in totals if total is not None),
             path=searches[0].path,
         )
 
-    async def _search(self, wish: Wish, sought: Sought) -> Candidates:
+    async def _searched_for(
+        self, owner: Owner, wish: Wish, sought: Sequence[Sought], scope: Scope
+    ) -> Sequence[Candidates]:
         most = max(self._limits.candidates, wish.limit)
-        return await self._finds.candidates(wish.caller.owner, sought, most, wish.scope)
+        return [await self._finds.candidates(owner, one, most, scope) for one in sought]
 
     def _fused(self, sought: Sought, found: Candidates) -> Fused:
         lost = lost_to_age(sought.text, found.memories, self._now(), self._limits.half_life)
@@ -204,6 +215,8 @@ class Recaller:
         try:
             async with asyncio.timeout(self._limits.settle.total_seconds()):
                 await self._learns.settled(wish.caller)
+                if wish.learned_as is not None:
+                    await self._learns.settled(wish.learned_as)
         except TimeoutError:
             log.info("recall.not_settled")
 
@@ -289,6 +302,7 @@ class Recaller:
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
+SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

@@ -22,6 +22,7 @@ from memory_extproc.settings.values import (
 )
 from memory_extproc.wire.identity import ClaimNames, IdentityOptions, MetadataPath
 from memory_extproc.wire.rules import Rule, Then, When
+from memory_extproc.wire.sharing import Everyone, Sharing
 
 MIB = 1 << 20
 InjectAs = Literal["auto", "system_message", "user_suffix"]
@@ -61,6 +62,9 @@ class Jwt(Section):
     header: Header = Field("authorization", description="where the token stands, after Bearer or alone")
     user_claim: str = Field("sub", min_length=1, description="claim that names the user; dots lead into objects")
     tenant_claim: str = Field("", description="claim that names the tenant; empty: all are of one unnamed tenant")
+    projects_claim: str = Field(
+        "", description="claim that lists the projects the caller is a member of; empty: of none"
+    )
     leeway: Duration = Field(timedelta(seconds=30), description="by which clocks may differ")
     refresh: Positive = Field(timedelta(minutes=5), description="how often keys are read anew, in the background")
 
@@ -89,6 +93,10 @@ class IdentitySection(Section):
         "", description="instead of the header: a place in Envoy's dynamic metadata, namespace:key.key"
     )
     metadata_tenant: Metadata = Field("", description="where the tenant stands there; empty: one unnamed tenant")
+    metadata_projects: Metadata = Field(
+        "",
+        description="where Envoy's dynamic metadata lists the projects that the caller is a member of",
+    )
     jwt: Jwt = Field(Jwt(), description="instead of the header: a claim of a token that we verify")
     trust_body: bool = Field(
         default=False, description="true: memory_context.user_id names the caller when the header is absent"
@@ -106,10 +114,50 @@ class IdentitySection(Section):
             session_header=self.session_header,
             metadata=MetadataPath.parse(self.metadata) if self.metadata else None,
             metadata_tenant=MetadataPath.parse(self.metadata_tenant) if self.metadata_tenant else None,
-            claims=ClaimNames(jwt.header, jwt.user_claim, jwt.tenant_claim) if jwt.given else None,
+            metadata_projects=MetadataPath.parse(self.metadata_projects) if self.metadata_projects else None,
+            claims=(
+                ClaimNames(jwt.header, jwt.user_claim, jwt.tenant_claim, jwt.projects_claim) if jwt.given else None
+            ),
             trust_body=self.trust_body,
             people_only=self.people_only,
             hash_key=hash_key,
+        )
+
+
+class ProjectScope(Section):
+    recall: bool = Field(default=False, description="true: a member's requests also reach what the project shares")
+    learn: bool = Field(
+        default=False,
+        description="true: what a member says in a request that names it becomes the project's, not theirs",
+    )
+    most: int = Field(
+        4, ge=1, le=16, description="projects searched for a request that names none; the first that are listed"
+    )
+
+
+class GlobalScope(Section):
+    recall: bool = Field(default=False, description="true: every request also reaches what an operator put there")
+    reach: Literal["tenant", "all"] = Field(
+        "tenant",
+        description="tenant: each tenant has a set of its own; all: one set for every tenant's callers",
+    )
+
+
+class Scopes(Section):
+    project: ProjectScope = Field(
+        ProjectScope(), description="memories of a project's members together; membership is always verified"
+    )
+    global_: GlobalScope = Field(
+        GlobalScope(), alias="global", description="an operator's memories for everybody; never learned into"
+    )
+
+    def sharing(self) -> Sharing:
+        """As wire/sharing.py takes it."""
+        return Sharing(
+            projects=self.project.recall,
+            learns=self.project.learn,
+            most_projects=self.project.most,
+            everyone=Everyone(self.global_.reach) if self.global_.recall else Everyone.NOBODY,
         )
 
 
@@ -124,6 +172,17 @@ class SignalsSection(Section):
     )
 
 
+ORIGINS = ("app", "dialect", "model", "route")
+
+
+def _origin(value: str) -> str:
+    name, _, pattern = value.partition("=")
+    if name not in ORIGINS or not pattern or len(value.split()) != 1:
+        named = ", ".join(f"{each}=" for each in ORIGINS)
+        raise ValueError(f"expected one of {named} and a glob without white space, such as route=support-*")
+    return value
+
+
 class RuleSignals(Section):
     fact: bool | None = Field(None, description="as if the router had said so")
     tool: bool | None = Field(None, description="as if the router had said so")
@@ -135,6 +194,7 @@ class RuleWhen(Section):
     model: str = Field("", description="glob over the request's model, whatever the case")
     route: str = Field("", description="glob over the name of Envoy's route")
     tenant: str = Field("", description="glob over the tenant")
+    upstream: str = Field("", description="glob over the name of Envoy's cluster that the request goes to")
     header: dict[Header, str] = Field(default_factory=dict, description="name: glob over one of its values")
     keyword: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (),
@@ -155,6 +215,12 @@ class RuleThen(Section):
     threshold: Share | None = Field(None, description="relevance, 0 to 1")
     limit: int | None = Field(None, ge=0, le=100, description="memories in a block at most")
     types: frozenset[MemoryType] | None = Field(None, min_length=1, description="only memories of these types")
+    origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
+        (),
+        examples=[["route=support-*"]],
+        description="only memories that came from one of these: app=, dialect=, model= or route= and a glob",
+    )
+    shared: bool = Field(default=True, description="false: the caller's own memories alone, nothing shared")
     signals: RuleSignals = Field(RuleSignals(), description="what to take as said by the router")
     inject: InjectAs | None = Field(None, description="as inject.as, for these requests")
 
@@ -178,6 +244,7 @@ class RuleSection(Section):
                 model=when.model,
                 route=when.route,
                 tenant=when.tenant,
+                upstream=when.upstream,
                 header=when.header,
                 keyword=when.keyword,
             ),
@@ -189,6 +256,8 @@ class RuleSection(Section):
                 types=then.types,
                 signals=Signals(then.signals.fact, then.signals.tool, then.signals.greeting),
                 inject=then.inject,
+                origins=then.origins,
+                shared=then.shared,
             ),
         )
 

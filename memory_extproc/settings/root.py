@@ -17,6 +17,7 @@ from memory_extproc.settings.edge import (
     Listen,
     Privacy,
     RuleSection,
+    Scopes,
     Shutdown,
     SignalsSection,
     Tls,
@@ -46,6 +47,7 @@ class Settings(Section):
         None, ge=0, le=100, description="of the callers, always the same ones; with mode: gradual only"
     )
     identity: IdentitySection = Field(IdentitySection(), description="whose memory a request reaches")
+    scopes: Scopes = Field(Scopes(), description="memories that callers share; none unless switched on")
     signals: SignalsSection = Field(SignalsSection(), description="what a router in front found out")
     recall: Recall = Field(Recall(), description="the read path")
     inject: Inject = Field(Inject(), description="the block")
@@ -215,6 +217,21 @@ def _one_source_of_identity(identity: IdentitySection) -> Faults:
         yield "identity.trust_body: a body cannot stand in for a verified identity"
 
 
+def _membership_is_verified(identity: IdentitySection, scopes: Scopes) -> Faults:
+    jwt = identity.jwt
+    sources = bool(identity.metadata_projects) + bool(jwt.projects_claim)
+    if sources > 1:
+        yield "identity.metadata_projects: jwt.projects_claim is given too; there is one source of membership"
+    for key in ("recall", "learn"):
+        if getattr(scopes.project, key) and not sources:
+            yield (
+                f"scopes.project.{key}: nothing says who is a member; give identity.jwt.projects_claim or "
+                "identity.metadata_projects (a header alone never does)"
+            )
+    if scopes.project.learn and not scopes.project.recall:
+        yield "scopes.project.learn: needs scopes.project.recall; what is learned there would reach nobody"
+
+
 def _tokens_can_be_verified(identity: IdentitySection) -> Faults:
     jwt = identity.jwt
     if jwt.jwks_file and jwt.jwks_url:
@@ -286,6 +303,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("listen",), _addresses_differ),
     (("identity",), _one_source_of_identity),
     (("identity",), _tokens_can_be_verified),
+    (("identity", "scopes"), _membership_is_verified),
     (("mode", "percent"), _share_of_callers),
     (("recall", "learn", "envoy"), _envoy_is_patient_enough),
     (("privacy",), _hashes_have_a_key),

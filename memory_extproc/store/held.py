@@ -61,12 +61,14 @@ class Held:
         self._memories: list[Memory | None] = []
         self._at: dict[str, int] = {}
         self._projects: dict[str, int] = {}
+        self._origins: dict[str, int] = {}
         self._words = 0  # bytes beyond the arrays and the index
         self._index = OwnerIndex()
         self._vectors: Matrix = np.zeros((0, 0), dtype=np.float32)
         self._expires = np.zeros(0, dtype=np.float64)
         self._types = np.zeros(0, dtype=np.int8)
         self._project = np.zeros(0, dtype=np.int32)
+        self._origin = np.zeros(0, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self._at)
@@ -108,6 +110,7 @@ class Held:
         self._expires[at] = ends if may_be_recalled else _NEVER
         self._types[at] = _TYPE_CODES[memory.type]
         self._project[at] = self._projects.setdefault(memory.project, len(self._projects))
+        self._origin[at] = self._origins.setdefault(memory.origin, len(self._origins))
 
     def remove(self, id: str) -> None:  # noqa: A002
         """An unknown id is left alone."""
@@ -161,6 +164,9 @@ class Held:
             allowed &= np.isin(self._types[:count], [_TYPE_CODES[kind] for kind in scope.types])
         if scope.project:
             allowed &= self._project[:count] == self._projects.get(scope.project, -1)
+        if scope.origins:
+            wanted = [code for origin, code in self._origins.items() if scope.comes_from(origin)]
+            allowed &= np.isin(self._origin[:count], wanted)
         return allowed
 
     def _close_ranks(self) -> None:
@@ -179,12 +185,15 @@ class Held:
         expires = np.zeros(capacity, dtype=np.float64)
         types = np.zeros(capacity, dtype=np.int8)
         project = np.zeros(capacity, dtype=np.int32)
+        origin = np.zeros(capacity, dtype=np.int32)
         if count:
             vectors[:count] = self._vectors[old]
             expires[:count] = self._expires[old]
             types[:count] = self._types[old]
             project[:count] = self._project[old]
-        self._vectors, self._expires, self._types, self._project = vectors, expires, types, project
+            origin[:count] = self._origin[old]
+        self._vectors, self._expires, self._types = vectors, expires, types
+        self._project, self._origin = project, origin
 
 
 def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | None, path: str) -> Candidates:

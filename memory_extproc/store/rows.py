@@ -136,7 +136,7 @@ def with_ids(ids: Iterable[str]) -> str:
 
 
 def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
-    """What Memory.recallable and Scope.holds say, in Milvus' words."""
+    """What Memory.recallable and Scope.holds say, in Milvus' words; but for the origins, whose globs it lacks."""
     parts = [
         of_owner(owner),
         f"state == {quote(MemoryState.ACTIVE.value)}",

@@ -48,6 +48,7 @@ class Admitted:
     controls: HeaderControls
     signals: Signals
     route: str
+    upstream: str  # the name of Envoy's cluster, where its filter is told to say it
     metadata: Mapping[str, Any] = field(repr=False)
 
 
@@ -91,6 +92,7 @@ class Admission:
             controls=controls_of(headers),
             signals=signals_of(headers, event.metadata, self._options.signals),
             route=str(event.attributes.get("xds.route_name", "")),
+            upstream=str(event.attributes.get("xds.cluster_name", "")),
             metadata=event.metadata,
         )
 

@@ -142,7 +142,7 @@ class Enricher:
         if caller is None:
             return enriched
         heard = Heard(
-            caller=caller,
+            caller=self._options.sharing.learned_as(caller),
             store=stores(circumstances),
             history=request.history,
             asked=request.asked,
@@ -177,6 +177,7 @@ class Enricher:
             model=request.model,
             route=admitted.route,
             tenant=caller.owner.tenant if caller else "",
+            upstream=admitted.upstream,
             headers=admitted.headers,
             asked=request.asked,
         )
@@ -188,7 +189,8 @@ class Enricher:
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
             return _Turn(Decision(Outcome.CONTROL))
         started = time.perf_counter()
-        thread = await self._replays.find(caller, request)
+        shared = self._options.sharing.owners(caller) if then.shared else ()
+        thread = await self._replays.find(caller, request, shared, then.origins)
         known = choose_form("auto", profile_for(request.model), request)
         inject = then.inject or self._options.inject_as
         form = known if inject == "auto" else Form(inject)
@@ -205,7 +207,7 @@ class Enricher:
             try:
                 async with asyncio.timeout((self._options.give_up_after - with_records).total_seconds()):
                     wish = await self._wish(circumstances, caller, turn.in_view, left.tokens, with_records)
-                    decision = Decision.of(await self._recalls.recall(wish))
+                    decision = Decision.of(await self._recalls.recall(replace(wish, shared=shared)))
             except TimeoutError:
                 log.warning("recall.never_came")
         return replace(turn, decision=decision, settled=thread.decided is not None and left.all_fit)
@@ -235,7 +237,8 @@ class Enricher:
     ) -> Wish:
         request = circumstances.request
         said = [message.text for message in request.history if message.role is Role.USER]
-        chained = await self._chained(caller, request.previous_response_id)
+        learned_as = self._options.sharing.learned_as(caller)
+        chained = await self._chained(learned_as, request.previous_response_id)
         limits = limits_of(circumstances)
         return Wish(
             caller=caller,
@@ -245,7 +248,8 @@ class Enricher:
             force=limits.force,
             limit=limits.limit,
             threshold=limits.threshold,
-            scope=Scope(project=caller.project, types=limits.types),
+            scope=Scope(project=caller.project, types=limits.types, origins=circumstances.then.origins),
+            learned_as=None if learned_as is caller else learned_as,
             room=left,
             in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
             continues=bool(given),

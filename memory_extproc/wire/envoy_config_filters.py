@@ -136,7 +136,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
             response_trailer_mode=_SEND,
         ),
         message_timeout=options.message_timeout,
-        request_attributes=["xds.route_name"],
+        request_attributes=["xds.route_name", "xds.cluster_name"],
         metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded) if namespaces else None,
         # The sidecar changes no route and answers nothing itself; so it is not let.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,

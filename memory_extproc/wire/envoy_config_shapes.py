@@ -106,7 +106,7 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
         "failOpen": True,
         "messageTimeout": _go(options.message_timeout),
         "processingMode": {
-            "request": {"body": "Buffered", "attributes": ["xds.route_name"]},
+            "request": {"body": "Buffered", "attributes": ["xds.route_name", "xds.cluster_name"]},
             "response": {"body": "Streamed"},
         },
         "backendSettings": {

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from memory_extproc.model import Caller, Owner, digest
 from memory_extproc.wire.events import Headers
 
+MAX_PROJECTS = 256  # looked at of what a claim or metadata lists
 MAX_BYTES = 256  # of a user, tenant, project or session in UTF-8; what the store's key fields hold
 HASH_KEY_BYTES = 16  # fewer and the keyed hash can be undone by trying keys
 
@@ -36,6 +37,7 @@ class ClaimNames:
     header: str = "authorization"
     user: str = "sub"
     tenant: str = ""  # empty: every caller is of the one unnamed tenant
+    projects: str = ""  # a name or a list of them; empty: nobody is a member of any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class IdentityOptions:
     session_header: str = "x-session-id"
     metadata: MetadataPath | None = None
     metadata_tenant: MetadataPath | None = None
+    metadata_projects: MetadataPath | None = None  # whatever the source of user and tenant
     claims: ClaimNames | None = None
     trust_body: bool = False  # memory_context.user_id names the caller where the header is absent
     people_only: str = ""  # glob over user ids; others (service accounts, shared keys) have no memory
@@ -97,7 +100,7 @@ class Identity:
     def caller(self, headers: Headers, metadata: Mapping[str, Any]) -> Caller | None:
         """Who asks, or None: absent, repeated, comma-joined, overlong, not printable, not verified."""
         named = self._named(headers, metadata)
-        return None if named is None else self._caller(*named, headers)
+        return None if named is None else self._caller(*named, headers, metadata)
 
     def caller_of_body(self, headers: Headers, metadata: Mapping[str, Any], user: str) -> Caller | None:
         """As `caller`; where no identity header came at all and the configuration trusts bodies, *user*
@@ -108,7 +111,7 @@ class Identity:
             return self.caller(headers, metadata)
         tenant = self._tenant_of(headers)
         trusted = accepted(user)
-        return None if tenant is None or not trusted else self._caller(tenant, trusted, headers)
+        return None if tenant is None or not trusted else self._caller(tenant, trusted, headers, metadata)
 
     def _named(self, headers: Headers, metadata: Mapping[str, Any]) -> tuple[str, str] | None:
         """(tenant, user) from the configured source; None when either is not what it must be."""
@@ -124,10 +127,13 @@ class Identity:
             tenant = self._tenant_of(headers)
         return None if not user or tenant is None else (tenant, user)
 
-    def _of_token(self, claims: ClaimNames, headers: Headers) -> tuple[str, str] | None:
+    def _verified(self, claims: ClaimNames, headers: Headers) -> Mapping[str, Any] | None:
         # A list of credentials is as ambiguous as a list of users; a compact JWT holds no comma.
         token = bearer(single(headers, claims.header) or "")
-        verified = self._tokens.claims(token) if self._tokens and token else None
+        return self._tokens.claims(token) if self._tokens and token else None
+
+    def _of_token(self, claims: ClaimNames, headers: Headers) -> tuple[str, str] | None:
+        verified = self._verified(claims, headers)
         if verified is None:
             return None
         user = accepted(look_up(verified, claims.user))
@@ -139,12 +145,27 @@ class Identity:
         value = single(headers, self._options.tenant_header)
         return None if value is None else optional(value)
 
-    def _caller(self, tenant: str, user: str, headers: Headers) -> Caller | None:
+    def _caller(self, tenant: str, user: str, headers: Headers, metadata: Mapping[str, Any]) -> Caller | None:
         if self._people is not None and not self._people.match(user):
             return None
         if self._options.hash_key is not None:
             user = hashed_user(self._options.hash_key, tenant, user)
-        return Caller(Owner(tenant, user), project=self._project(headers), session=self._session(headers))
+        return Caller(
+            Owner(tenant, user),
+            project=self._project(headers),
+            session=self._session(headers),
+            projects=self._memberships(headers, metadata),
+        )
+
+    def _memberships(self, headers: Headers, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+        """The projects that the caller is verifiably a member of: a client can write neither a claim of a token
+        that we verify nor Envoy's metadata. No header of any kind adds to them."""
+        options = self._options
+        if options.metadata_projects is not None:
+            return names_in(options.metadata_projects.look_up(metadata))
+        if options.claims is not None and options.claims.projects:
+            return names_in(look_up(self._verified(options.claims, headers), options.claims.projects))
+        return ()
 
     def _project(self, headers: Headers) -> str:
         """A project only ever narrows, so a bad one must not turn into none, which would be all of them:
@@ -175,6 +196,12 @@ def accepted(value: Any) -> str:
         return ""
     # isprintable refuses control and format characters, lone surrogates and separators but the space.
     return value if len(value.encode()) <= MAX_BYTES else ""
+
+
+def names_in(value: Any) -> tuple[str, ...]:
+    """The names in *value*, which is one or a list of them; what is no name we take is left out."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return tuple(dict.fromkeys(name for name in map(accepted, listed[:MAX_PROJECTS]) if name))
 
 
 def optional(value: Any) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+
+from memory_extproc.wire.sharing import Sharing
 
 
 class Mode(StrEnum):
@@ -56,3 +58,4 @@ class WireOptions:
     replay_keep: timedelta = timedelta(days=1)  # from a conversation's last turn on
     replay_wait: timedelta = timedelta(milliseconds=50)  # for the records of one, within the deadline of recall
     replay_bytes: int = 16 << 20  # of records that could not be written yet
+    sharing: Sharing = field(default_factory=Sharing)

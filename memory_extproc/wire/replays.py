@@ -28,6 +28,7 @@ from memory_extproc.wire.background import Background
 from memory_extproc.wire.given import Blocks, Decision, Given, keys_of, response_key
 from memory_extproc.wire.large import off_loop
 from memory_extproc.wire.options import WireOptions
+from memory_extproc.wire.sharing import circle_of
 
 log = logger(__name__)
 
@@ -108,14 +109,23 @@ class Replays:
         self._unshared_bytes = 0
         self._last: OrderedDict[str, str] = OrderedDict()
 
-    async def find(self, caller: Caller, request: ChatRequest) -> Thread:
-        """Never raises: what cannot be read in time was never there."""
-        keys = await off_loop(len(request.body), keys_of, caller, request, LOOKBACK)
-        mine = keys.pop() if request.asked else ""
-        same = bool(mine) and self._said_again(caller.owner, mine)
+    async def find(
+        self,
+        caller: Caller,
+        request: ChatRequest,
+        shared: tuple[Owner, ...] = (),
+        origins: tuple[str, ...] = (),
+    ) -> Thread:
+        """What the conversation was given while the caller could reach the memories of *shared* and those of
+        *origins*, nothing of which was forgotten since. Never raises: what cannot be read in time was never
+        there."""
         nothing = Thread(owner=caller.owner)
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+                circle = circle_of(shared, origins, tuple(await asyncio.gather(*map(self._epoch, shared))))
+                keys = await off_loop(len(request.body), keys_of, caller, request, LOOKBACK, circle)
+                mine = keys.pop() if request.asked else ""
+                same = bool(mine) and self._said_again(caller.owner, mine)
                 return await self._found(caller.owner, request, mine, keys[::-1], same=same)
         except TimeoutError:
             self._metrics.replays.labels("out_of_time").inc()

@@ -27,6 +27,7 @@ class When:
     model: str = ""
     route: str = ""
     tenant: str = ""
+    upstream: str = ""  # the name of Envoy's cluster
     header: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)  # name: glob over any of its values
     keyword: tuple[str, ...] = ()  # any of these whole words or phrases in the caller's last words
 
@@ -42,6 +43,8 @@ class Then:
     types: frozenset[MemoryType] | None = None
     signals: Signals = NO_SIGNALS
     inject: str | None = None  # auto, system_message or user_suffix
+    origins: tuple[str, ...] = ()  # only memories of these, as in Scope; empty: any
+    shared: bool = True  # False: the caller's own memories alone
 
 
 NO_RULE = Then()
@@ -61,6 +64,7 @@ class RuleFacts:
     model: str = ""
     route: str = ""
     tenant: str = ""
+    upstream: str = ""
     headers: Headers = field(default_factory=Headers)
     asked: str = field(default="", repr=False)  # the caller's last words
 
@@ -82,6 +86,7 @@ class _Matcher:
         self._model = glob(when.model.casefold())
         self._route = glob(when.route)
         self._tenant = glob(when.tenant)
+        self._upstream = glob(when.upstream)
         self._headers = [(name.lower(), glob(pattern or "*")) for name, pattern in when.header.items()]
         self._keywords = keywords(when.keyword)
 
@@ -91,6 +96,7 @@ class _Matcher:
             and _match(self._model, facts.model.casefold())
             and _match(self._route, facts.route)
             and _match(self._tenant, facts.tenant)
+            and _match(self._upstream, facts.upstream)
             and all(
                 any(_match(pattern, value) for value in facts.headers.all(name)) for name, pattern in self._headers
             )
