@@ -27,6 +27,7 @@ from memory_extproc.model import (
     JournalState,
     Matrix,
     Memory,
+    Message,
     Owner,
     Recalled,
     Scope,
@@ -88,10 +89,6 @@ class MemoryStore(Protocol):
     def lags(self) -> bool:
         """Whether a read that is not fresh may miss, for some seconds, what was acknowledged. Known once open."""
 
-    @property
-    def finds_words(self) -> bool:
-        """Whether *worded* finds anything: the other side has an index of words. Known once open."""
-
     async def open(self) -> None:
         """Creates or checks the collection. GiveUpError names both sides of a mismatch; may be retried."""
 
@@ -108,10 +105,6 @@ class MemoryStore(Protocol):
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
-
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
-        """At most *limit* recallable memories of *owner* within *scope* that share words with *text*, best first.
-        None of them where nothing is known of words. May lag behind put."""
 
     def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         """Every row of *owner* in any state, in pages of about *size*, each row once. *fresh*: with all
@@ -236,6 +229,17 @@ class KnowsConsent(Protocol):
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
+
+
+class NotesIncognito(Protocol):
+    """Remembers which conversations nothing is to be kept of."""
+
+    async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
+        """This turn and what follows in its conversation. *continues*: the response id that the request goes on
+        from, empty without one. Never raises; waits shortly at most."""
+
+    async def mark_response(self, owner: Owner, response_id: str) -> None:
+        """What continues from that response. Never raises; waits shortly at most."""
 
 
 class Journal(Protocol):

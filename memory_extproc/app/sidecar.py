@@ -33,6 +33,7 @@ from memory_extproc.app.options import (
     wire_options,
 )
 from memory_extproc.app.recalling import make_recaller
+from memory_extproc.app.screening import Door, open_door
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.learner import Learner
@@ -78,6 +79,7 @@ class Sidecar:
     http: str
     metrics: Metrics
     partitions: Partitions
+    door: Door
 
 
 @asynccontextmanager
@@ -104,6 +106,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 fsync=settings.learn.journal.fsync,
             )
         )
+        door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         learner = await stack.enter_async_context(
             Learner(
@@ -119,6 +122,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 now=now,
                 chance=random.random,
                 judged=partial(judge, limits=piece_limits(settings, embedder)),
+                screens=door.screening,
             )
         )
         reranks = await open_reranks(settings, metrics, stack)
@@ -139,6 +143,8 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 replays=replays,
                 metrics=metrics,
                 chains=sessions,
+                consent=door.consent,
+                incognito=door.incognito,
             ),
             follows=replays,
             learns=learner,
@@ -148,6 +154,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             now=now,
             answer_bytes=options.answer_bytes,
             last_reply_waits=options.last_reply_waits,
+            incognito=door.incognito,
         )
         server = GrpcServer(
             server_options(settings),
@@ -167,7 +174,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
-        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions)
+        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions, door)
         log.info("sidecar.stopping")
 
 

@@ -92,6 +92,13 @@ class JournalSection(Section):
     )
 
 
+class QuotaSection(Section):
+    turns_per_hour: float = Field(
+        3600.0, ge=0, le=1e9, description="turns of one caller that are kept, in the long run; 0: without bound"
+    )
+    burst: int = Field(1000, ge=1, le=1_000_000, description="of them at once, after a rest")
+
+
 class Learn(Section):
     journal: JournalSection = Field(
         JournalSection(), description="where accepted turns wait until they are learned"
@@ -103,6 +110,7 @@ class Learn(Section):
         "auto", description="auto: the model memory_extraction if there is one, with the rules while it is down"
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
+    quota: QuotaSection = Field(QuotaSection(), description="how much of one caller is kept, in each replica")
     max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
 
 

@@ -30,20 +30,12 @@ def _without_dotenv() -> Iterator[None]:
 
 
 with _without_dotenv():
-    from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType, MilvusException
+    from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, MilvusException
 
 # It logs every failed call with its traceback, and with it the filter that names the caller.
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
 
-__all__ = [
-    "AsyncMilvusClient",
-    "CollectionSchema",
-    "DataType",
-    "Function",
-    "FunctionType",
-    "MilvusException",
-    "connect",
-]
+__all__ = ["AsyncMilvusClient", "CollectionSchema", "DataType", "MilvusException", "connect"]
 
 
 def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:

@@ -31,7 +31,6 @@ class Placement:
     layout: Layout
     shards: int
     pruning: bool  # whether reads name the bucket; verified at opening
-    words: bool = False  # whether every collection has an index of words
 
     def collections(self) -> list[tuple[str, str]]:
         """(alias, physical name) of each."""

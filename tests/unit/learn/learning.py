@@ -18,6 +18,7 @@ from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
 from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.screening import Screens
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
@@ -89,6 +90,7 @@ class Surroundings:
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
     extractor: ListingExtractor | None = field(default_factory=ListingExtractor)
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
+    screens: Screens | None = None  # keeps everything of everybody
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -116,6 +118,7 @@ class Surroundings:
             reconciler=self.reconciler,
             now=lambda: self.now,
             chance=lambda: 0.0,
+            screens=self.screens,
         )
 
     @asynccontextmanager
