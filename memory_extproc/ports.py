@@ -27,7 +27,6 @@ from memory_extproc.model import (
     JournalState,
     Matrix,
     Memory,
-    Message,
     Owner,
     Recalled,
     Scope,
@@ -89,6 +88,10 @@ class MemoryStore(Protocol):
     def lags(self) -> bool:
         """Whether a read that is not fresh may miss, for some seconds, what was acknowledged. Known once open."""
 
+    @property
+    def finds_words(self) -> bool:
+        """Whether *worded* finds anything: the other side has an index of words. Known once open."""
+
     async def open(self) -> None:
         """Creates or checks the collection. GiveUpError names both sides of a mismatch; may be retried."""
 
@@ -105,6 +108,10 @@ class MemoryStore(Protocol):
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
+
+    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+        """At most *limit* recallable memories of *owner* within *scope* that share words with *text*, best first.
+        None of them where nothing is known of words. May lag behind put."""
 
     def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         """Every row of *owner* in any state, in pages of about *size*, each row once. *fresh*: with all
@@ -231,17 +238,6 @@ class KnowsConsent(Protocol):
         """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
 
 
-class NotesIncognito(Protocol):
-    """Remembers which conversations nothing is to be kept of."""
-
-    async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
-        """This turn and what follows in its conversation. *continues*: the response id that the request goes on
-        from, empty without one. Never raises; waits shortly at most."""
-
-    async def mark_response(self, owner: Owner, response_id: str) -> None:
-        """What continues from that response. Never raises; waits shortly at most."""
-
-
 class Journal(Protocol):
     """Where accepted turns wait until they are learned. Durable when append returns."""
 
@@ -288,8 +284,9 @@ class Journal(Protocol):
 
     async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
         """Entries not learned yet that are for this process to see to and did not come by its own append: what
-        an earlier process left, what another's end left to us, what was retried. Each is given once, oldest
-        first; none: that is all for now."""
+        an earlier process left, what another's end left to us, what was retried. Oldest first, each once for as
+        long as the process holds its owner; none: that is all for now. Where several share a journal, asking
+        also keeps up what this process holds, so it is asked every few seconds."""
 
     def holds(self, owner: Owner) -> bool:
         """Whether extracting from *owner*'s turns is up to this process; with one replica it always is. Who

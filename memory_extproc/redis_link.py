@@ -74,6 +74,27 @@ class Keeping:
     persistence: Persistence
     evicts: bool
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why what is given to it may be lost; no word of it where it does not tell."""
+        return tuple(
+            fault
+            for fault, found in (
+                ("it keeps nothing when it dies: appendonly yes", self.persistence is Persistence.NONE),
+                (
+                    "it loses what came after its last snapshot: appendonly yes",
+                    self.persistence is Persistence.SNAPSHOTS,
+                ),
+                ("it drops keys when memory is short: maxmemory-policy noeviction", self.evicts),
+            )
+            if found
+        )
+
+    @property
+    def loses(self) -> bool:
+        """Whether it cannot be trusted with what was accepted."""
+        return self.evicts or self.persistence is Persistence.NONE
+
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:

@@ -18,8 +18,14 @@ from grpc_tools import protoc
 SOURCE = "memory/v1/memory.proto"
 RELEASED = ROOT / "proto" / "memory" / "v1" / "released.binpb"
 BUF = ROOT / ".tools" / "buf" / "node_modules" / "@bufbuild" / "buf-linux-x64" / "bin" / "buf"
+# A method that is about one resource answers with the resource (AIP-131, AIP-134), not with a wrapping of it.
+BARE = ["RPC_RESPONSE_STANDARD_NAME", "RPC_REQUEST_RESPONSE_UNIQUE"]
 CONFIG = json.dumps(
-    {"version": "v2", "lint": {"use": ["STANDARD", "COMMENTS"]}, "breaking": {"use": ["FILE", "WIRE_JSON"]}}
+    {
+        "version": "v2",
+        "lint": {"use": ["STANDARD", "COMMENTS"], "except": BARE},
+        "breaking": {"use": ["FILE", "WIRE_JSON"]},
+    }
 )
 
 

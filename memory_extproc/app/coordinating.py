@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.journal_spare import Check, SparedJournal, either
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Now
+from memory_extproc.ports import Coordination, Journal, Now
 from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,3 +57,42 @@ async def open_coordination(
         # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
         log.warning("coordination.not_open", detail=str(error))
     return coordination
+
+
+async def open_journal(
+    settings: Settings, data: Path, link: RedisLink | None, now: Now, stack: AsyncExitStack
+) -> tuple[Journal, Check]:
+    """With what tells whether a turn could be written now. In Redis where replicas share one, with a file beside
+    it for the time Redis is away."""
+    section = settings.learn.journal
+    file = await stack.enter_async_context(
+        SqliteJournal(data / "journal.db", now=now, max_turns=section.max_turns, fsync=section.fsync)
+    )
+    if link is None:
+        return file, file.check
+    await refuse_volatile(settings, link)
+    from memory_extproc.learn.journal_redis import RedisJournal, Sharing  # noqa: PLC0415
+
+    lease = settings.coordination.lease
+    shared = await stack.enter_async_context(
+        RedisJournal(
+            link,
+            now=now,
+            prefix=settings.coordination.prefix,
+            max_turns=section.max_turns,
+            sharing=Sharing(lease=lease, grace=lease),
+        )
+    )
+    return SparedJournal(shared, file), either(shared.check, file.check)
+
+
+async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
+    """ConfigurationError for a Redis that would lose accepted turns; one that cannot be asked now is asked when it
+    answers, and then the log says so."""
+    try:
+        keeping = await link.keeping()
+    except MemoryExtprocError:
+        return
+    if keeping.loses and not settings.coordination.accept_volatile:
+        mend = "or say coordination.accept_volatile: true"
+        raise ConfigurationError([f"coordination.url: {fault}, {mend}" for fault in keeping.faults])

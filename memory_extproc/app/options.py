@@ -38,6 +38,7 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
         tls_cert=milvus.tls.cert,
         tls_key=milvus.tls.key,
         tls_server_name=milvus.tls.server_name,
+        full_text=milvus.full_text,
         timeout=milvus.timeout,
         content_bytes=settings.limits.content_bytes,
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.app.coordinating import open_coordination, open_link
+from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.learning import make_extractor
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
@@ -33,9 +33,7 @@ from memory_extproc.app.options import (
     wire_options,
 )
 from memory_extproc.app.recalling import make_recaller
-from memory_extproc.app.screening import Door, open_door
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
@@ -79,7 +77,6 @@ class Sidecar:
     http: str
     metrics: Metrics
     partitions: Partitions
-    door: Door
 
 
 @asynccontextmanager
@@ -98,15 +95,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         partitions = await stack.enter_async_context(
             Partitions(store, coordination, partition_limits(settings), metrics, now=now)
         )
-        journal = await stack.enter_async_context(
-            SqliteJournal(
-                data / "journal.db",
-                now=now,
-                max_turns=settings.learn.journal.max_turns,
-                fsync=settings.learn.journal.fsync,
-            )
-        )
-        door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
+        journal, writable = await open_journal(settings, data, link, now, stack)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         learner = await stack.enter_async_context(
             Learner(
@@ -122,7 +111,6 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 now=now,
                 chance=random.random,
                 judged=partial(judge, limits=piece_limits(settings, embedder)),
-                screens=door.screening,
             )
         )
         reranks = await open_reranks(settings, metrics, stack)
@@ -143,8 +131,6 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 replays=replays,
                 metrics=metrics,
                 chains=sessions,
-                consent=door.consent,
-                incognito=door.incognito,
             ),
             follows=replays,
             learns=learner,
@@ -154,7 +140,6 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             now=now,
             answer_bytes=options.answer_bytes,
             last_reply_waits=options.last_reply_waits,
-            incognito=door.incognito,
         )
         server = GrpcServer(
             server_options(settings),
@@ -166,7 +151,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         async def tell(ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
             await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
 
-        readiness = Readiness(journal.check, tell)
+        readiness = Readiness(writable, tell)
         host, _, port = settings.listen.http.rpartition(":")
         endpoint = await stack.enter_async_context(
             OperationsEndpoint(host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason)
@@ -174,7 +159,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
-        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions, door)
+        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions)
         log.info("sidecar.stopping")
 
 

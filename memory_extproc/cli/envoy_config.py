@@ -18,6 +18,7 @@ from memory_extproc.wire.envoy_config_options import (
     ClientTls,
     EnvoyOptions,
     IdentityMode,
+    RestApi,
     Upstream,
     Verified,
 )
@@ -42,6 +43,9 @@ def envoy_config(
     sidecar: Annotated[
         str, typer.Option(help="as Envoy reaches it, if not at listen.ext_proc; name.namespace:port in Kubernetes")
     ] = "",
+    api: Annotated[
+        str, typer.Option(help="the memory API as Envoy reaches it, if not beside the sidecar at listen.api's port")
+    ] = "",
     sidecar_client_cert: Annotated[str, typer.Option(help="with tls: Envoy's certificate, PEM")] = "",
     sidecar_client_key: Annotated[str, typer.Option(help="with tls: its key, PEM")] = "",
     sidecar_ca: Annotated[str, typer.Option(help="with tls: authorities of the sidecar's certificate, PEM")] = "",
@@ -49,6 +53,9 @@ def envoy_config(
     jwt_audience: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
     jwks_url: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
     jwks_file: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
+    rest: Annotated[
+        bool, typer.Option("--rest/--no-rest", help="the memory API over HTTP, at /v1/memory beside the chats")
+    ] = True,
     gateway: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")] = "llm",
     namespace: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")] = "default",
 ) -> None:
@@ -76,6 +83,7 @@ def envoy_config(
             client_tls=_client_tls(
                 faults, settings, address, (sidecar_client_cert, sidecar_client_key, sidecar_ca)
             ),
+            rest=_rest(faults, settings, sidecar, api) if rest else None,
         )
         if not address.startswith("unix:"):
             _asked(faults, "--sidecar", split_address, address)
@@ -122,6 +130,22 @@ def namespaces(settings: Settings) -> tuple[str, ...]:
     places = (identity.metadata, identity.metadata_tenant, identity.metadata_projects)
     named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)
     return tuple(dict.fromkeys(name for name in named if name))
+
+
+def _rest(faults: list[str], settings: Settings, sidecar: str, api: str) -> RestApi:
+    """The memory API stands beside the sidecar, wherever that is: only the port is another."""
+    from memory_extproc.api.descriptors import SERVICE, descriptor_set  # noqa: PLC0415 - quick `--help`
+
+    address = api or reachable(settings.listen.api)
+    if sidecar and not api and not sidecar.startswith("unix:"):
+        listening = settings.listen.api
+        if listening.startswith("unix:"):
+            faults.append("--api: listen.api is a Unix socket: say where Envoy reaches it")
+        else:
+            address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
+    if not address.startswith("unix:"):
+        _asked(faults, "--api", split_address, address)
+    return RestApi(address, SERVICE, descriptor_set())
 
 
 def _verified(

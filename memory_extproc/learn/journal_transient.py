@@ -32,6 +32,10 @@ class TransientJournal:
         self._own: set[str] = set()  # places that append made
         self.fault: Exception | None = None
 
+    def reopen(self) -> None:
+        """As if another process took it up: everything not learned yet arrives."""
+        self._given, self._own = 0, set()
+
     async def append(self, turn: Turn) -> Stored:
         self._check()
         there = self._rows.get(turn.id)

@@ -21,15 +21,14 @@ from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
 from memory_extproc.learn.remember import Judged, ids_of, judge
-from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import Sessions
+from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
 from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, Embeds, Journal, JournalEntry, KeepsMemories, Now
 
 log = logger(__name__)
-_PAGE = 500  # entries read at once when the journal is taken up again
 _AT_ONCE = 20_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 _GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
 
@@ -55,6 +54,7 @@ class LearnLimits:
     attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
     backoff: Backoff = field(default_factory=Backoff)
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
+    look: timedelta = timedelta(seconds=1)  # between two looks for what arrived in the journal by other ways
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
     grace: timedelta = timedelta(seconds=20)  # to work off what was accepted when we leave
 
@@ -79,7 +79,6 @@ class Learner:
         now: Now,
         chance: Chance,
         judged: Callable[[Turn, datetime], Sequence[Judged]] = judge,
-        screens: Screens | None = None,  # None: everything of everybody is kept
     ) -> None:
         self._journal = journal
         self._sessions = sessions
@@ -93,7 +92,6 @@ class Learner:
         self._now = now
         self._chance = chance
         self._judge = judged
-        self._screens = screens or Unscreened()
         self._remembering: Lanes[str] = Lanes(
             "remember",
             self._remember,
@@ -120,14 +118,22 @@ class Learner:
         self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
+        self._take_up = TakeUp(
+            journal,
+            self._taken,
+            TakeUpLimits(limits.look, limits.sweep, limits.retention, limits.backoff),
+            metrics,
+            now=now,
+            chance=chance,
+        )
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
         self._told = Stored.JOURNALLED
 
     async def __aenter__(self) -> Self:
         self._background = [
-            asyncio.create_task(self._take_up(), name="journal take-up"),
-            asyncio.create_task(self._look_after(), name="journal sweep"),
+            asyncio.create_task(self._take_up.arrivals(self._closing), name="journal take-up"),
+            asyncio.create_task(self._take_up.look_after(self._closing), name="journal sweep"),
         ]
         return self
 
@@ -141,7 +147,7 @@ class Learner:
                 await self._remembering.finish()
                 self._gatherings.flush_all()
                 await self._extracting.finish()
-                await self._measure()
+                await self._take_up.measure()
         except TimeoutError:
             log.warning("learn.drain_cut_short")
         finally:
@@ -183,6 +189,10 @@ class Learner:
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the
         messages accepted so far are stored."""
+        try:  # for whoever extracts from them, another replica or a later process
+            await self._journal.end(caller.owner, caller.session)
+        except MemoryExtprocError as error:
+            log.warning("session.end_not_noted", error=type(error).__name__)
         ahead = self._ahead.get(caller.owner, {})
         last_of = {session: turn_id for turn_id, session in ahead.items() if caller.session in {"", session}}
         self._last_words.update(last_of.values())
@@ -191,13 +201,8 @@ class Learner:
                 self._gatherings.flush(caller.owner, session)
 
     async def _journalled(self, exchanged: Exchanged) -> Stored:
-        screened = await self._screens.screened(exchanged)
-        if isinstance(screened, Stored):
-            if exchanged.ends_session:
-                await self.end_session(exchanged.caller)
-            return screened
-        placed = await self._sessions.place(screened.whole, screened.kept)
-        turn = placed.turn
+        placed = await self._sessions.place(exchanged)
+        turn = replace(placed.turn, last=exchanged.ends_session)
         stored, noted = await asyncio.gather(
             self._journal.append(turn), self._sessions.note(placed), return_exceptions=True
         )
@@ -209,8 +214,6 @@ class Learner:
         if isinstance(stored, BaseException):
             raise stored
         if stored is Stored.JOURNALLED:
-            if exchanged.ends_session:
-                self._last_words.add(turn.id)
             self._to_remember(turn)
         elif exchanged.ends_session:
             await self.end_session(Caller(turn.owner, session=turn.session))
@@ -322,11 +325,21 @@ class Learner:
         ]
 
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
+        """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
+        ours = [entry for entry in entries if self._journal.holds(entry.turn.owner)]
         if self._extractor is None:
-            await self._journal.mark_learned(entries)
+            await self._journal.mark_learned(ours)
             return
-        for turn in (entry.turn for entry in entries):
-            self._gatherings.add(turn.owner, turn.session, turn.id, last=turn.id in self._last_words)
+        for turn in (entry.turn for entry in ours):
+            last = turn.last or turn.id in self._last_words
+            self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
+
+    async def _taken(self, arrived: Sequence[JournalEntry]) -> None:
+        """What came by other ways than our own append: each goes where it left off."""
+        await self._hand_on([entry for entry in arrived if entry.stored])
+        for entry in arrived:
+            if not entry.stored:
+                self._to_remember(entry.turn)
 
     async def _not_remembered(self, owner: Owner, turn_id: str, error: Exception) -> bool:
         done = await self._count_failure([turn_id], error)
@@ -348,7 +361,7 @@ class Learner:
         for turn_ids in batches:
             epoch = await self._coordination.epoch(owner)
             entries = await self._journal.get(turn_ids)
-            if not entries or self._extractor is None:
+            if not entries or self._extractor is None or not self._journal.holds(owner):
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
             facts = await self._extractor.extract(turns)
@@ -367,53 +380,6 @@ class Learner:
         """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
         if await self._coordination.epoch(owner) != epoch:
             raise TryLaterError("the owner was forgotten while we worked")
-
-    # --- the journal ---------------------------------------------------------------------------------
-    async def _take_up(self) -> None:
-        """Queues what an earlier process left behind, once; waits while the journal cannot be read."""
-        failures, after, more = 0, "", True
-        while more:
-            try:
-                page = await self._journal.pending(_PAGE, after=after)
-                await self._hand_on([entry for entry in page if entry.stored])
-            except MemoryExtprocError as error:
-                failures += 1
-                log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
-                if await self._closed_within(self._limits.backoff.seconds(failures, self._chance())):
-                    return
-                continue
-            for entry in page:
-                after = entry.place
-                if not entry.stored:
-                    self._to_remember(entry.turn)
-            more = len(page) == _PAGE
-
-    async def _look_after(self) -> None:
-        while True:
-            await self._measure()
-            if await self._closed_within(self._limits.sweep.total_seconds()):
-                return
-
-    async def _measure(self) -> None:
-        now = self._now()
-        try:
-            await self._journal.erase_learned(now - self._limits.retention)
-            depth = await self._journal.depth()
-        except MemoryExtprocError as error:
-            log.warning("journal.not_swept", error=type(error).__name__)
-            return
-        age = (now - depth.oldest).total_seconds() if depth.oldest else 0.0
-        self._metrics.journal_depth.set(depth.turns)
-        self._metrics.journal_dead.set(depth.dead)
-        self._metrics.journal_oldest_seconds.set(max(0.0, age))
-
-    async def _closed_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:

@@ -96,8 +96,9 @@ def _parted(page: bytes) -> tuple[str, str]:
     closing = re.compile(r"^---[ \t]*(?:\r?\n|\Z)", re.MULTILINE).search(text, opening.end()) if opening else None
     if opening is None or closing is None:
         raise RefusedError("front matter: expected a line of --- before and after it")
-    # The last line end is the page's, not the memory's.
-    return text[opening.end() : closing.start()], re.sub(r"\r?\n\Z", "", text[closing.end() :], count=1)
+    # The last line end is the page's, not the memory's; which one, the fence says.
+    line_end = "\r\n" if opening[0].endswith("\r\n") else "\n"
+    return text[opening.end() : closing.start()], text[closing.end() :].removesuffix(line_end)
 
 
 def _a_tree(value: Any, seen: set[int]) -> bool:

@@ -27,6 +27,9 @@ class Spilled:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._rows.close()
 
     def add(self, keys: Iterable[tuple[int, str]]) -> None:

@@ -59,6 +59,11 @@ class Milvus(Section):
     token_file: str = Field("", description="file that holds the token")
     database: str = Field("", description="on the server; empty: its default")
     tls: MilvusTls = Field(MilvusTls(), description="to the server")
+    full_text: bool = Field(
+        default=True,
+        description="an index of words in new collections, where Milvus has it (Lite, servers from 2.5): callers "
+        "with too many memories to hold in process are searched by words too",
+    )
     timeout: Positive = Field(timedelta(seconds=2), description="most that one call of the store may take")
 
 

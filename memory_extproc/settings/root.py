@@ -119,6 +119,8 @@ def _notices(settings: Settings) -> Iterator[str]:
         yield "identity.trust_body: whoever writes a request body can name its caller"
     if not settings.coordination.url:
         yield "coordination.url is empty: one replica only, its state stands under data_dir"
+    if settings.coordination.accept_volatile:
+        yield "coordination.accept_volatile: what was accepted or forgotten is lost when Redis dies or is full"
     if settings.privacy.hash_user_ids:
         yield "privacy.hash_user_ids: another or a lost hash key leaves all memories without their owner"
 
@@ -291,6 +293,15 @@ def _redis_password_has_a_server(coordination: CoordinationSection) -> Faults:
         yield "coordination.password: is given, but url is empty"
 
 
+def _a_lease_outlives_calls(coordination: CoordinationSection) -> Faults:
+    least = 3 * coordination.timeout
+    if coordination.lease < least:
+        yield (
+            f"coordination.lease: {coordination.lease.total_seconds():g}s is shorter than three calls of "
+            f"coordination.timeout, {least.total_seconds():g}s: a slow call would pass the work to another replica"
+        )
+
+
 # Which sections a rule needs, and the rule. A rule is asked as soon as its sections are sound by themselves, so
 # that one run shows every fault there is.
 RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
@@ -310,6 +321,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("limits",), _bodies_fit),
     (("shutdown", "envoy"), _envoy_notices_leaving),
     (("coordination",), _redis_password_has_a_server),
+    (("coordination",), _a_lease_outlives_calls),
 )
 
 

@@ -92,13 +92,6 @@ class JournalSection(Section):
     )
 
 
-class QuotaSection(Section):
-    turns_per_hour: float = Field(
-        3600.0, ge=0, le=1e9, description="turns of one caller that are kept, in the long run; 0: without bound"
-    )
-    burst: int = Field(1000, ge=1, le=1_000_000, description="of them at once, after a rest")
-
-
 class Learn(Section):
     journal: JournalSection = Field(
         JournalSection(), description="where accepted turns wait until they are learned"
@@ -110,7 +103,6 @@ class Learn(Section):
         "auto", description="auto: the model memory_extraction if there is one, with the rules while it is down"
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
-    quota: QuotaSection = Field(QuotaSection(), description="how much of one caller is kept, in each replica")
     max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
 
 
@@ -129,12 +121,20 @@ def _coordination_url(value: str) -> str:
 
 class CoordinationSection(Section):
     url: Annotated[str, AfterValidator(_coordination_url)] = Field(
-        "", description="redis://host:port/0 for several replicas; empty: SQLite under data_dir, one replica"
+        "",
+        description="redis://host:port/0 for several replicas, the journal included; empty: SQLite under "
+        "data_dir, one replica",
     )
     password: SecretStr = Field(SecretStr(""), description="of Redis; secret: environment or file")
     password_file: str = Field("", description="file that holds the password")
     prefix: str = Field("memory-extproc", pattern=r"^[A-Za-z0-9_.:-]{1,64}$", description="of all keys in Redis")
     timeout: Positive = Field(timedelta(milliseconds=500), description="most that one call of Redis may take")
+    lease: Positive = Field(
+        timedelta(seconds=10), description="after which a dead replica's share of the learning passes to the others"
+    )
+    accept_volatile: bool = Field(
+        default=False, description="true: a Redis that loses accepted turns when it dies or is full will do"
+    )
 
 
 class Telemetry(Section):

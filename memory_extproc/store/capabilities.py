@@ -54,6 +54,11 @@ class Capabilities:
         return self.lite
 
     @property
+    def full_text(self) -> bool:
+        """New collections may have an index of words that fills itself. Older servers drop it silently."""
+        return self.version >= ((3, 2, 0) if self.lite else (2, 5, 0))
+
+    @property
     def upsert(self) -> bool:
         """Servers before 2.3.10 compute the partition of an upserted row from another field than the partition
         key (milvus-io/milvus#30607), and a filtered read never finds it; they need delete and insert."""

@@ -30,12 +30,20 @@ def _without_dotenv() -> Iterator[None]:
 
 
 with _without_dotenv():
-    from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, MilvusException
+    from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType, MilvusException
 
 # It logs every failed call with its traceback, and with it the filter that names the caller.
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
 
-__all__ = ["AsyncMilvusClient", "CollectionSchema", "DataType", "MilvusException", "connect"]
+__all__ = [
+    "AsyncMilvusClient",
+    "CollectionSchema",
+    "DataType",
+    "Function",
+    "FunctionType",
+    "MilvusException",
+    "connect",
+]
 
 
 def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:

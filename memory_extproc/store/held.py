@@ -215,7 +215,8 @@ def candidates_among(found: Sequence[Found], sought: Sought, limit: int, now: da
     index = OwnerIndex()
     for one in found:
         index.add(one.memory)
-    seen = index.seen(sought.text, np.asarray([one.cosine for one in found]), now.date())
+    dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
+    seen = index.seen(sought.text, dense, now.date())
     everything = np.ones(len(found), dtype=bool)
     likely = likeliest(seen, everything, limit, lambda at: _newest_first(found[at].memory))
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")

@@ -27,7 +27,7 @@ from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place, Placement
-from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id
+from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
 
 _LOG = log.logger(__name__)
 T = TypeVar("T")
@@ -70,6 +70,10 @@ class MilvusStore:
     @property
     def lags(self) -> bool:
         return self._opened is None or self._opened.capabilities.lags
+
+    @property
+    def finds_words(self) -> bool:
+        return self._opened is not None and self._opened.placement.words
 
     @property
     def address(self) -> str:
@@ -178,32 +182,63 @@ class MilvusStore:
         opened = self._ready()
         wanted = limit * _MORE_FOR_ORIGINS if scope.origins else limit
         most = max(1, min(wanted, _MOST_HITS))
-        place = opened.placement.of(owner)
         parameters: dict[str, Any] = {"metric_type": "COSINE"}
         if not opened.capabilities.exact_only:
             parameters["params"] = {"ef": max(_LEAST_EF, most)}
-        filter_ = rows.recallable(owner, scope, self._now())
-
-        async def search(seconds: float) -> Any:
-            return await opened.client.search(
-                place.collection,
-                data=[np.asarray(to, dtype=np.float32)],
-                anns_field=rows.VECTOR,
-                filter=filter_,
-                limit=most,
-                output_fields=list(rows.SCALARS),
-                search_params=parameters,
-                partition_names=place.partitions,
-                consistency_level=_BOUNDED,
-                timeout=seconds,
-            )
-
-        async with self._reader(opened, place):
-            hits = (await self._call("nearest", search))[0]
+        hits = await self._search(
+            "nearest",
+            opened,
+            owner,
+            data=[np.asarray(to, dtype=np.float32)],
+            anns_field=rows.VECTOR,
+            filter=rows.recallable(owner, scope, self._now()),
+            limit=most,
+            output_fields=list(rows.SCALARS),
+            search_params=parameters,
+        )
         found = rows.readable(hits, _found)
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         ours = tuple(held)[: max(0, limit)]
         return Searched(found=ours, total=None, path="store")
+
+    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+        check_owner(owner)
+        opened = self._ready()
+        asked = searchable(text)
+        if not (opened.placement.words and asked and limit > 0):
+            return []
+        hits = await self._search(
+            "worded",
+            opened,
+            owner,
+            data=[asked],
+            anns_field=rows.WORDS,
+            filter=rows.recallable(owner, scope, self._now()),
+            limit=min(limit * (_MORE_FOR_ORIGINS if scope.origins else 1), _MOST_HITS),
+            output_fields=list(_ALL),
+            search_params={"metric_type": "BM25"},
+        )
+        found = rows.readable(hits, lambda hit: rows.to_embedded(hit["entity"]))
+        held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
+        return list(held)[:limit]
+
+    async def _search(
+        self, operation: str, opened: _Opened, owner: Owner, **asked: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        place = opened.placement.of(owner)
+
+        async def search(seconds: float) -> Any:
+            return await opened.client.search(
+                place.collection,
+                partition_names=place.partitions,
+                consistency_level=_BOUNDED,
+                timeout=seconds,
+                **asked,
+            )
+
+        async with self._reader(opened, place):
+            hits: Sequence[Mapping[str, Any]] = (await self._call(operation, search))[0]
+        return hits
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         check_owner(owner)

@@ -19,7 +19,7 @@ from memory_extproc.store.capabilities import Capabilities
 from memory_extproc.store.client import AsyncMilvusClient, DataType
 from memory_extproc.store.options import Layout, MilvusOptions
 from memory_extproc.store.placement import Placement, bucket
-from memory_extproc.store.rows import VECTOR, quote
+from memory_extproc.store.rows import VECTOR, WORDS, quote
 
 _LOG = log.logger(__name__)
 T = TypeVar("T")
@@ -53,26 +53,32 @@ class Opening:
             first = await self._describe(f"{alias}_s00")
             shards = schema.shards_of(first) if first is not None else options.shards
         placement = Placement(alias, physical, layout, shards, pruning=False)
+        words = options.full_text and capabilities.full_text
         for name, behind in placement.collections():
-            await self._prepare(name, behind, shards, capabilities)
+            # A collection that was made without them has none, and serves as it did.
+            words = await self._prepare(name, behind, shards, capabilities) and words
         pruning = capabilities.bucket_pruning and await self._bucket_is_known()
-        return Placement(alias, physical, layout, shards, pruning)
+        _LOG.info("store.placed", collections=len(placement.collections()), full_text=words)
+        return Placement(alias, physical, layout, shards, pruning, words)
 
-    async def _prepare(self, alias: str, physical: str, shards: int, capabilities: Capabilities) -> None:
+    async def _prepare(self, alias: str, physical: str, shards: int, capabilities: Capabilities) -> bool:
+        """Says whether the collection has an index of words."""
         described = await self._describe(alias)
         if described is not None and described["collection_name"] == alias:
             raise GiveUpError(f"{alias!r} is a collection that was not made by memory-extproc")
         if described is not None:
             schema.check(described, self._options)
+            words = schema.has_words(described)
         else:
-            await self._make(physical, shards)
+            words = await self._make(physical, shards, capabilities)
         if not capabilities.exact_only:
-            await self._index_and_load(physical)
+            await self._index_and_load(physical, words=words)
         if described is None:
             await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
+        return words
 
-    async def _make(self, physical: str, shards: int) -> None:
-        """The collection behind an alias that is not there yet."""
+    async def _make(self, physical: str, shards: int, capabilities: Capabilities) -> bool:
+        """The collection behind an alias that is not there yet; says whether it has an index of words."""
         half_made = await self._describe(physical)
         if half_made is not None:
             try:
@@ -80,9 +86,9 @@ class Opening:
             except GiveUpError:
                 await self._drop_if_empty(physical)
             else:
-                return
+                return schema.has_words(half_made)
         options = self._options
-        made = schema.schema(options)
+        made = schema.schema(options, words=options.full_text and capabilities.full_text)
         more: dict[str, Any] = {"properties": schema.properties(options, shards)}
         if options.chosen_layout is Layout.SINGLE:
             more["num_partitions"] = schema.PARTITIONS
@@ -94,6 +100,7 @@ class Opening:
         if described is None:
             raise GiveUpError(f"the collection {physical!r} is not there after it was made")
         schema.check(described, options)
+        return schema.has_words(described)
 
     async def _create(self, name: str, call: Callable[[float], Awaitable[object]]) -> None:
         """No fault if another replica has made *name* in the meantime."""
@@ -110,12 +117,18 @@ class Opening:
         _LOG.warning("store.half_made_dropped")
         await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
 
-    async def _index_and_load(self, physical: str) -> None:
-        indexed = await self._step(lambda limit: self._client.list_indexes(physical, timeout=limit))
-        if not indexed:
+    async def _index_and_load(self, physical: str, *, words: bool) -> None:
+        indexed = set(await self._step(lambda limit: self._client.list_indexes(physical, timeout=limit)))
+        if not indexed - {WORDS}:
             parameters = self._client.prepare_index_params()
             parameters.add_index(
                 VECTOR, index_type="HNSW", metric_type="COSINE", params={"M": 16, "efConstruction": 200}
+            )
+            await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
+        if words and WORDS not in indexed:
+            parameters = self._client.prepare_index_params()
+            parameters.add_index(
+                WORDS, index_type="SPARSE_INVERTED_INDEX", index_name=WORDS, metric_type="BM25", params={}
             )
             await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
         await self._step(lambda limit: self._client.load_collection(physical, timeout=limit))

@@ -34,6 +34,7 @@ class MilvusOptions:
     tls_cert: str = ""
     tls_key: str = ""
     tls_server_name: str = ""
+    full_text: bool = True  # an index of words in new collections, where the other side has it
     timeout: timedelta = timedelta(seconds=1)  # of one call
     open_timeout: timedelta = timedelta(seconds=30)  # of one step of opening: creating, indexing, loading
     content_bytes: int = CONTENT_BYTES

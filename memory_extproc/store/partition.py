@@ -35,6 +35,7 @@ from memory_extproc.ports import Change, Coordination, MemoryStore, Now
 from memory_extproc.store.held import candidates_among, nearest_of, order
 from memory_extproc.store.owned import Owned
 from memory_extproc.store.reading import few_at_a_time, held_rows, read_ahead, stored_rows
+from memory_extproc.store.wording import Words
 
 _LOG = log.logger(__name__)
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
@@ -113,13 +114,12 @@ class Partitions:
             held = owned.held
             if held is not None and owned.answers_at(version):
                 return held.candidates(sought, limit, scope, self._now())
-            if sought.vector is None:
-                raise TryLaterError("without a vector only what is held in process can be searched")
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
-            searched = await self._through_store(owner, owned, sought.vector, most, scope)
-            await read_ahead([one.memory for one in searched.found])
-            return candidates_among(searched.found, sought, most, self._now())
+            words = Words(self._store, owner, owned, scope, self._now, self._settle)
+            found = await words.beside(sought, lambda to: self._through_store(owner, owned, to, most, scope))
+            await read_ahead([one.memory for one in found])
+            return candidates_among(found, sought, len(found), self._now())
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         with self._using(owner) as owned:

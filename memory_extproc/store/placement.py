@@ -31,6 +31,7 @@ class Placement:
     layout: Layout
     shards: int
     pruning: bool  # whether reads name the bucket; verified at opening
+    words: bool = False  # whether every collection has an index of words
 
     def collections(self) -> list[tuple[str, str]]:
         """(alias, physical name) of each."""

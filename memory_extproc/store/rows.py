@@ -18,6 +18,7 @@ from memory_extproc.store.rules import metadata_text
 _LOG = log.logger(__name__)
 T = TypeVar("T")
 VECTOR = "embedding"
+WORDS = "words"  # filled by the server from the content, where it knows how; never read
 # All fields but the vector, in the order of the schema.
 SCALARS = (
     "id", "user_id", "tenant_id", "project_id", "session_id", "seq", "role", "memory_type", "content", "source",

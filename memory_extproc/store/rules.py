@@ -15,6 +15,8 @@ from memory_extproc.model import Embedded, Memory, Owner, Vector
 # Milvus clients put keys into expressions unescaped, so an id is from an alphabet that needs no escaping.
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 _UNIT_TOLERANCE = 1e-2
+_WORD = re.compile(r"\w+")
+_MOST_ASKED = 2_000  # characters
 CONTENT_BYTES = 8 * 1024  # of UTF-8, where nothing else is configured
 # Milvus' limits are bytes of UTF-8 on a server and characters in Lite; ours are bytes, for both.
 NAME_BYTES = 512
@@ -67,6 +69,13 @@ def fit(row: Embedded, content_bytes: int) -> Embedded:
     content = row.memory.content
     kept = content.encode("utf-8", "replace")[:content_bytes].decode("utf-8", "ignore")
     return row if kept == content else Embedded(replace(row.memory, content=kept), row.vector)
+
+
+def searchable(text: str) -> str:
+    """The words of *text* as full text is asked for them, each once; empty where it has none. A question of any
+    length: what stands behind its first words says little more."""
+    words = _WORD.findall(text[:_MOST_ASKED].casefold())
+    return " ".join(dict.fromkeys(words))
 
 
 def check_owner(owner: Owner) -> None:

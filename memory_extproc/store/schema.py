@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.store.client import AsyncMilvusClient, CollectionSchema, DataType
+from memory_extproc.store.client import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType
 from memory_extproc.store.options import MilvusOptions
-from memory_extproc.store.rows import SCALARS, VECTOR
+from memory_extproc.store.rows import SCALARS, VECTOR, WORDS
 from memory_extproc.store.rules import METADATA_BYTES, NAME_BYTES
 
 VERSION = 1
@@ -24,9 +24,9 @@ def physical_name(options: MilvusOptions) -> str:
     return f"{options.collection}_v{VERSION}_{options.dimension}"
 
 
-def schema(options: MilvusOptions) -> CollectionSchema:
+def schema(options: MilvusOptions, *, words: bool) -> CollectionSchema:
     """Nothing nullable, no dynamic field, no time type: servers drop the first two silently and an old one dies
-    of the third."""
+    of the third. *words*: with an index of the content's words, which cannot be added later."""
     made = AsyncMilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     for name in SCALARS:
         if name in _INTEGERS:
@@ -40,8 +40,19 @@ def schema(options: MilvusOptions) -> CollectionSchema:
                 max_length=_length(name, options),
                 is_primary=name == "id",
                 is_partition_key=name == "user_id",
+                **({"enable_analyzer": True} if words and name == "content" else {}),
             )
     made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=options.dimension)
+    if words:
+        made.add_field(WORDS, DataType.SPARSE_FLOAT_VECTOR)
+        made.add_function(
+            Function(
+                name="bm25",
+                function_type=FunctionType.BM25,
+                input_field_names=["content"],
+                output_field_names=[WORDS],
+            )
+        )
     return made
 
 
@@ -70,6 +81,13 @@ def shards_of(described: Mapping[str, Any]) -> int:
     return int(written)
 
 
+def has_words(described: Mapping[str, Any]) -> bool:
+    """Whether the collection fills and has an index of words. One of an older server or version has none, and one
+    whose function a server dropped would never find any."""
+    fields = {one["name"] for one in described["fields"]}
+    return WORDS in fields and any(WORDS in one["output_field_names"] for one in described.get("functions") or ())
+
+
 def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     """GiveUpError naming both sides unless the collection is one that *options* would make."""
     name = described.get("collection_name", "")
@@ -81,7 +99,7 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
         ("embedding dimension", vector.get("dim"), options.dimension),
         ("embedding model", said.get(f"{_PREFIX}fingerprint"), options.fingerprint),
         ("layout", said.get(f"{_PREFIX}layout"), options.chosen_layout.value),
-        ("fields", ", ".join(sorted(fields)), ", ".join(sorted((*SCALARS, VECTOR)))),
+        ("fields", ", ".join(sorted(fields.keys() - {WORDS})), ", ".join(sorted((*SCALARS, VECTOR)))),
         ("content bytes", fields.get("content", {}).get("params", {}).get("max_length"), options.content_bytes),
         ("partition key", [key for key, one in fields.items() if one.get("is_partition_key")], ["user_id"]),
     ]

@@ -13,7 +13,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Embedded, Memory, Owner, Scope, Searched, Vector
 from memory_extproc.ports import Now
 from memory_extproc.store.held import nearest_of
-from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, check_vector, fit
+from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, check_vector, fit, searchable
 
 
 @dataclass(slots=True)
@@ -43,17 +43,30 @@ class Weather:
 class TransientStore:
     """A MemoryStore in a dictionary. *weather* is shared with who made it."""
 
-    def __init__(self, dimension: int, *, now: Now, weather: Weather | None = None, lags: bool = False) -> None:
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        now: Now,
+        weather: Weather | None = None,
+        lags: bool = False,
+        finds_words: bool = False,
+    ) -> None:
         self.weather = weather or Weather()
         self._dimension = dimension
         self._now = now
         self._lags = lags
+        self._finds_words = finds_words
         self._rows: dict[Owner, dict[str, Embedded]] = {}
         self._settled: dict[Owner, dict[str, Embedded]] = {}
 
     @property
     def lags(self) -> bool:
         return self._lags
+
+    @property
+    def finds_words(self) -> bool:
+        return self._finds_words
 
     def settle(self) -> None:
         """What was written so far is seen by every read from now on."""
@@ -87,6 +100,21 @@ class TransientStore:
         rows = self._visible(owner, fresh=False)
         found = nearest_of(rows, to, limit, scope, self._now())
         return Searched(found=tuple(found), total=None, path="store")
+
+    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+        check_owner(owner)
+        await self.weather.pass_through("worded")
+        asked = set(searchable(text).split())
+        if not self._finds_words or limit <= 0:
+            return []
+        now = self._now()
+        shared = {
+            row.memory.id: (len(asked & set(searchable(row.memory.content).split())), row)
+            for row in self._visible(owner, fresh=False)
+            if scope.holds(row.memory) and row.memory.recallable(now)
+        }
+        ordered = sorted(shared.items(), key=lambda one: (-one[1][0], one[0]))
+        return [row for _, (count, row) in ordered if count][:limit]
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         check_owner(owner)

@@ -24,7 +24,7 @@ import envoy_data_plane.envoy.type.v3 as type_v3
 from envoy_data_plane.google.protobuf import Any as Packed
 
 from memory_extproc.wire.envoy_config_filters import connection_manager
-from memory_extproc.wire.envoy_config_options import JWKS, SIDECAR, UPSTREAM, EnvoyOptions, Upstream
+from memory_extproc.wire.envoy_config_options import API, JWKS, SIDECAR, UPSTREAM, EnvoyOptions, RestApi, Upstream
 
 _SECOND = timedelta(seconds=1)
 # Pings keep connections through firewalls that forget; the sidecar's gRPC server takes one every 5 s and answers
@@ -35,6 +35,8 @@ _PING_EVERY = timedelta(seconds=30)
 def bootstrap(options: EnvoyOptions) -> dict[str, Any]:
     """What `envoy -c` takes, as plain values."""
     clusters = [sidecar_cluster(options), upstream_cluster(options.upstream, options)]
+    if options.rest is not None:
+        clusters.append(api_cluster(options, options.rest))
     if options.verified is not None and options.verified.jwks_url:
         clusters.append(_jwks_cluster(options.verified.jwks_url))
     return plain(
@@ -91,6 +93,25 @@ def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
         health_checks=[_health_check(options.health_interval)],
         # With no healthy sidecar requests pass at once; panic routing would wait for a dead one instead.
         common_lb_config=cluster_v3.ClusterCommonLbConfig(healthy_panic_threshold=type_v3.Percent(value=0)),
+        transport_socket=_sidecar_tls(options),
+        typed_extension_protocol_options=_protocol(
+            upstream_v3.HttpProtocolOptions(
+                explicit_http_config=upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=http2)
+            )
+        ),
+    )
+
+
+def api_cluster(options: EnvoyOptions, rest: RestApi) -> cluster_v3.Cluster:
+    """The memory API's port of the same sidecar."""
+    http2 = core.Http2ProtocolOptions(
+        connection_keepalive=core.KeepaliveSettings(interval=_PING_EVERY, timeout=5 * _SECOND)
+    )
+    return _cluster(
+        API,
+        _address(rest.address),
+        connect_timeout=_SECOND,
+        circuit_breakers=_breaker(options.streams),
         transport_socket=_sidecar_tls(options),
         typed_extension_protocol_options=_protocol(
             upstream_v3.HttpProtocolOptions(

@@ -27,6 +27,7 @@ from memory_extproc.wire.envoy_config_options import (
     IdentityMode,
     Verified,
 )
+from memory_extproc.wire.envoy_config_rest import rest_filter, rest_routes
 
 _SEND = ext_proc_v3.ProcessingModeHeaderSendMode.SEND
 _SKIP = ext_proc_v3.ProcessingModeHeaderSendMode.SKIP
@@ -58,9 +59,14 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         # Realtime APIs. The sidecar lets go of an upgrade at its headers, so nothing waits for a body's end.
         upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         access_log=[_access_log()],
-        http_filters=[*identity_filters(options), memory_filter(options), _router()],
+        http_filters=[*identity_filters(options), *_rest(options), memory_filter(options), _router()],
         route_config=_routes(options),
     )
+
+
+def _rest(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
+    # Behind what says who asks: the API believes the same headers as the chats' memory does.
+    return [] if options.rest is None else [rest_filter()]
 
 
 def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
@@ -156,8 +162,9 @@ def _routes(options: EnvoyOptions) -> route_v3.RouteConfiguration:
         idle_timeout=options.idle_timeout,
     )
     route = route_v3.Route(name="llm", match=route_v3.RouteMatch(prefix="/"), route=action)
+    rest = [] if options.rest is None else rest_routes(options, options.rest)
     return route_v3.RouteConfiguration(
-        name="llm", virtual_hosts=[route_v3.VirtualHost(name="llm", domains=["*"], routes=[route])]
+        name="llm", virtual_hosts=[route_v3.VirtualHost(name="llm", domains=["*"], routes=[*rest, route])]
     )
 
 

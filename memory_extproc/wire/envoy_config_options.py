@@ -10,7 +10,9 @@ from enum import StrEnum
 SIDECAR = "memory_extproc"
 UPSTREAM = "llm"
 JWKS = "jwks"
+API = "memory_extproc_api"
 FILTER = "memory"
+REST = "memory_rest"
 JWT_AUTHN = "envoy.filters.http.jwt_authn"
 
 
@@ -53,6 +55,15 @@ class ClientTls:
     server_name: str
 
 
+@dataclass(frozen=True, slots=True)
+class RestApi:
+    """The memory API, for clients that speak HTTP and JSON."""
+
+    address: str  # host:port or unix:/path of the gRPC port
+    service: str  # its full name
+    descriptor: bytes  # a FileDescriptorSet with the service and all it needs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoyOptions:
     sidecar: str  # host:port or unix:/path
@@ -71,6 +82,7 @@ class EnvoyOptions:
     metadata_namespaces: tuple[str, ...] = ()  # dynamic metadata the sidecar reads
     verified: Verified | None = None  # with IdentityMode.JWT
     client_tls: ClientTls | None = None
+    rest: RestApi | None = None  # None: the memory API has no HTTP routes
 
     @property
     def identity_headers(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What every Journal promises, over the one in memory and the SQLite file."""
+"""What every Journal promises, over the one in memory, the SQLite file and a real Redis."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.journal_redis import RedisJournal
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import Journal
+from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
+from tests.fixtures.redis import RedisServer, redis_server
+
+__all__ = ["redis_server"]
 
 OpenJournal = Callable[..., AbstractAsyncContextManager[Journal]]
 
@@ -34,12 +40,23 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["transient", "sqlite"])
+@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenJournal:
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
         if request.param == "transient":
             yield TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            return
+        if request.param == "redis":
+            server: RedisServer = request.getfixturevalue("redis_server")
+            # Plenty of time: the machine that runs the tests may be busy with others.
+            async with (
+                RedisLink(server.url, LinkLimits(timeout=timedelta(seconds=10))) as link,
+                RedisJournal(
+                    link, now=clock, prefix=uuid4().hex, max_turns=max_turns, max_dead=max_dead
+                ) as journal,
+            ):
+                yield journal
             return
         path = tmp_path / "journal.sqlite"
         async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
@@ -300,6 +317,7 @@ async def test_a_dead_letter_is_tried_again_from_its_beginning_behind_the_others
 
 async def test_only_what_did_not_come_by_our_own_append_arrives_and_each_once(open_journal: OpenJournal) -> None:
     async with open_journal() as before:
+        assert await before.arrivals(10) == []
         for name in ("a", "b", "c"):
             await before.append(turn(name))
         assert await before.arrivals(10) == []

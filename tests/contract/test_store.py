@@ -49,7 +49,7 @@ async def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[MemoryStore]:
     if request.param == "transient":
-        yield TransientStore(DIMENSION, now=on_monday)
+        yield TransientStore(DIMENSION, now=on_monday, finds_words=True)
         return
     path: Path = tmp_path_factory.mktemp("store")
     fixture = {"lite_server": "milvus_lite", "milvus": "milvus"}.get(request.param)
@@ -161,6 +161,53 @@ async def test_a_scope_narrows_by_project_and_by_type(store: MemoryStore) -> Non
     assert await found(Scope("hawaii", frozenset({MemoryType.PROCEDURAL}))) == {"step of hawaii"}
     assert await found(Scope(types=frozenset())) == set()
     assert await found(Scope(project='no"such')) == set()
+
+
+async def words_of(store: MemoryStore, owner: Owner, text: str, scope: Scope = EVERYTHING) -> set[str]:
+    found = await store.worded(owner, text, 10, scope)
+    assert all(row.memory.owner == owner for row in found)
+    return {row.memory.content for row in found}
+
+
+async def test_a_store_that_knows_words_finds_by_them_and_another_finds_nothing(store: MemoryStore) -> None:
+    ann, bob, other_ann = somebody()
+    await store.put(
+        ann,
+        [
+            a_row("Ann likes Oolong tea", ann, origin="route=home"),
+            a_row("Ann has a dog", ann),
+            a_row("Ann liked oolong once", ann, state=MemoryState.SUPERSEDED),
+            a_row("Does Ann like oolong?", ann, source=Source.QUESTION),
+            a_row("Oolong till Monday", ann, expires_at=MONDAY),
+            a_row("oolong at work", ann, project="work", type=MemoryType.EPISODIC),
+        ],
+    )
+    await store.put(bob, [a_row("Bob likes oolong", bob)])
+    await store.put(other_ann, [a_row("The other Ann likes oolong", other_ann)])
+    if not store.finds_words:
+        assert await words_of(store, ann, "oolong") == set()
+        return
+
+    async def shown() -> bool:
+        return len(await words_of(store, ann, "Which oolong?")) == 2
+
+    await until(shown, "what was put is found by its words")
+    assert await words_of(store, ann, "Which OOLONG, and where?") == {"Ann likes Oolong tea", "oolong at work"}
+    assert await words_of(store, ann, "oolong", Scope(project="work")) == {"oolong at work"}
+    assert await words_of(store, ann, "oolong", Scope(types=frozenset({MemoryType.EPISODIC}))) == {"oolong at work"}
+    assert await words_of(store, ann, "oolong", Scope(origins=("route=*",))) == {"Ann likes Oolong tea"}
+    (best, *_) = await store.worded(ann, "oolong tea", 1, EVERYTHING)
+    assert best.memory.content == "Ann likes Oolong tea"
+    assert np.array_equal(best.vector, pointing(1.0))
+
+
+@pytest.mark.parametrize(
+    "odd", ["", " ", "???", "\n", "🌴", "'\"\\", "a" * 100_000, "zzz " * 30_000, "\ud800", "你好"]
+)
+async def test_any_question_may_be_asked_of_words(store: MemoryStore, odd: str) -> None:
+    ann, _, _ = somebody()
+    await store.put(ann, [a_row("Ann likes tea", ann)])
+    assert await words_of(store, ann, odd) == set()
 
 
 async def test_no_search_and_no_reading_shows_another_owners_row(store: MemoryStore) -> None:

@@ -59,6 +59,31 @@ async def succeeds(store: MilvusStore, owner: Owner, seconds: float) -> int:
     raise AssertionError(f"no answer in {seconds} s, last: {last}")
 
 
+# --- an index of words ---------------------------------------------------------------------------------
+async def test_collections_made_without_an_index_of_words_serve_as_they_did(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    async with opened(replace(chosen, full_text=False)) as store:
+        assert not store.finds_words
+        await store.put(ANN, [a_row("Ann likes tea", ANN)])
+    async with opened(chosen) as store:
+        assert not store.finds_words
+        await store.put(ANN, [a_row("Ann likes oolong", ANN)])
+        assert list(await store.worded(ANN, "oolong tea", 10, Scope())) == []
+        assert await store.count(ANN) == len((await store.nearest(ANN, pointing(1.0), 10, Scope())).found) == 2
+
+
+async def test_an_index_of_words_is_found_again_and_may_be_left_alone(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    async with opened(chosen) as store:
+        assert store.finds_words
+        await store.put(ANN, [a_row("Ann likes tea", ANN)])
+    for full_text in (True, False):
+        async with opened(replace(chosen, full_text=full_text)) as store:
+            assert store.finds_words is full_text
+            assert len(await store.worded(ANN, "tea", 10, Scope())) == full_text
+            await store.put(ANN, [a_row("Ann has a dog", ANN)])
+
+
 # --- a Lite file --------------------------------------------------------------------------------------
 async def test_a_lite_file_keeps_its_rows_over_a_restart_in_one_process(tmp_path: Path) -> None:
     chosen = options(tmp_path)

@@ -57,18 +57,23 @@ async def test_a_fact_replaced_by_one_sidecar_is_not_recalled_by_the_other(repli
     first, second = replicas
     await first.start()
     await second.start()
+
+    def decided(decision: str) -> float:
+        """By either: facts are extracted by whoever holds the caller's part of the journal."""
+        return sum(sidecar.sample("reconcile_total", decision=decision) for sidecar in replicas)
+
     await first.say(BUDGET, x_memory_session="end")
-    await until(lambda: first.sample("reconcile_total", decision="added") == 1, "the fact is stored", seconds=10)
+    await until(lambda: decided("added") == 1, "the fact is stored", seconds=10)
     assert (await second.say(ASKED)).memory.startswith("used")
     await first.say("My budget for the Hawaii trip is now $15,000.", x_memory_session="end")
-    await until(lambda: first.sample("reconcile_total", decision="replaced") == 1, "it is replaced", seconds=10)
+    await until(lambda: decided("replaced") == 1, "it is replaced", seconds=10)
     for sidecar in (second, first):
         known = [one for one in await sidecar.memories() if one.startswith("User's budget")]
         assert len(known) == 1
         assert "15,000" in known[0]
     # And the other way round, though the first holds the caller's memories.
     await second.say("My budget for the Hawaii trip is now $20,000.", x_memory_session="end")
-    await until(lambda: second.sample("reconcile_total", decision="replaced") == 1, "replaced again", seconds=10)
+    await until(lambda: decided("replaced") == 2, "replaced again", seconds=10)
     known = [one for one in await first.memories() if one.startswith("User's budget")]
     assert len(known) == 1
     assert "20,000" in known[0]
@@ -82,9 +87,9 @@ async def test_a_conversation_that_moves_between_sidecars_is_learned_once(replic
     await first.chat({"model": "demo", "messages": messages}, user="carol")
     # The client tries again, and its request comes to the other sidecar.
     await second.chat({"model": "demo", "messages": messages}, user="carol")
-    await until(lambda: first.kept + second.kept >= 1, "it is learned")
-    await until(lambda: first.journalled + second.journalled == 2, "both have seen it")
-    await until(lambda: first.kept + second.kept == 2, "both have learned it")
+    await until(lambda: first.kept + second.kept == 1, "it is learned")
+    await until(lambda: first.journalled + second.journalled + second.turns("duplicate") == 2, "both have seen it")
+    assert first.kept + second.kept == 1
     assert (await first.memories("carol")).count(BUDGET) == 1
 
 
@@ -112,22 +117,15 @@ async def test_a_redis_that_goes_away_fails_no_request_and_loses_no_turn(
     assert faulty.turns("journal_failed") == 0
 
 
-async def test_a_sidecar_starts_without_redis_keeps_nothing_it_was_not_allowed_to_and_learns_when_it_comes(
+async def test_a_sidecar_starts_without_redis_and_learns_when_it_comes(
     replicas: Replicas, redis_link: Link
 ) -> None:
     faulty, _ = replicas
     await redis_link.cut()
     await faulty.start()
     assert faulty.logs.said("coordination.not_open")
-    said = await faulty.say(BUDGET)
-    assert (said.status, said.memory) == (200, "unavailable")
+    assert (await faulty.say(BUDGET)).status == 200
     assert faulty.shown == BUDGET
-    await until(lambda: faulty.turns("no_consent") == 1, "it is turned away: the caller may have said no")
     await redis_link.mend()
-
-    async def allowed() -> bool:
-        return (await faulty.say(BUDGET)).memory != "unavailable"
-
-    await until(allowed, "callers can be asked again", seconds=15)
     await until(lambda: faulty.kept == 1, "what was said is stored", seconds=15)
     assert (await faulty.say(ASKED)).memory.startswith("used")

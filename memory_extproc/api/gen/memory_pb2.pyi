@@ -13,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Memory(_message.Message):
-    __slots__ = ("id", "user_id", "tenant_id", "project_id", "type", "content", "source", "importance", "access_count", "created_at", "updated_at", "last_accessed_at", "expires_at", "superseded_by", "session_id", "origin", "metadata", "state", "role", "seq", "valid_from", "valid_to")
+    __slots__ = ("id", "user_id", "tenant_id", "project_id", "type", "content", "source", "importance", "access_count", "created_at", "updated_at", "last_accessed_at", "expires_at", "superseded_by", "session_id", "origin", "metadata", "state", "role", "seq", "valid_from", "valid_to", "history")
     ID_FIELD_NUMBER: _ClassVar[int]
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Memory(_message.Message):
     SEQ_FIELD_NUMBER: _ClassVar[int]
     VALID_FROM_FIELD_NUMBER: _ClassVar[int]
     VALID_TO_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     id: str
     user_id: str
     tenant_id: str
@@ -58,7 +59,8 @@ class Memory(_message.Message):
     seq: int
     valid_from: _timestamp_pb2.Timestamp
     valid_to: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    history: _containers.RepeatedCompositeFieldContainer[Memory]
+    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
 
 class StoreMemoryRequest(_message.Message):
     __slots__ = ("user_id", "content", "type", "project_id", "session_id", "importance", "expires_at", "metadata", "on_duplicate", "request_id")
@@ -101,14 +103,6 @@ class GetMemoryRequest(_message.Message):
     user_id: str
     history: bool
     def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., history: _Optional[bool] = ...) -> None: ...
-
-class GetMemoryResponse(_message.Message):
-    __slots__ = ("memory", "history")
-    MEMORY_FIELD_NUMBER: _ClassVar[int]
-    HISTORY_FIELD_NUMBER: _ClassVar[int]
-    memory: Memory
-    history: _containers.RepeatedCompositeFieldContainer[Memory]
-    def __init__(self, memory: _Optional[_Union[Memory, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
 
 class ListMemoriesRequest(_message.Message):
     __slots__ = ("user_id", "project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text", "limit", "page_token")
@@ -196,12 +190,6 @@ class UpdateMemoryRequest(_message.Message):
     request_id: str
     def __init__(self, id: _Optional[str] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., user_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
-class UpdateMemoryResponse(_message.Message):
-    __slots__ = ("memory",)
-    MEMORY_FIELD_NUMBER: _ClassVar[int]
-    memory: Memory
-    def __init__(self, memory: _Optional[_Union[Memory, _Mapping]] = ...) -> None: ...
-
 class ForgetMemoryRequest(_message.Message):
     __slots__ = ("id", "user_id", "request_id")
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -271,12 +259,6 @@ class GetForgetReceiptRequest(_message.Message):
     receipt_id: str
     user_id: str
     def __init__(self, receipt_id: _Optional[str] = ..., user_id: _Optional[str] = ...) -> None: ...
-
-class GetForgetReceiptResponse(_message.Message):
-    __slots__ = ("receipt",)
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    receipt: ForgetReceipt
-    def __init__(self, receipt: _Optional[_Union[ForgetReceipt, _Mapping]] = ...) -> None: ...
 
 class ForgetReceipt(_message.Message):
     __slots__ = ("id", "state", "scope", "subject", "accepted_at", "clean_at", "completed_at", "memories", "stores", "signed", "signature", "key_id")

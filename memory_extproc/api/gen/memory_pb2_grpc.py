@@ -43,7 +43,7 @@ class MemoryServiceStub:
         self.GetMemory = channel.unary_unary(
                 '/memory.v1.MemoryService/GetMemory',
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetMemoryRequest.SerializeToString,
-                response_deserializer=memory_dot_v1_dot_memory__pb2.GetMemoryResponse.FromString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.Memory.FromString,
                 _registered_method=True)
         self.ListMemories = channel.unary_unary(
                 '/memory.v1.MemoryService/ListMemories',
@@ -58,7 +58,7 @@ class MemoryServiceStub:
         self.UpdateMemory = channel.unary_unary(
                 '/memory.v1.MemoryService/UpdateMemory',
                 request_serializer=memory_dot_v1_dot_memory__pb2.UpdateMemoryRequest.SerializeToString,
-                response_deserializer=memory_dot_v1_dot_memory__pb2.UpdateMemoryResponse.FromString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.Memory.FromString,
                 _registered_method=True)
         self.ForgetMemory = channel.unary_unary(
                 '/memory.v1.MemoryService/ForgetMemory',
@@ -73,7 +73,7 @@ class MemoryServiceStub:
         self.GetForgetReceipt = channel.unary_unary(
                 '/memory.v1.MemoryService/GetForgetReceipt',
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetForgetReceiptRequest.SerializeToString,
-                response_deserializer=memory_dot_v1_dot_memory__pb2.GetForgetReceiptResponse.FromString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ForgetReceipt.FromString,
                 _registered_method=True)
         self.ExportMemories = channel.unary_stream(
                 '/memory.v1.MemoryService/ExportMemories',
@@ -124,7 +124,8 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMemory(self, request, context):
-        """One memory in any state.
+        """One memory in any state. The answer is the memory itself, here and for an update: clients of other memory APIs
+        expect it so, and Envoy's transcoder cannot take it out of a wrapping.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,7 +233,7 @@ def add_MemoryServiceServicer_to_server(servicer, server):
             'GetMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.GetMemory,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.GetMemoryRequest.FromString,
-                    response_serializer=memory_dot_v1_dot_memory__pb2.GetMemoryResponse.SerializeToString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.Memory.SerializeToString,
             ),
             'ListMemories': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMemories,
@@ -247,7 +248,7 @@ def add_MemoryServiceServicer_to_server(servicer, server):
             'UpdateMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateMemory,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.UpdateMemoryRequest.FromString,
-                    response_serializer=memory_dot_v1_dot_memory__pb2.UpdateMemoryResponse.SerializeToString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.Memory.SerializeToString,
             ),
             'ForgetMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.ForgetMemory,
@@ -262,7 +263,7 @@ def add_MemoryServiceServicer_to_server(servicer, server):
             'GetForgetReceipt': grpc.unary_unary_rpc_method_handler(
                     servicer.GetForgetReceipt,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.GetForgetReceiptRequest.FromString,
-                    response_serializer=memory_dot_v1_dot_memory__pb2.GetForgetReceiptResponse.SerializeToString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ForgetReceipt.SerializeToString,
             ),
             'ExportMemories': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportMemories,
@@ -354,7 +355,7 @@ class MemoryService:
             target,
             '/memory.v1.MemoryService/GetMemory',
             memory_dot_v1_dot_memory__pb2.GetMemoryRequest.SerializeToString,
-            memory_dot_v1_dot_memory__pb2.GetMemoryResponse.FromString,
+            memory_dot_v1_dot_memory__pb2.Memory.FromString,
             options,
             channel_credentials,
             insecure,
@@ -435,7 +436,7 @@ class MemoryService:
             target,
             '/memory.v1.MemoryService/UpdateMemory',
             memory_dot_v1_dot_memory__pb2.UpdateMemoryRequest.SerializeToString,
-            memory_dot_v1_dot_memory__pb2.UpdateMemoryResponse.FromString,
+            memory_dot_v1_dot_memory__pb2.Memory.FromString,
             options,
             channel_credentials,
             insecure,
@@ -516,7 +517,7 @@ class MemoryService:
             target,
             '/memory.v1.MemoryService/GetForgetReceipt',
             memory_dot_v1_dot_memory__pb2.GetForgetReceiptRequest.SerializeToString,
-            memory_dot_v1_dot_memory__pb2.GetForgetReceiptResponse.FromString,
+            memory_dot_v1_dot_memory__pb2.ForgetReceipt.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,7 +18,6 @@ from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
 from memory_extproc.learn.learner import Learner, LearnLimits
-from memory_extproc.learn.screening import Screens
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
@@ -32,6 +31,7 @@ LIMITS = LearnLimits(
     journal_wait=timedelta(seconds=5),
     idle=timedelta(hours=1),
     backoff=QUICK,
+    look=timedelta(milliseconds=5),
     sweep=timedelta(milliseconds=5),
     grace=timedelta(seconds=5),
 )
@@ -90,7 +90,6 @@ class Surroundings:
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
     extractor: ListingExtractor | None = field(default_factory=ListingExtractor)
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
-    screens: Screens | None = None  # keeps everything of everybody
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -106,6 +105,8 @@ class Surroundings:
         self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
 
     def build(self) -> Learner:
+        if isinstance(self.journal, TransientJournal):
+            self.journal.reopen()
         return Learner(
             self.journal,
             self.sessions,
@@ -118,7 +119,6 @@ class Surroundings:
             reconciler=self.reconciler,
             now=lambda: self.now,
             chance=lambda: 0.0,
-            screens=self.screens,
         )
 
     @asynccontextmanager

@@ -184,9 +184,10 @@ async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Except
     world = Surroundings()
     journal = TransientJournal(now=lambda: world.now)
     world.journal = journal
-    world.limits = replace(LIMITS, sweep=timedelta(hours=1))
+    world.limits = replace(LIMITS, sweep=timedelta(hours=1), look=timedelta(hours=1))
+    await journal.append(a_turn("before", ""))
     async with world.learner() as learner:
-        await until(lambda: len(learner._background) == 2 and learner._background[0].done(), "taken up")
+        await until(lambda: world.sample("remembered_total", role="user", decision="kept") == 1, "it is taken up")
         journal.fault = fault
         with structlog.testing.capture_logs() as logs:
             outcomes = [await learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)]

@@ -21,6 +21,7 @@ from tests.unit.portability.records import records
 @given(records())
 @example(Record(id="a", type=MemoryType.SEMANTIC, content="---\nid: b\n---\n"))
 @example(Record(id="a", type=MemoryType.SEMANTIC, content="\r\n\ufeff \n"))
+@example(Record(id="a", type=MemoryType.SEMANTIC, content="\r"))
 @example(Record(id="a", type=MemoryType.SEMANTIC, content="x", metadata={"<<": 1e16, "": "yes", "n": "\x85\u2028"}))
 def test_a_page_says_what_was_written_on_it(record: Record) -> None:
     page = markdown.page_of(record)

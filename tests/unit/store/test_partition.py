@@ -59,11 +59,10 @@ class Setting:
         )
 
 
-def a_setting(*, lags: bool = False) -> Setting:
+def a_setting(*, lags: bool = False, finds_words: bool = False) -> Setting:
     clock = Clock()
-    return Setting(
-        clock, TransientStore(DIMENSION, now=clock, lags=lags), TransientCoordination(clock), CollectorRegistry()
-    )
+    store = TransientStore(DIMENSION, now=clock, lags=lags, finds_words=finds_words)
+    return Setting(clock, store, TransientCoordination(clock), CollectorRegistry())
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

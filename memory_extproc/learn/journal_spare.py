@@ -1,0 +1,140 @@
+"""A journal that replicas share, with one of our own beside it for the time it cannot be reached.
+
+A turn that was told to be journalled is on disk here even while Redis is away. What was put aside moves to the
+shared journal as soon as that answers, and is worked on from there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.learn.journal import Depth
+from memory_extproc.model import DeadLetter, Owner, Stored, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Journal, JournalDepth, JournalEntry
+
+log = logger(__name__)
+_MOVED_AT_ONCE = 50
+
+Left = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]  # of turns of one owner: those that were not forgotten
+
+
+async def _all_left(turns: Sequence[Turn]) -> Sequence[Turn]:
+    return turns
+
+
+@dataclass(slots=True)
+class SparedJournal:
+    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TryLaterError at an append. *left*
+    keeps back what was forgotten elsewhere in the meantime."""
+
+    shared: Journal
+    spare: Journal
+    left: Left = _all_left
+    _put_aside: bool = False  # since the last move
+    _looked: bool = False  # for what an earlier process put aside
+
+    async def append(self, turn: Turn) -> Stored:
+        try:
+            return await self.shared.append(turn)
+        except TryLaterError as error:
+            log.warning("journal.put_aside", error=type(error).__name__)
+            self._put_aside = True
+            return await self.spare.append(turn)
+
+    async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
+        moved = await self._move()
+        return moved or await self.shared.arrivals(limit)
+
+    async def _move(self) -> Sequence[JournalEntry]:
+        """To the shared journal. They are given as arrivals: nobody remembers them, as a rule, while the replicas
+        cannot reach one another."""
+        if self._looked and not self._put_aside:
+            return ()
+        entries = await self.spare.pending(_MOVED_AT_ONCE)
+        self._looked = True
+        if not entries:
+            self._put_aside = False
+            return ()
+        self._put_aside = True
+        moved: list[str] = []
+        for entry in entries:
+            turn = entry.turn
+            if await self.left([turn]):
+                if await self.shared.append(turn) is Stored.JOURNAL_FULL:
+                    break
+                moved.append(turn.id)
+            await self.spare.erase(turn.owner, [turn.id])
+        if moved:
+            log.info("journal.moved", turns=len(moved))
+        return await self.shared.get(moved)
+
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
+        return await self.shared.pending(limit, after=after)
+
+    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        return await self.shared.get(ids)
+
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        await self.shared.mark_stored(entries)
+
+    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
+        await self.shared.mark_learned(entries)
+
+    async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
+        await self.shared.mark_failed(entry, reason, dead=dead)
+
+    async def erase_learned(self, before: datetime) -> int:
+        return await self.shared.erase_learned(before)
+
+    async def erase_owner(self, owner: Owner) -> int:
+        return await self.spare.erase_owner(owner) + await self.shared.erase_owner(owner)
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        return await self.spare.erase(owner, turn_ids) + await self.shared.erase(owner, turn_ids)
+
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
+        async for entry in self.spare.of_owner(owner):
+            yield entry
+        async for entry in self.shared.of_owner(owner):
+            yield entry
+
+    async def depth(self) -> JournalDepth:
+        """Of both; of what was put aside alone while the shared one cannot be asked."""
+        aside = await self.spare.depth()
+        try:
+            shared = await self.shared.depth()
+        except TryLaterError:
+            return aside
+        oldest = [depth.oldest for depth in (shared, aside) if depth.oldest is not None]
+        return Depth(shared.turns + aside.turns, shared.dead + aside.dead, min(oldest, default=None))
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        return await self.shared.dead(limit, after=after)
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        return await self.shared.retry(turn_ids)
+
+    def holds(self, owner: Owner) -> bool:
+        return self.shared.holds(owner)
+
+    async def end(self, owner: Owner, session: str) -> None:
+        await self.shared.end(owner, session)
+
+
+Check = Callable[[], Awaitable[None]]  # raises what would keep a turn from being written
+
+
+def either(shared: Check, spare: Check) -> Check:
+    """Raises only when neither journal can be written."""
+
+    async def check() -> None:
+        try:
+            await shared()
+        except MemoryExtprocError:
+            await spare()
+
+    return check

@@ -1,0 +1,188 @@
+"""A journal in Redis that several replicas share: each owner's facts are one replica's business at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from memory_extproc.learn.journal_redis import RedisJournal, Sharing
+from memory_extproc.model import JournalState, Owner, Stored, Turn, digest
+from memory_extproc.redis_link import LinkLimits, RedisLink
+from tests.builders import MONDAY, a_turn
+from tests.fixtures.envoy import until
+from tests.fixtures.redis import RedisServer, redis_server
+
+__all__ = ["redis_server"]
+
+pytestmark = pytest.mark.redis
+
+PEOPLE = [Owner("acme", f"person {n}") for n in range(200)]
+LASTING = Sharing(lease=timedelta(minutes=5), grace=timedelta(minutes=5))
+BRIEF = Sharing(lease=timedelta(milliseconds=60), grace=timedelta(minutes=5))
+
+
+def turn(words: str, owner: Owner = PEOPLE[0], **changes: Any) -> Turn:
+    return replace(a_turn(words, owner=owner, **changes), id=digest(owner.key, words))
+
+
+class Replicas:
+    """Journals of several replicas on one server."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._prefix = uuid4().hex
+
+    def one(self, sharing: Sharing = LASTING, **changes: Any) -> RedisJournal:
+        return RedisJournal(self._link, now=lambda: MONDAY, prefix=self._prefix, sharing=sharing, **changes)
+
+
+@pytest.fixture
+async def replicas(redis_server: RedisServer) -> AsyncIterator[Replicas]:
+    async with RedisLink(redis_server.url, LinkLimits(timeout=timedelta(seconds=10))) as link:
+        yield Replicas(link)
+
+
+async def asked(journal: RedisJournal) -> list[str]:
+    return [entry.turn.asked for entry in await journal.arrivals(100)]
+
+
+async def test_replicas_share_the_owners_fairly_and_each_has_one_holder(replicas: Replicas) -> None:
+    first, second = replicas.one(BRIEF), replicas.one(BRIEF)
+    await first.arrivals(1)
+    assert all(first.holds(person) for person in PEOPLE)
+
+    async def shared() -> bool:
+        await first.arrivals(1)
+        await second.arrivals(1)
+        assert not any(first.holds(person) and second.holds(person) for person in PEOPLE)
+        return all(first.holds(person) or second.holds(person) for person in PEOPLE) and any(
+            map(second.holds, PEOPLE)
+        )
+
+    await until(shared, "each has its share")
+    assert 60 <= sum(first.holds(person) for person in PEOPLE) <= 140
+    async with second:
+        pass  # it leaves
+
+    async def all_mine() -> bool:
+        await first.arrivals(1)
+        return all(first.holds(person) for person in PEOPLE)
+
+    await until(all_mine, "the other takes over")
+
+
+async def test_a_dead_holders_parts_pass_on_and_its_late_marks_change_nothing(replicas: Replicas) -> None:
+    dead, heir = replicas.one(BRIEF), replicas.one(BRIEF)
+    await dead.arrivals(1)
+    await dead.append(turn("left behind"))
+    [entry] = await dead.pending(10)
+    await dead.mark_stored([entry])
+    [stored] = await dead.pending(10)
+    # From here on it is as if stopped: it renews nothing, and believes that it still holds what it held.
+    dead._renewed = float("inf")
+
+    async def taken_over() -> bool:
+        return "left behind" in await asked(heir)
+
+    await until(taken_over, "its part is another's")
+    await dead.mark_learned([stored])
+    await dead.mark_failed(stored, "GiveUpError", dead=True)
+    assert await heir.get([stored.turn.id]) == [stored], "as if nothing had been said"
+    await heir.mark_learned([stored])
+    assert await heir.get([stored.turn.id]) == []
+
+
+async def test_a_holder_that_could_not_renew_in_time_stops_by_itself(replicas: Replicas) -> None:
+    time = [0.0]
+    journal = replicas.one(LASTING, clock=lambda: time[0])
+    await journal.arrivals(1)
+    assert journal.holds(PEOPLE[0])
+    time[0] += LASTING.lease.total_seconds()
+    assert not journal.holds(PEOPLE[0])
+    await journal.arrivals(1)
+    assert journal.holds(PEOPLE[0])
+
+
+async def test_what_another_replica_accepted_arrives_once_it_is_stored(replicas: Replicas) -> None:
+    holder, other = replicas.one(), replicas.one()
+    await holder.arrivals(1)
+    assert await other.append(turn("of the other")) is Stored.JOURNALLED
+    assert await asked(holder) == [], "the other is remembering it"
+    [entry] = await other.get([turn("of the other").id])
+    await other.mark_stored([entry])
+    [arrived] = await holder.arrivals(10)
+    assert (arrived.turn.asked, arrived.state) == ("of the other", JournalState.STORED)
+    assert await holder.arrivals(10) == []
+    assert not other.holds(PEOPLE[0])
+    await other.mark_learned([arrived])
+    assert await holder.get([arrived.turn.id]) == [arrived], "what is not held is not marked learned"
+
+
+async def test_what_a_dead_replica_accepted_and_did_not_store_arrives_after_a_grace(replicas: Replicas) -> None:
+    soon = replace(LASTING, grace=timedelta(milliseconds=40))
+    holder, dead = replicas.one(soon), replicas.one(soon)
+    await holder.arrivals(1)
+    await dead.append(turn("accepted, then dead"))
+
+    async def left_lying() -> bool:
+        return await asked(holder) == ["accepted, then dead"]
+
+    await until(left_lying, "it is anybody's")
+
+
+async def test_an_owners_turns_arrive_in_their_order_whoever_accepted_them(replicas: Replicas) -> None:
+    holder, other = replicas.one(), replicas.one()
+    await holder.arrivals(1)
+    for n in range(250):
+        await other.append(turn(f"{n}", owner=PEOPLE[n % 7]))
+    await other.mark_stored(await other.pending(1000))
+    arrived: list[str] = []
+    while page := await asked(holder):
+        arrived += page
+    assert arrived == [f"{n}" for n in range(250)]
+
+
+async def test_an_older_answer_stored_late_is_not_what_stays(replicas: Replicas) -> None:
+    holder, slow = replicas.one(), replicas.one()
+    await holder.arrivals(1)
+    await slow.append(turn("q", answered="first"))
+    [old] = await slow.get([turn("q").id])
+    await holder.append(turn("q", answered="second"))
+    [new] = await holder.get([turn("q").id])
+    await holder.mark_stored([new])
+    # The slow one has put the first answer's messages over the second's by now.
+    await slow.mark_stored([old])
+    [again] = await holder.get([turn("q").id])
+    assert (again.turn.answered, again.state, again.replaced) == ("second", JournalState.WAITING, True)
+
+
+async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replicas: Replicas) -> None:
+    journal = replicas.one()
+    # What the client library does when a connection breaks after the server has done the work.
+    run, calls = journal._run, []
+
+    async def twice(script: str, *values: object) -> Any:
+        calls.append(await run(script, *values))
+        return await run(script, *values)
+
+    journal._run = twice  # type: ignore[method-assign]
+    assert await journal.append(turn("once")) is Stored.JOURNALLED
+    assert calls[0] == [b"journalled", 1]
+    journal._run = run  # type: ignore[method-assign]
+    assert await journal.append(turn("once")) is Stored.DUPLICATE
+    assert len(await journal.pending(10)) == 1
+
+
+async def test_a_turn_of_another_version_is_a_dead_letter_and_not_in_the_way(replicas: Replicas) -> None:
+    journal = replicas.one(replace(LASTING, grace=timedelta()))
+    await journal.append(turn("broken"))
+    await journal.append(turn("whole"))
+    key = f"{journal._prefix}:turn:{turn('broken').id}"
+    await journal._link.client.hset(key, "turn", b"x")
+    assert await asked(journal) == ["whole"]
+    assert [letter.reason for letter in await journal.dead(10)] == ["unreadable"]

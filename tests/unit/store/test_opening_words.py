@@ -1,0 +1,104 @@
+"""Which index a new collection gets on a server of which version: what is not at hand is at least asked rightly."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.breaker import Breaker
+from memory_extproc.store.calls import Calls
+from memory_extproc.store.capabilities import Capabilities
+from memory_extproc.store.client import AsyncMilvusClient
+from memory_extproc.store.opening import Opening
+from memory_extproc.store.options import MilvusOptions
+
+
+class Server:
+    """Remembers what it was told, as a Milvus of *version* does: an old one drops functions silently."""
+
+    prepare_index_params = staticmethod(AsyncMilvusClient.prepare_index_params)
+
+    def __init__(self, version: str, indexes: tuple[str, ...] = ()) -> None:
+        self.version, self.knows_words = version, Capabilities.of(version).full_text
+        self.collections: dict[str, dict[str, Any]] = {}
+        self.indexes = list(indexes)
+        self.asked: list[dict[str, Any]] = []
+        self.loaded_after: list[str] = []
+
+    async def get_server_version(self, **_: object) -> str:
+        return self.version
+
+    async def has_collection(self, name: str, **_: object) -> bool:
+        return name in self.collections
+
+    async def create_collection(self, name: str, *, schema: Any, properties: Any, **_: object) -> None:
+        told = schema.to_dict()
+        self.collections[name] = {
+            "collection_name": name,
+            "properties": properties,
+            "fields": told["fields"],
+            "functions": told.get("functions", []) if self.knows_words else [],
+        }
+
+    async def describe_collection(self, name: str, **_: object) -> dict[str, Any]:
+        return self.collections[name]
+
+    async def create_alias(self, physical: str, alias: str, **_: object) -> None:
+        self.collections[alias] = self.collections[physical]
+
+    async def list_indexes(self, name: str, **_: object) -> list[str]:
+        return self.indexes
+
+    async def create_index(self, name: str, parameters: Any, **_: object) -> None:
+        for one in parameters:
+            self.asked.append(one.to_dict())
+            self.indexes.append(one.index_name or one.field_name)
+
+    async def load_collection(self, name: str, **_: object) -> None:
+        self.loaded_after = list(self.indexes)
+
+
+def opening(server: Server, *, full_text: bool = True) -> Opening:
+    options = MilvusOptions(collection="m", dimension=8, fingerprint="f", address="milvus:1", full_text=full_text)
+    breaker = Breaker(3, timedelta(seconds=1), lambda: 0.0)
+    calls = Calls(breaker, Metrics(CollectorRegistry(), "test"), lambda: 0.0)
+    return Opening(server, options, calls)
+
+
+@pytest.mark.parametrize(
+    ("version", "full_text", "words"),
+    [("v2.5.4", True, True), ("2.6.0", True, True), ("v2.5.4", False, False), ("v2.4.9", True, False)],
+)
+async def test_a_server_that_knows_words_gets_both_indexes_before_it_loads(
+    version: str, full_text: bool, words: bool
+) -> None:
+    server = Server(version)
+    opened = opening(server, full_text=full_text)
+    placement = await opened.place(await opened.capabilities())
+    assert placement.words is words
+    wanted = {"embedding": "COSINE"} | ({"words": "BM25"} if words else {})
+    assert {one["field_name"]: one["metric_type"] for one in server.asked} == wanted
+    assert len(server.loaded_after) == len(wanted)
+
+
+async def test_an_index_that_is_missing_is_made_and_one_that_is_there_is_left() -> None:
+    server = Server("v2.5.4")
+    opened = opening(server)
+    await opened.place(await opened.capabilities())
+    server.indexes, server.asked = ["_default_idx_123"], []
+    await opened.place(await opened.capabilities())
+    assert [one["field_name"] for one in server.asked] == ["words"]
+    server.indexes, server.asked = ["words"], []
+    await opened.place(await opened.capabilities())
+    assert [one["field_name"] for one in server.asked] == ["embedding"]
+
+
+async def test_a_function_that_a_server_dropped_is_not_relied_on() -> None:
+    server = Server("v2.5.4")
+    server.knows_words = False
+    opened = opening(server)
+    assert not (await opened.place(await opened.capabilities())).words
