@@ -21,6 +21,10 @@ class GiveUpError(MemoryExtprocError):
     """It will fail again in the same way: a fault of the data, the schema or the configuration."""
 
 
+class CutOffError(GiveUpError):
+    """A model's answer did not fit into what it may have; less asked at a time may."""
+
+
 class BadBodyError(GiveUpError):
     """A request or answer that is not what its dialect says it must be."""
 

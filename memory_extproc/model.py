@@ -299,17 +299,27 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Period:
+    """A time in the past, from *first* up to *until*."""
+
+    first: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What narrows a search within one owner's memories. The empty project means all of them, and no *origins*
-    mean any."""
+    mean any. With *as_of* it is widened: what held then and was replaced since is searched too."""
 
     project: str = ""
     types: frozenset[MemoryType] = frozenset(MemoryType)
     origins: tuple[str, ...] = ()  # globs over parts of Memory.origin, such as "route=support-*"
+    sources: frozenset[Source] = frozenset(Source)
+    as_of: Period | None = None
 
     def holds(self, memory: Memory) -> bool:
         narrow_enough = memory.type in self.types and (not self.project or memory.project == self.project)
-        return narrow_enough and self.comes_from(memory.origin)
+        return narrow_enough and memory.source in self.sources and self.comes_from(memory.origin)
 
     def comes_from(self, origin: str) -> bool:
         """Whether a memory of *origin* is among those that *origins* let in."""

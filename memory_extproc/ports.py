@@ -168,8 +168,17 @@ class KeepsMemories(Protocol):
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         """Marks *old* superseded by *by* with valid_to *at*; both rows are kept, *old* is not recalled."""
 
-    async def confirm(self, owner: Owner, id: str, at: datetime) -> None:  # noqa: A002
-        """The same was said again: refreshes updated_at and counts the confirmation in metadata."""
+    async def confirm(
+        self,
+        owner: Owner,
+        id: str,  # noqa: A002
+        at: datetime,
+        *,
+        turn: str = "",
+        beside: Sequence[str] = (),
+    ) -> None:
+        """The same was said again: refreshes updated_at and counts the confirmation in metadata. *turn* said it,
+        together with the facts *beside*: noted in metadata, of the last turns, so that their messages are known."""
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None: ...
 

@@ -1,6 +1,6 @@
 """The composition root: the one package that knows which adapter stands behind which port."""
 
-from memory_extproc.app.learning import make_extractor
+from memory_extproc.app.learning import make_extraction
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import milvus_options, partition_limits, piece_limits, wire_options
 from memory_extproc.app.recalling import make_recaller
@@ -10,7 +10,7 @@ __all__ = [
     "LOCK",
     "Sidecar",
     "hold_data_directory",
-    "make_extractor",
+    "make_extraction",
     "make_recaller",
     "milvus_options",
     "open_embedder",

@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from memory_extproc.app.models import completions_for
+from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.extractors import Fallback, Measured
 from memory_extproc.learn.llm_extractor import LlmExtractor
+from memory_extproc.learn.llm_judge import LlmJudge
+from memory_extproc.learn.reconcile import Judges
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Now
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 
 
-def make_extractor(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Extracts | None:
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """Who finds facts, who stands in while they cannot be reached, and who says what a fact changes where no rule
+    does; each may be nobody."""
+
+    extractor: Extracts | None = None
+    stand_in: Extracts | None = None
+    judges: Judges | None = None
+
+
+def make_extraction(settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget) -> Extraction:
     """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
     wanted = settings.learn.extractor
     if wanted == "off":
-        return None
+        return Extraction()
     rules = Measured(RulesExtractor(), metrics, time.perf_counter)
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if wanted == "rules" or model is None:
-        return rules
+        return Extraction(rules)
     completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack)
-    by_model = Measured(LlmExtractor(completions), metrics, time.perf_counter)
-    return by_model if wanted == "llm" else Fallback(by_model, rules)
+    by_model = Measured(LlmExtractor(completions, budget), metrics, time.perf_counter)
+    judges = LlmJudge(completions, budget)
+    if wanted == "llm":
+        return Extraction(by_model, judges=judges)
+    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges)
+
+
+def make_budget(settings: Settings, now: Now) -> Budget:
+    budget = settings.learn.model_tokens
+    return Budget(
+        BudgetLimits(
+            caller=Allowance(budget.caller_hour, budget.caller_day),
+            tenant=Allowance(budget.tenant_hour, budget.tenant_day),
+            all=Allowance(budget.all_hour, budget.all_day),
+        ),
+        now=now,
+    )

@@ -83,6 +83,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
         batch=settings.memory.extraction_batch_size,
         idle=learn.session_idle,
         extracting=learn.concurrency,
+        patience=learn.model_patience,
         attempts=learn.max_attempts,
         retention=learn.journal.retention,
         grace=settings.shutdown.flush,

@@ -21,7 +21,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from memory_extproc import __version__
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
-from memory_extproc.app.learning import make_extractor
+from memory_extproc.app.learning import make_budget, make_extraction
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
     api_options,
@@ -97,6 +97,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         )
         journal, writable = await open_journal(settings, data, link, now, stack)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+        extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
         learner = await stack.enter_async_context(
             Learner(
                 journal,
@@ -106,8 +107,9 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 coordination,
                 learn_limits(settings),
                 metrics,
-                extractor=make_extractor(settings, metrics, stack),
-                reconciler=Reconciler(partitions, embedder, metrics),
+                extractor=extraction.extractor,
+                stand_in=extraction.stand_in,
+                reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
                 chance=random.random,
                 judged=partial(judge, limits=piece_limits(settings, embedder)),

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc import __version__
 from memory_extproc.app import (
     hold_data_directory,
-    make_extractor,
+    make_extraction,
     make_recaller,
     milvus_options,
     open_embedder,
@@ -24,6 +24,7 @@ from memory_extproc.app import (
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.running import Bench
+from memory_extproc.learn.budget import Budget, BudgetLimits
 from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Now
@@ -48,7 +49,7 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
 
         yield Bench(
             embedder=embedder,
-            extractor=make_extractor(settings, metrics, stack),
+            extractor=make_extraction(settings, metrics, stack, Budget(BudgetLimits(), now=utc_now)).extractor,
             judged=partial(judge, limits=piece_limits(settings, embedder)),
             metrics=metrics,
             recaller=recaller,

@@ -73,6 +73,7 @@ class _Choice(msgspec.Struct):
 
 class _Completion(msgspec.Struct):
     choices: list[_Choice]
+    usage: Any = None  # not worth an answer if it is odd
 
 
 class OpenAICompletions:
@@ -105,7 +106,9 @@ class OpenAICompletions:
             else:
                 # only now: the fault may have been the request's own, and then nothing helped
                 self._understood = understood
-                return _text(msgspec.json.decode(body, type=_Completion), formatted=schema is not None)
+                completion = msgspec.json.decode(body, type=_Completion)
+                self._endpoint.count_tokens(*_used(completion.usage))
+                return _text(completion, formatted=schema is not None)
 
     async def _ask(self, understood: Understood, system: str, user: str, schema: Mapping[str, Any] | None) -> bytes:
         extra: dict[str, Any] = {understood.limit_key: self._limits.max_tokens}
@@ -162,6 +165,13 @@ def _text(completion: _Completion, *, formatted: bool) -> str:
     if not text:
         raise CallError(CallOutcome.EMPTY)
     return without_fence(text) if formatted else text
+
+
+def _used(usage: Any) -> tuple[int, int]:
+    """Tokens of prompt and answer; 0 where the endpoint counts none."""
+    counted = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
+    prompt, completion = (one if isinstance(one, int) and one > 0 else 0 for one in counted)
+    return prompt, completion
 
 
 def _joined(content: str | Sequence[Any] | None) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import openai
 import tenacity
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import CutOffError, GiveUpError, MemoryExtprocError, TryLaterError
 from memory_extproc.inference.breaker import Breaker, BreakerLimits, Clock
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -85,6 +85,8 @@ class CallError(Exception):
 
     def as_ours(self) -> MemoryExtprocError:
         text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
+        if self.outcome is CallOutcome.CUT_OFF:
+            return CutOffError(text)
         passes = self.outcome in RETRIED or self.status in _MENDED_BY_OPERATORS
         kind = TryLaterError if passes else GiveUpError
         return kind(text)
@@ -218,6 +220,11 @@ class Endpoint:
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, CallError) else 0.0
         return max(whole * (0.5 + 0.5 * self._chance()), asked)
+
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        """As the endpoint counted them for one answer."""
+        self._metrics.llm_tokens.labels(self._role, "prompt").inc(prompt)
+        self._metrics.llm_tokens.labels(self._role, "completion").inc(completion)
 
     def _count(self, outcome: CallOutcome) -> None:
         self._metrics.llm_requests.labels(self._role, outcome.value).inc()

@@ -21,7 +21,7 @@ class Fact:
     """
 
     content: str = field(repr=False)
-    type: MemoryType  # semantic or procedural
+    type: MemoryType  # semantic, procedural, or episodic: something that happened or will
     subject: str = field(repr=False)
     attribute: str = field(repr=False)
     value: str = field(repr=False)
@@ -29,6 +29,11 @@ class Fact:
     source: Source  # rules or llm
     version: str  # of the rules or the prompt that made it, kept with the memory
     exclusive: bool = False  # only one value can hold at a time: a home, an employer, one trip's budget
+    ends: bool = False  # what *value* names has stopped being so: "User no longer lives in Paris"
+    moved: bool = False  # one of several of its kind changed its date or place: "the meeting moved to Friday"
+    formerly: str = field(default="", repr=False)  # of one that moved: from what, where it was said
+    context: str = field(default="", repr=False)  # what one must know to understand it, where *content* lacks it
+    happens: str = ""  # the day, month or year it is about: YYYY-MM-DD, YYYY-MM or YYYY; empty: none, or not known
     importance: float = 0.5  # 0 to 1
     confidence: float = 1.0  # 0 to 1
 
@@ -40,6 +45,7 @@ class Extracts(Protocol):
     def name(self) -> str:
         """The metric label: "rules" or "llm"."""
 
-    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
-        """Facts the caller stated, in the order of *turns* (oldest first). Raises TryLaterError or
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        """Facts the caller stated, in the order of *turns* (oldest first). *earlier* turns of the session were
+        learned from before: they help to understand these and give no facts. Raises TryLaterError or
         GiveUpError and then has learned nothing."""

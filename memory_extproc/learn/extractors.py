@@ -1,10 +1,11 @@
-"""Extractors around extractors: measuring one, and letting another stand in while it is down."""
+"""Extractors around extractors: measuring one, and letting another do what it cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.learn.budget import OverBudgetError
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.model import Turn
 from memory_extproc.observe import log
@@ -14,7 +15,7 @@ _log = log.logger(__name__)
 
 
 class Measured:
-    """Counts what becomes of an extractor's batches ("done", "unavailable", "failed") and times them."""
+    """Times an extractor's batches and counts them as "done", "unavailable", "over_budget" or "failed"."""
 
     def __init__(self, extractor: Extracts, metrics: Metrics, clock: Callable[[], float]) -> None:
         """*clock* gives seconds that never run backwards."""
@@ -26,12 +27,15 @@ class Measured:
     def name(self) -> str:
         return self._extractor.name
 
-    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         began = self._clock()
         try:
-            facts = await self._extractor.extract(turns)
+            facts = await self._extractor.extract(turns, earlier=earlier)
         except TryLaterError:
             self._count("unavailable", began)
+            raise
+        except OverBudgetError:
+            self._count("over_budget", began)
             raise
         except GiveUpError:
             self._count("failed", began)
@@ -45,7 +49,8 @@ class Measured:
 
 
 class Fallback:
-    """*first*, and *second* for the batches that *first* cannot do, whatever the reason."""
+    """*first*, and *second* for the batches that *first* will never do: it answers them malformed, or they would
+    cost more than is left. One that cannot be reached passes as TryLaterError: it may do them later."""
 
     def __init__(self, first: Extracts, second: Extracts) -> None:
         self._first = first
@@ -55,11 +60,11 @@ class Fallback:
     def name(self) -> str:
         return self._first.name
 
-    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         try:
-            return await self._first.extract(turns)
-        except (TryLaterError, GiveUpError) as error:
+            return await self._first.extract(turns, earlier=earlier)
+        except GiveUpError as error:
             _log.warning(
                 "extract.fallback", extractor=self._first.name, kind=type(error).__name__, turns=len(turns)
             )
-            return await self._second.extract(turns)
+            return await self._second.extract(turns, earlier=earlier)

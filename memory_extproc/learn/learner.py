@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.learn.earlier import Earlier
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
@@ -51,6 +52,10 @@ class LearnLimits:
     together: int = 32  # turns of one owner remembered together
     rows: int = 256  # memories handed to the store in one call: a turn can have more than a hundred
     overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
+    patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
+    stood_in_for: int = (
+        20_000  # turns that may wait for the model at a time; beyond it the stand-in has the last word
+    )
     attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
     backoff: Backoff = field(default_factory=Backoff)
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
@@ -75,6 +80,7 @@ class Learner:
         metrics: Metrics,
         *,
         extractor: Extracts | None,  # None: no facts are extracted
+        stand_in: Extracts | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
         reconciler: Reconciles,
         now: Now,
         chance: Chance,
@@ -88,6 +94,9 @@ class Learner:
         self._limits = limits
         self._metrics = metrics
         self._extractor = extractor
+        self._stand_in = stand_in
+        self._stood_in: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
+        self._earlier = Earlier()
         self._reconciler = reconciler
         self._now = now
         self._chance = chance
@@ -112,7 +121,12 @@ class Learner:
             backoff=limits.backoff,
             chance=chance,
         )
-        self._gatherings = Gatherings(self._extracting.add, batch=limits.batch, idle=limits.idle)
+        self._gatherings = Gatherings(
+            self._extracting.add,
+            batch=limits.batch,
+            idle=limits.idle,
+            told=lambda trigger: metrics.extraction_triggers.labels(trigger.value).inc(),
+        )
         self._accepting: set[asyncio.Task[Stored]] = set()
         self._unsettled: dict[Owner, set[object]] = {}
         self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
@@ -364,10 +378,32 @@ class Learner:
             if not entries or self._extractor is None or not self._journal.holds(owner):
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
-            facts = await self._extractor.extract(turns)
+            facts, final = await self._facts(owner, turns, epoch)
             await self._still_in(epoch, owner)
             await self._reconciler.apply(owner, facts, turns)
+            if not final:
+                self._stood_in.update(turn_ids)
+                raise TryLaterError("the stand-in served; the extractor is still to come")
             await self._journal.mark_learned(entries)
+            self._stood_in.difference_update(turn_ids)
+            self._earlier.note(owner, turns[-1].session, epoch, turns)
+
+    async def _facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
+        """With whether it is for good: turns of which the stand-in gave facts are asked of the extractor again."""
+        if self._extractor is None:
+            return [], True
+        earlier = self._earlier.of(owner, turns[0].session, epoch)
+        try:
+            return await self._extractor.extract(turns, earlier=earlier), True
+        except TryLaterError:
+            if self._stand_in is None:
+                raise
+            waited = self._now() - turns[-1].at > self._limits.patience
+            final = waited or len(self._stood_in) >= self._limits.stood_in_for
+            if not final and self._stood_in.issuperset(turn.id for turn in turns):
+                raise
+            log.warning("extract.stand_in", extractor=self._stand_in.name, turns=len(turns), final=final)
+        return await self._stand_in.extract(turns, earlier=earlier), final
 
     async def _not_extracted(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
         if len(turn_ids) > 1:  # one of them is at fault: each is tried by itself

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import CutOffError
 from memory_extproc.language.greetings import polite
 from memory_extproc.language.questions import only_asks
-from memory_extproc.language.words import number_key, tokens
+from memory_extproc.language.words import number_key, stems, tokens
+from memory_extproc.learn.asking import Asks
+from memory_extproc.learn.budget import Budget
+from memory_extproc.learn.event_date import resolved
 from memory_extproc.learn.extract import SHORTEST_FACT, Fact
+from memory_extproc.learn.own_words import confirms, without_quotes
+from memory_extproc.learn.strict_schema import strict_schema
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.observe import log
 from memory_extproc.ports import Completes
 
-PROMPT: Final = "facts-1"  # the file's name and the version kept with every memory made by it
+PROMPT: Final = "facts-2"  # the file's name and the version kept with every memory made by it
 _MOST_FACTS = 50
 _ASKED_CHARACTERS = 4000
 _ANSWERED_CHARACTERS = 800
 _SHORT_TEXT = Meta(min_length=1, max_length=200)
-_SHARE = Meta(ge=0, le=1)
 
-_FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _FIRST_PERSON = re.compile(r"\A(?:i|i'm|i've|my|we|our)\b", re.IGNORECASE)
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 _SPELLED = {word: str(number) for number, word in enumerate(tokens(_NUMBER_WORDS))}
@@ -38,14 +42,17 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One fact the model proposes to remember."""
 
     fact: Annotated[str, Meta(min_length=SHORTEST_FACT, max_length=300)]
-    type: Literal["semantic", "procedural"]
+    type: Literal["semantic", "procedural", "episodic"]
     subject: Annotated[str, _SHORT_TEXT]
     attribute: Annotated[str, _SHORT_TEXT]
     value: Annotated[str, Meta(min_length=1, max_length=300)]
     turn: Annotated[int, Meta(ge=1)]  # position in the list we showed, never an id: models invent ids
+    context: Annotated[str, Meta(max_length=200)] = ""
     exclusive: bool = False
-    importance: Annotated[float, _SHARE] = 0.5
-    confidence: Annotated[float, _SHARE] = 0.8
+    ended: bool = False
+    importance: Annotated[float, Meta(ge=0, le=10)] = 5
+    event_date: Annotated[str, Meta(max_length=10)] = ""
+    confidence: Annotated[float, Meta(ge=0, le=1)] = 0.8
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,62 +63,94 @@ _DECODER = msgspec.json.Decoder(Reply)
 _BARE_DECODER = msgspec.json.Decoder(tuple[Candidate, ...])
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the caller's own words hold, those of the assistant that they confirmed among them, and what
+    others' do."""
+
+    numbers: frozenset[str]
+    own: frozenset[str]
+    others: frozenset[str]
+
+
 class LlmExtractor:
-    """Asks a model once for a batch of turns, and once more, with the fault named, if it answers malformed."""
+    """Asks a model once for a batch of turns, and once more, with the fault named, if it answers malformed. An
+    answer that does not fit is asked for in halves."""
 
     name = "llm"
 
-    def __init__(self, completes: Completes) -> None:
-        self._completes = completes
-        self._system = (files(__package__) / "prompts" / f"{PROMPT}.txt").read_text(encoding="utf-8")
-        self._schema: Mapping[str, Any] = msgspec.json.schema(Reply)
+    def __init__(self, completes: Completes, budget: Budget) -> None:
+        self._asks = Asks(completes, PROMPT, strict_schema(Reply), budget)
 
-    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract. GiveUpError when both answers were malformed; what the port raises passes."""
-        telling = [turn for turn in turns if not only_asks(turn.asked) and not polite(turn.asked)]
+        before = [*earlier[-1:], *turns][: len(turns)] if earlier else [None, *turns[:-1]]
+        telling = [turn for turn, last in zip(turns, before, strict=True) if tells(turn, last)]
         if not telling:
             return []
-        shown = _shown(turns)
-        answer = await self._completes.complete(self._system, shown, schema=self._schema)
         try:
-            candidates = _parsed(answer, len(turns))
-        except msgspec.DecodeError as fault:
-            again = f"{shown}\n\nYour last answer could not be used: {fault}. Answer again, with the JSON alone."
-            answer = await self._completes.complete(self._system, again, schema=self._schema)
-            try:
-                candidates = _parsed(answer, len(turns))
-            except msgspec.DecodeError:
-                # without the cause: its text may hold what the person said
-                raise GiveUpError("the extraction model answered malformed JSON twice") from None
-        return self._facts(candidates, turns)
-
-    def _facts(self, candidates: Sequence[Candidate], turns: Sequence[Turn]) -> list[Fact]:
-        said = _numbers(" ".join(turn.asked for turn in turns))
-        kept = [candidate for candidate in candidates if _grounded(candidate, said)]
-        if len(kept) < len(candidates):
-            _log.info("extract.ungrounded", facts=len(candidates) - len(kept))
-        ordered = sorted(kept, key=lambda candidate: candidate.turn)
-        return [_fact(candidate, turns[candidate.turn - 1]) for candidate in ordered]
+            candidates = await self._asks.answer(turns[0].owner, _shown(turns, earlier), _parser(len(turns)))
+        except CutOffError:
+            half = len(turns) // 2
+            if not half:
+                raise
+            first = await self.extract(turns[:half], earlier=earlier)
+            return [*first, *await self.extract(turns[half:], earlier=[*earlier, *turns[:half]])]
+        return _facts(candidates, turns, earlier)
 
 
-def _shown(turns: Sequence[Turn]) -> str:
+def tells(turn: Turn, before: Turn | None) -> bool:
+    """Whether anything in *turn* can be a fact of the caller's: neither politeness, questions and requests alone,
+    nor pasted or quoted through and through. A plain yes can, where the turn *before* it ended with a question."""
+    if confirms(turn.asked):
+        return before is not None and "?" in before.answered
+    return not polite(turn.asked) and not only_asks(turn.asked) and bool(without_quotes(turn.asked).strip())
+
+
+def _shown(turns: Sequence[Turn], earlier: Sequence[Turn]) -> str:
     """The turns as JSON lines: no text in them can look like the end of its own field."""
-    lines = (
-        {"turn": at, "user": turn.asked[:_ASKED_CHARACTERS], "assistant": turn.answered[:_ANSWERED_CHARACTERS]}
-        for at, turn in enumerate(turns, start=1)
-    )
+    lines = [{"earlier": True, **_line(turn)} for turn in earlier]
+    lines += [{"turn": at, **_line(turn)} for at, turn in enumerate(turns, start=1)]
     return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 
 
-def _parsed(answer: str, turns: int) -> tuple[Candidate, ...]:
-    """The candidates; code fences and a bare list are tolerated, nothing else. Raises msgspec.DecodeError."""
-    fenced = _FENCE.match(answer)
-    text = (fenced[1] if fenced is not None else answer).strip()
-    encoded = text.encode("utf-8", "replace")
-    candidates = _BARE_DECODER.decode(encoded) if text.startswith("[") else _DECODER.decode(encoded).facts
-    if any(candidate.turn > turns for candidate in candidates):
-        raise msgspec.ValidationError(f"there are only {turns} turns - at `$.facts[...].turn`")
-    return candidates
+def _line(turn: Turn) -> dict[str, object]:
+    return {
+        "date": f"{turn.at:%Y-%m-%d, %A}",
+        "user": turn.asked[:_ASKED_CHARACTERS],
+        "assistant": turn.answered[:_ANSWERED_CHARACTERS],
+    }
+
+
+def _parser(turns: int) -> Callable[[bytes], tuple[Candidate, ...]]:
+    def parsed(answer: bytes) -> tuple[Candidate, ...]:
+        """The candidates; a bare list is tolerated, nothing else. Raises msgspec.DecodeError."""
+        candidates = _BARE_DECODER.decode(answer) if answer.startswith(b"[") else _DECODER.decode(answer).facts
+        if any(candidate.turn > turns for candidate in candidates):
+            raise msgspec.ValidationError(f"there are only {turns} turns - at `$.facts[...].turn`")
+        return candidates
+
+    return parsed
+
+
+def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
+    said = _said(turns, earlier)
+    facts = [
+        _fact(candidate, turns[candidate.turn - 1])
+        for candidate in sorted(candidates, key=lambda candidate: candidate.turn)
+    ]
+    kept = [fact for fact in facts if _grounded(fact, said)]
+    if len(kept) < len(facts):
+        _log.info("extract.ungrounded", facts=len(facts) - len(kept))
+    return kept
+
+
+def _said(turns: Sequence[Turn], earlier: Sequence[Turn]) -> _Said:
+    everything = [*earlier, *turns]
+    own = [turn.asked for turn in everything]
+    own += [before.answered for before, turn in pairwise(everything) if confirms(turn.asked)]
+    others = [text for turn in everything for text in (turn.answered, *turn.injected)]
+    return _Said(_numbers(" ".join(own)), stems(" ".join(own)), stems(" ".join(others)))
 
 
 def _numbers(text: str) -> frozenset[str]:
@@ -119,11 +158,21 @@ def _numbers(text: str) -> frozenset[str]:
     return frozenset(key for key in keys if any(character.isdigit() for character in key))
 
 
-def _grounded(candidate: Candidate, said: frozenset[str]) -> bool:
-    """In the third person, and with no number that the caller did not say."""
-    if _FIRST_PERSON.match(candidate.fact):
+def _grounded(fact: Fact, said: _Said) -> bool:
+    """In the third person, with no number that the caller did not say, and not in others' words alone."""
+    if _FIRST_PERSON.match(fact.content):
         return False
-    return _numbers(candidate.fact) | _numbers(candidate.value) <= said
+    value = stems(fact.value)
+    if value and value <= said.others and not value & said.own:
+        return False
+    return _numbers(fact.content) | _numbers(fact.value) <= said.numbers | frozenset(_parts(fact.happens))
+
+
+def _parts(day: str) -> Iterator[str]:
+    """The numbers in which a date may be written."""
+    parts = day.split("-") if day else []
+    yield from (day, *parts)
+    yield from (str(int(part)) for part in parts)
 
 
 def _fact(candidate: Candidate, turn: Turn) -> Fact:
@@ -137,6 +186,9 @@ def _fact(candidate: Candidate, turn: Turn) -> Fact:
         source=Source.LLM,
         version=PROMPT,
         exclusive=candidate.exclusive,
-        importance=candidate.importance,
+        ends=candidate.ended,
+        importance=candidate.importance / 10,
         confidence=candidate.confidence,
+        context=candidate.context.strip(),
+        happens=resolved(turn.asked[:_ASKED_CHARACTERS], turn.at.date(), candidate.event_date),
     )

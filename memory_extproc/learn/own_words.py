@@ -52,10 +52,11 @@ _UNSURE = re.compile(
           |probably|wish\w*|hope|hoping
         |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
         |think|remember|believe)
-        |thinking\s+(?:of|about)|considering|almost|as\s+(?:if|though)|were\s+to|used\s+to|no\s+longer|anymore
+        |thinking\s+(?:of|about)|considering|almost|as\s+(?:if|though)|were\s+to|used\s+to
         |once\s+(?:lived|worked)
         |supposed\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls|vielleicht|w\u00fcrde|k\u00f6nnte
         |peut-\u00eatre|quiz\u00e1s?|tal\s+vez)\b
+      |\u5982\u679c|\u53ef\u80fd|\u4e5f\u8bb8|\u5927\u6982|\u5047\u5982|\u8981\u662f
       |^\s*as\s+an?\b|^when(?:ever)?\b|\bsi\s+(?:je|yo)\b"""
 )
 _REPORTED = re.compile(
@@ -74,7 +75,7 @@ _SUBJECTS = (
 )
 _CONNECTORS = r"(?:and|but|so|because|since|while|although|though|plus|also|und|aber|et|mais|y|pero)"
 _CLAUSE = re.compile(
-    rf"\s*[,;:]\s*(?:{_CONNECTORS}\s+)?(?={_SUBJECTS})|\s+{_CONNECTORS}\s+(?={_SUBJECTS})|\s+[-\u2013\u2014]+\s+"
+    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?(?={_SUBJECTS}|\u6211)|\s+{_CONNECTORS}\s+(?={_SUBJECTS})|\s+[-\u2013\u2014]+\s+"
     rf"|\s*;\s*",
     re.IGNORECASE,
 )
@@ -106,6 +107,61 @@ _OPENERS = re.compile(
         |tatsächlich|übrigens|also|merk\ dir|bitte|dass|au\ fait|alors|bueno|por\ cierto|recuerda|que|hallo
         |bonjour|hola)\b[\s,:.!-]*)+"""
 )
+
+
+_CONFIRMS = re.compile(
+    r"^(?:oh\s+)?(?:yes|yeah|yep|yup|exactly|correct|right|precisely|indeed|that(?:'s|\s+is)\s+(?:right|correct|it|true)|true"
+    r"|ja|genau|stimmt|richtig|oui|exact(?:ement)?|c'est\s+(?:ça|exact)|sí|exacto|correcto|así\s+es|是的?|对的?|沒錯|没错)"
+    r"(?=[\s,.!:;\uff0c\u3002\uff01-]|$)"
+)
+_DENIES = re.compile(r"\b(?:but|not|no|isn't|wasn't|except|actually|aber|nicht|mais|pas|pero)\b")
+
+
+def confirms(text: str) -> bool:
+    """Whether *text* plainly says yes to what was said before it, and takes nothing back."""
+    folded = fold(text).strip()
+    return _CONFIRMS.match(folded) is not None and _DENIES.search(folded) is None
+
+
+_ASKED_BACK = re.compile(
+    r"(?:so|just\s+to\s+(?:confirm|be\s+sure|check)|to\s+confirm|and|ok(?:ay)?|got\s+it|do\s+i\s+understand\s+(?:correctly|right)"
+    r"|did\s+i\s+get\s+(?:this|that)\s+right|am\s+i\s+right|is\s+it\s+(?:right|correct|true)|you\s+mean|you're\s+saying|you\s+said)"
+    r"(?:\s+that)?[\s,:-]+",
+    re.IGNORECASE,
+)
+_TAG = re.compile(
+    r",?\s*(?:right|correct|is\s+that\s+(?:right|correct)|isn't\s+it|yes|aren't\s+you|don't\s+you)?\s*\?+$",
+    re.IGNORECASE,
+)
+_SECOND_PERSON = (
+    (re.compile(r"\byou\s+are\b|\byou're\b", re.IGNORECASE), "I'm"),
+    (re.compile(r"\byou've\b", re.IGNORECASE), "I've"),
+    (re.compile(r"\byour\b", re.IGNORECASE), "my"),
+    (re.compile(r"\byou\b", re.IGNORECASE), "I"),
+)
+
+
+def confirmed(answer: str) -> list[str]:
+    """The clauses that a plain yes to the last question of *answer* makes the caller's own: "So you live in Paris?"
+    is then "I live in Paris". None where it asks in any other way."""
+    *_, last = ["", *sentences(answer[-2 * _LONGEST_SENTENCE :])]
+    if not last.endswith("?") or asks(last.rstrip("?")):
+        return []
+    stated = _TAG.sub("", last.replace("\u2019", "'"))
+    while (opened := _ASKED_BACK.match(stated)) is not None:
+        stated = stated[opened.end() :]
+    if not stated.lower().startswith(("you", "your")):
+        return []
+    for pattern, own in _SECOND_PERSON:
+        stated = pattern.sub(own, stated)
+    return statements(f"{stated}.")
+
+
+def without_quotes(text: str) -> str:
+    """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
+    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", text))
+    handed = _HANDS_OVER.match(bare.lstrip())
+    return "" if handed is not None else bare
 
 
 def meant(text: str) -> str:
@@ -157,7 +213,7 @@ def _stated(sentence: str) -> str:
 def _clauses(sentence: str) -> list[str]:
     found: list[str] = []
     for clause in _CLAUSE.split(sentence):
-        bare = _OPENERS.sub("", clause.strip()).strip(" ,;:.!")
+        bare = _OPENERS.sub("", clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c")
         if not bare:
             continue
         head = _HEAD.match(bare)

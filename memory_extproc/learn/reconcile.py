@@ -1,4 +1,4 @@
-"""What becomes of a fact beside the facts that are there: new, the same again, or newer than one of them."""
+"""Facts brought together with what is known of their owner: stored, confirmed, or taking the place of others."""
 
 from __future__ import annotations
 
@@ -7,79 +7,51 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any, Protocol
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.remember import provenance
-from memory_extproc.learn.same import about, repeats, saying
+from memory_extproc.learn.own_words import statements
+from memory_extproc.learn.remember import message_id_of, provenance
+from memory_extproc.learn.same import about, saying
+from memory_extproc.learn.verdicts import (
+    FACTS,
+    Add,
+    Change,
+    Confirm,
+    Outdate,
+    Replace,
+    Verdict,
+    judged,
+    reconcile_fact,
+    unclear,
+)
 from memory_extproc.model import (
     Embedded,
     Found,
     Memory,
     MemoryState,
-    MemoryType,
     Owner,
     Role,
-    Scope,
+    Source,
     Turn,
     Vector,
     digest,
 )
+from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, KeepsMemories
 
-ALIKE = 0.9  # cosine; from here on the same subject and attribute are taken to be the same fact
+log = logger(__name__)
 _NEIGHBOURS = 32  # facts asked of the store for one fact
-_FACTS = Scope(types=frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL}))
+_MOST_BESIDE = 32  # facts of one message that are told of one another
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
-    """It is new."""
+class Judges(Protocol):
+    """Says what a fact is beside memories that are near to it, where no rule does."""
 
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """*id* says the same already."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """It is the newer value of what *ids* say: they are kept, and no longer recalled."""
-
-    ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outdate:
-    """*by* has a newer value already: it is kept as history, as superseded."""
-
-    by: str
-    since: datetime
-
-
-Change = Add | Confirm | Replace | Outdate
-
-
-class Likeness(StrEnum):
-    """How an existing fact stands to the one in hand."""
-
-    OTHER = "other"  # it speaks of something else
-    SAME = "same"  # it says the same
-    CHANGED = "changed"  # it says something else of the same
-
-
-# (does the newest of those that speak of the same say the same?, is the fact in hand the newer?)
-VERDICTS: Mapping[tuple[Likeness, bool], type[Add | Confirm | Replace | Outdate]] = {
-    (Likeness.OTHER, True): Add,
-    (Likeness.OTHER, False): Add,
-    (Likeness.SAME, True): Confirm,
-    (Likeness.SAME, False): Confirm,
-    (Likeness.CHANGED, True): Replace,
-    (Likeness.CHANGED, False): Outdate,
-}
+    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
+        """One verdict for each of *memories*, in their order."""
 
 
 class Decision(StrEnum):
@@ -100,71 +72,23 @@ _DECISIONS: Mapping[type[Change], Decision] = {
 }
 
 
-def likeness(fact: Fact, found: Found) -> Likeness:
-    """A high cosine alone makes nothing the same: a flight on May 3 and one on May 8 are 0.96 alike. Below
-    it, only facts of which one can hold at a time, and those that say the very same, are the same."""
-    there = found.memory
-    named = there.metadata
-    if saying(fact.content) == saying(there.content):
-        return Likeness.SAME
-    if not {"subject", "attribute", "value"} <= named.keys():
-        return Likeness.OTHER
-    if about(fact.subject) != about(str(named["subject"])) or about(fact.attribute) != about(
-        str(named["attribute"])
-    ):
-        return Likeness.OTHER
-    if saying(fact.value) == saying(str(named["value"])):
-        return Likeness.SAME
-    return Likeness.CHANGED if fact.exclusive or found.cosine >= ALIKE else Likeness.OTHER
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    """A fact with the row it would be, and the ids that the other facts of its turn would have."""
 
-
-def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected: Sequence[str] = ()) -> Change:
-    """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
-
-    Episodic memories, other projects and *row* itself are passed over. What only repeats a memory we
-    *injected* is never new.
-    """
-    others = [one for one in existing if _comparable(one.memory, row)]
-    alike = {one.memory.id: likeness(fact, one) for one in others}
-    same_thing = [one.memory for one in others if alike[one.memory.id] is not Likeness.OTHER]
-    newest = max(same_thing, key=_age, default=None)
-    if newest is None:
-        known = [
-            one for one in others if one.memory.content in injected and repeats(fact.content, one.memory.content)
-        ]
-        best = max(known, key=lambda one: (one.cosine, one.memory.id), default=None)
-        return Add() if best is None else Confirm(best.memory.id)
-    verdict = VERDICTS[alike[newest.id], _age(row) >= _age(newest)]
-    if verdict is Confirm:
-        return Confirm(newest.id)
-    if verdict is Outdate:
-        return Outdate(by=newest.id, since=newest.valid_from or newest.created_at)
-    return Replace(tuple(sorted(memory.id for memory in same_thing)))
-
-
-def _comparable(there: Memory, row: Memory) -> bool:
-    return (
-        there.id != row.id
-        and there.type in _FACTS.types
-        and there.project == row.project
-        and there.owner == row.owner
-    )
-
-
-def _age(memory: Memory) -> tuple[float, int, int, str]:
-    """Sorts by when it was said: the moment, the place in the session, the place in the message. Rows keep
-    whole seconds, in which two chats can contradict one another, so the moment stands in the metadata."""
-    ordinal = memory.metadata.get("ordinal", 0)
-    whole = (memory.valid_from or memory.created_at).timestamp()
-    moment = memory.metadata.get("said", whole)
-    said = float(moment) if isinstance(moment, int | float) else whole
-    return said, memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
+    fact: Fact
+    row: Memory
+    vector: Vector
+    beside: tuple[str, ...]
+    injected: tuple[str, ...]
 
 
 def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
     """The memory of *fact*, the *ordinal*-th of *turn*. The same fact of the same turn has the same id."""
     said = turn.at.replace(microsecond=0)
     keys = [*sorted(about(fact.subject)), "", *sorted(about(fact.attribute)), "", *saying(fact.value)]
+    if fact.ends:
+        keys.append("ends")
     return Memory(
         id=digest("fact", turn.owner.key, turn.id, *keys),
         owner=turn.owner,
@@ -191,71 +115,157 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
             "turn": turn.id,
             "ordinal": ordinal,
             "said": round(turn.at.timestamp(), 3),
+            **_where_given(ends=fact.ends, context=fact.context, event_date=fact.happens),
         },
     )
 
 
+def _where_given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
 class Reconciler:
     """Applies facts to an owner's memories, one after the other. Repeating it after a crash at any point
-    comes to the same memories as having done it once."""
+    comes to the same memories as having done it once: what a fact replaces stands in its row."""
 
-    def __init__(self, keeps: KeepsMemories, embedder: Embeds, metrics: Metrics) -> None:
+    def __init__(
+        self, keeps: KeepsMemories, embedder: Embeds, metrics: Metrics, *, judges: Judges | None = None
+    ) -> None:
         self._keeps = keeps
         self._embedder = embedder
         self._metrics = metrics
+        self._judges = judges
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
         """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. GiveUpError for a
         fact of none of them; what store and embedder raise passes, and the whole may be tried again."""
-        if not facts:
-            return Counter()
-        by_id = {turn.id: turn for turn in turns if turn.owner == owner}
-        ordinals: Counter[str] = Counter()
-        rows: list[Memory] = []
-        for fact in facts:
-            if fact.turn_id not in by_id:
-                raise GiveUpError("a fact of a turn that was not given")
-            rows.append(row_of(fact, by_id[fact.turn_id], ordinals[fact.turn_id], self._embedder.fingerprint))
-            ordinals[fact.turn_id] += 1
-        vectors = await self._embedder.embed([fact.content for fact in facts])
         decisions: Counter[Decision] = Counter()
-        for fact, row, vector in zip(facts, rows, vectors, strict=True):
-            decision = await self._apply(fact, row, vector, by_id[fact.turn_id].injected)
+        for proposed in await self._proposed(owner, facts, turns):
+            decision = await self._apply(proposed)
             decisions[decision] += 1
             self._metrics.reconcile.labels(decision).inc()
         return decisions
 
-    async def _apply(self, fact: Fact, row: Memory, vector: Vector, injected: Sequence[str]) -> Decision:
-        owner = row.owner
-        there = await self._keeps.get(owner, [row.id])
-        if there and there[0].state is not MemoryState.ACTIVE:
+    async def _proposed(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
+        if not facts:
+            return []
+        by_id = {turn.id: turn for turn in turns if turn.owner == owner}
+        of_turn: dict[str, list[str]] = {}
+        rows: list[Memory] = []
+        for fact in facts:
+            if fact.turn_id not in by_id:
+                raise GiveUpError("a fact of a turn that was not given")
+            ids = of_turn.setdefault(fact.turn_id, [])
+            rows.append(row_of(fact, by_id[fact.turn_id], len(ids), self._embedder.fingerprint))
+            ids.append(rows[-1].id)
+        vectors = await self._embedder.embed([fact.content for fact in facts])
+        return [
+            _Proposed(
+                fact,
+                row,
+                vector,
+                tuple(id_ for id_ in of_turn[fact.turn_id] if id_ != row.id)[:_MOST_BESIDE],
+                by_id[fact.turn_id].injected,
+            )
+            for fact, row, vector in zip(facts, rows, vectors, strict=True)
+        ]
+
+    async def _apply(self, proposed: _Proposed) -> Decision:
+        row, owner = proposed.row, proposed.row.owner
+        there = next(iter(await self._keeps.get(owner, [row.id])), None)
+        if there is not None and there.state is not MemoryState.ACTIVE:
+            if there.state is MemoryState.SUPERSEDED:
+                await self._retire_messages(owner, there, there.superseded_by, there.valid_to or row.created_at)
             return Decision.KNOWN  # superseded, deleted or put aside since: never brought back
-        searched = await self._keeps.nearest(owner, vector, _NEIGHBOURS, _FACTS)
-        change = reconcile_fact(fact, row, searched.found, injected)
+        found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
+        change = await self._change(proposed, found, known=there is not None)
         match change:
             case Confirm(id=confirmed):
-                return await self._confirm(owner, confirmed, row, searched.found)
+                return await self._confirm(proposed, confirmed, found)
             case Outdate(by=newer, since=since):
-                if there:
-                    await self._keeps.supersede(owner, row.id, newer, since)
-                else:
-                    await self._keeps.put(owner, [Embedded(_outdated(row, newer, since), vector)])
+                await self._outdate(proposed, newer, since, stored=there is not None)
             case Add() | Replace():
-                if not there:
-                    await self._keeps.put(owner, [Embedded(row, vector)])
-        if isinstance(change, Replace):
-            # After the put: a crash between the two leaves both, and the next attempt ends here.
-            for old in change.ids:
-                await self._keeps.supersede(owner, old, row.id, row.created_at)
-        return Decision.KNOWN if there and isinstance(change, Add) else _DECISIONS[type(change)]
+                await self._settle(proposed, change, there)
+        return Decision.KNOWN if there is not None and isinstance(change, Add) else _DECISIONS[type(change)]
 
-    async def _confirm(self, owner: Owner, confirmed: str, row: Memory, found: Iterable[Found]) -> Decision:
+    async def _change(self, proposed: _Proposed, found: Sequence[Found], *, known: bool) -> Change:
+        change = reconcile_fact(proposed.fact, proposed.row, found, proposed.injected)
+        # Of a row that is there the verdict stands in it: a model might say something else this time.
+        if self._judges is None or known or not isinstance(change, Add):
+            return change
+        near = unclear(proposed.row, found)
+        if not near:
+            return change
+        try:
+            verdicts = await self._judges.judge(proposed.row.owner, proposed.fact, near)
+        except MemoryExtprocError as error:
+            # The rule's word holds: both stay, which loses nothing.
+            log.warning("reconcile.by_rule", error=type(error).__name__)
+            return change
+        return judged(proposed.fact, near, verdicts)
+
+    async def _settle(self, proposed: _Proposed, change: Add | Replace, there: Memory | None) -> None:
+        row, owner = proposed.row, proposed.row.owner
+        replaced = change.ids if isinstance(change, Replace) else ()
+        if there is None:
+            noted = {**row.metadata, **_where_given(beside=list(proposed.beside), replaces=list(replaced))}
+            await self._keeps.put(owner, [Embedded(replace(row, metadata=noted), proposed.vector)])
+        else:
+            replaced = tuple(dict.fromkeys((*_ids(there.metadata.get("replaces")), *replaced)))
+        # After the put: a crash between the two leaves both, and the next attempt ends here.
+        for old in await self._keeps.get(owner, replaced) if replaced else ():
+            if old.state is MemoryState.ACTIVE:
+                await self._keeps.supersede(owner, old.id, row.id, row.created_at)
+            await self._retire_messages(owner, old, row.id, row.created_at)
+
+    async def _outdate(self, proposed: _Proposed, newer: str, since: datetime, *, stored: bool) -> None:
+        row, owner = proposed.row, proposed.row.owner
+        old = replace(row, metadata={**row.metadata, **_where_given(beside=list(proposed.beside))})
+        if stored:
+            await self._keeps.supersede(owner, row.id, newer, since)
+        else:
+            superseded = replace(old, state=MemoryState.SUPERSEDED, superseded_by=newer, valid_to=since)
+            await self._keeps.put(owner, [Embedded(superseded, proposed.vector)])
+        await self._retire_messages(owner, old, newer, since)
+
+    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Found]) -> Decision:
+        row = proposed.row
         already = any(one.memory.id == confirmed and one.memory.updated_at >= row.created_at for one in found)
         if already:
             return Decision.KNOWN
-        await self._keeps.confirm(owner, confirmed, row.created_at)
+        turn = proposed.fact.turn_id
+        await self._keeps.confirm(row.owner, confirmed, row.created_at, turn=turn, beside=proposed.beside)
         return Decision.CONFIRMED
 
+    async def _retire_messages(self, owner: Owner, fact: Memory, by: str, at: datetime) -> None:
+        """Takes the messages that said *fact*, which was replaced, out of recall too, where nothing else that was
+        learned of them still holds."""
+        said_in = {str(fact.metadata.get("turn", "")): _ids(fact.metadata.get("beside"))}
+        also = fact.metadata.get("also")
+        if isinstance(also, Mapping):
+            said_in |= {str(turn): _ids(beside) for turn, beside in also.items()}
+        for turn, beside in said_in.items():
+            if not turn:
+                continue
+            message_id = message_id_of(owner, turn, 0)
+            rows = {memory.id: memory for memory in await self._keeps.get(owner, [message_id, *beside])}
+            message = rows.pop(message_id, None)
+            # A fact that is not there only confirmed another one, which may hold yet.
+            all_gone = len(rows) == len(beside) and all(
+                memory.state is not MemoryState.ACTIVE for memory in rows.values()
+            )
+            if message is not None and all_gone and _says_no_more(message, fact, 1 + len(beside)):
+                await self._keeps.supersede(owner, message.id, by, at)
 
-def _outdated(row: Memory, by: str, since: datetime) -> Memory:
-    return replace(row, state=MemoryState.SUPERSEDED, superseded_by=by, valid_to=since)
+
+def _says_no_more(message: Memory, fact: Memory, facts: int) -> bool:
+    """Whether *message* is whole and says nothing but its *facts*. A model leaves out what is not worth keeping;
+    rules leave out what they do not understand, so there every clause must have made a fact."""
+    whole = message.source is Source.VERBATIM and "piece" not in message.metadata
+    if message.state is not MemoryState.ACTIVE or not whole:
+        return False
+    return fact.source is Source.LLM or len(statements(message.content)) <= facts
+
+
+def _ids(value: object) -> tuple[str, ...]:
+    return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()

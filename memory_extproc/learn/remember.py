@@ -12,7 +12,7 @@ from memory_extproc.language.answers import acknowledgement, echoes, refusal
 from memory_extproc.language.greetings import polite
 from memory_extproc.language.questions import only_asks
 from memory_extproc.learn.pieces import PieceLimits, pieces
-from memory_extproc.model import Memory, MemoryType, Origin, Role, Source, Turn, digest
+from memory_extproc.model import Memory, MemoryType, Origin, Owner, Role, Source, Turn, digest
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
 _KIND = "memory"  # first part of every id, so that a fact's id is never a message's
@@ -129,8 +129,13 @@ def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, 
 def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
     """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer), or of one of
     its pieces. The first piece has the id of a message in one, so that the one takes the other's place."""
+    return message_id_of(turn.owner, turn.id, ordinal, number)
+
+
+def message_id_of(owner: Owner, turn_id: str, ordinal: int, number: int = 0) -> str:
+    """As message_id, of a turn that is no longer at hand."""
     place = str(ordinal) if number == 0 else f"{ordinal}.{number}"
-    return digest(_KIND, turn.owner.key, turn.id, place)
+    return digest(_KIND, owner.key, turn_id, place)
 
 
 def ids_of(turn: Turn) -> list[str]:

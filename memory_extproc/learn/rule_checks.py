@@ -116,6 +116,7 @@ class Checks:
             "habit": lambda caught: self.plain(caught) and self._habits.match(caught.folded) is not None,
             "without": self._without,
             "own thing": self._own_thing,
+            "own event": lambda caught: self.is_event(caught.groups.get("thing", "")) and self._own_thing(caught),
         }
 
     def is_event(self, thing: str) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
 from memory_extproc.language.words import fold, tokens
+from memory_extproc.learn.endings import ended, ends, no_longer
+from memory_extproc.learn.event_date import resolved
 from memory_extproc.learn.extract import LONGEST_FACT, Fact
-from memory_extproc.learn.own_words import meant, statements
+from memory_extproc.learn.own_words import confirmed, confirms, meant, statements
 from memory_extproc.learn.rule_checks import Captured, Checks
 from memory_extproc.model import MemoryType, Source, Turn
 
@@ -63,6 +65,7 @@ class Rule:
     importance: float
     value: str  # what the fact says of its attribute; empty: the words that were caught
     exclusive: bool
+    ends: bool  # says that something stopped being so
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
 
@@ -78,31 +81,47 @@ class RulesExtractor:
         self._checks = Checks(parsed)
         self._rules = tuple(_rule(entry, parsed["relations"], self._checks) for entry in parsed["rule"])
 
-    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
-        """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, never the answer."""
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
+        the question that the caller said yes to."""
+        known: list[Fact] = []
+        for turn in earlier:
+            known.extend(self._of_turn(turn, known, None))
         facts: list[Fact] = []
+        before = earlier[-1] if earlier else None
         for turn in turns:
-            facts.extend(self._of_turn(turn, facts))
+            facts.extend(self._of_turn(turn, [*known, *facts], before))
+            before = turn
         return facts
 
-    def _of_turn(self, turn: Turn, before: Sequence[Fact]) -> list[Fact]:
+    def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in _procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        for clause in statements(turn.asked):
+        stated = statements(turn.asked)
+        if before is not None and confirms(turn.asked):
+            stated = [*confirmed(before.answered), *stated]
+        for clause in stated:
             if taken and fold(clause) in taken:
                 continue
-            matched = self._match(clause)
-            if matched is not None:
-                found.append(self._fact(turn, matched, [*before, *found]))
+            if (fact := self._stated(turn, clause, [*known, *found])) is not None:
+                found.append(fact)
         unique = {
             (fact.subject, fact.attribute, fact.value): fact for fact in found if len(fact.content) <= LONGEST_FACT
         }
         return list(unique.values())
 
-    def _match(self, clause: str) -> tuple[Rule, Captured] | None:
+    def _stated(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
+        if (matched := self._match(text)) is not None and (matched[0].ends or not ends(text)):
+            return self._fact(turn, matched, known, text)
+        for as_it_was in ended(text):
+            if (matched := self._match(as_it_was)) is not None and not matched[0].update:
+                return _ended(self._fact(turn, matched, known, text), matched[1])
+        return None
+
+    def _match(self, clause: str) -> tuple[Rule, Captured] | None:
         for rule in self._rules:
-            matched = rule.pattern.fullmatch(text)
+            matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
             caught = _captured(rule, matched)
@@ -110,15 +129,16 @@ class RulesExtractor:
                 return rule, caught
         return None
 
-    def _fact(self, turn: Turn, matched: tuple[Rule, Captured], before: Sequence[Fact]) -> Fact:
+    def _fact(self, turn: Turn, matched: tuple[Rule, Captured], known: Sequence[Fact], clause: str) -> Fact:
         rule, caught = matched
         groups = dict(caught.groups)
         if rule.update:
-            groups["thing"] = _spoken_of(groups["thing"], before, turn.injected)
+            groups["thing"] = _spoken_of(groups["thing"], known, turn.injected)
         words = _words(groups, caught.value, self._checks)
         content = _BLANKS.sub(" ", rule.content.format_map(words)).strip()
         attribute = rule.attribute.format_map(words)
-        several = not rule.update and self._checks.is_event(groups.get("thing", ""))
+        event = self._checks.is_event(groups.get("thing", ""))
+        several = event and not rule.update
         return Fact(
             content=content,
             type=rule.type,
@@ -129,8 +149,12 @@ class RulesExtractor:
             source=Source.RULES,
             version=self._version,
             exclusive=rule.exclusive and not several,
+            ends=rule.ends,
+            moved=event and rule.update,
+            formerly=groups.get("formerly", "") if rule.update else "",
             importance=rule.importance,
             confidence=0.8,
+            happens=resolved(caught.value if rule.update else clause, turn.at.date()),
         )
 
     def _made(self, turn: Turn, aim: str, steps: str) -> Fact:
@@ -149,6 +173,17 @@ class RulesExtractor:
         )
 
 
+def _ended(fact: Fact, caught: Captured) -> Fact:
+    """*fact*, which no longer holds."""
+    who = f"User's {caught.groups['rel'].strip()}" if caught.groups.get("rel") else "User"
+    return replace(
+        fact,
+        content=no_longer(fact.content, who),
+        exclusive=False,
+        ends=True,
+    )
+
+
 def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
     which = "older|younger|eldest|oldest|youngest|big|little|best|twin|step|late"
@@ -165,6 +200,7 @@ def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
         importance=entry["importance"],
         value=entry.get("value", ""),
         exclusive=entry.get("exclusive", False),
+        ends=entry.get("ends", False),
         update=entry.get("update", False),
         words=entry.get("words", {}),
     )

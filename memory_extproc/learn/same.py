@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from memory_extproc.language.words import ENGLISH, fold, number_key, stem, tokens
 
 # Words that name nothing by themselves: "the Hawaii trip's total budget" is the budget for Hawaii.
@@ -17,11 +19,20 @@ _SYNONYMS = {
         ("mom", "mother"), ("mum", "mother"), ("mommy", "mother"), ("dad", "father"), ("daddy", "father"),
         ("kid", "child"), ("kids", "child"), ("children", "child"), ("favorite", "favourite"), ("color", "colour"),
         ("residence", "home"), ("city", "home"), ("location", "home"), ("company", "employer"),
-        ("workplace", "employer"),
+        ("workplace", "employer"), ("work", "employer"),
         ("profession", "occupation"), ("job", "occupation"), ("grandma", "grandmother"), ("grandpa", "grandfather"),
         ("puppy", "dog"), ("kitten", "cat"), ("spouse", "partner"), ("e-mail", "email"), ("cell", "phone"),
     )
 }  # fmt: skip
+_CURRENCIES = {
+    "$": "usd", "usd": "usd", "dollar": "usd", "dollars": "usd", "buck": "usd", "bucks": "usd",
+    "\u20ac": "eur", "eur": "eur", "euro": "eur", "euros": "eur",
+    "\u00a3": "gbp", "gbp": "gbp", "pound": "gbp", "pounds": "gbp", "quid": "gbp",
+    "\u00a5": "yen", "jpy": "yen", "yen": "yen",
+    "cny": "yuan", "rmb": "yuan", "yuan": "yuan", "chf": "chf", "francs": "chf",
+    "\u20b9": "inr", "inr": "inr", "rupees": "inr",
+}  # fmt: skip
+_SIGNS = re.compile("[$\u20ac\u00a3\u00a5\u20b9]|[^\\W\\d_]+")
 _NEGATIONS = frozenset(stem(word) for word in ENGLISH.negations)
 
 
@@ -37,6 +48,21 @@ def saying(text: str) -> tuple[str, ...]:
     keys = [stem(token) if token.isalpha() else number_key(_joined(token)) for token in tokens(text)]
     found = tuple(_SYNONYMS.get(key, key) for key in keys)
     return tuple(key for key in found if key not in _BARE or key in _NEGATIONS) or found
+
+
+def agree(one: str, other: str) -> bool:
+    """Whether two values are the same. A sum without a currency agrees with the same sum in any; "$500" and
+    "500 euros" are two."""
+    if saying(one) != saying(other):
+        return False
+    here, there = currencies(one), currencies(other)
+    return not here or not there or here == there
+
+
+def currencies(text: str) -> frozenset[str]:
+    """Those that *text* names, by word or by sign."""
+    found = (_CURRENCIES.get(word) for word in _SIGNS.findall(fold(text)))
+    return frozenset(one for one in found if one is not None)
 
 
 def repeats(text: str, other: str) -> bool:

@@ -61,6 +61,9 @@ class Metrics:
         self.journal_depth = gauge("journal_depth", "Turns in the journal that are not learned yet.")
         self.journal_oldest_seconds = gauge("journal_oldest_seconds", "Age of the oldest of them; 0 if none.")
         self.journal_dead = gauge("journal_dead_letters", "Turns given up on, kept for review.")
+        self.extraction_triggers = counter(
+            "extraction_triggers", "Batches handed to the extractor by what made them due.", "trigger"
+        )
         self.extraction_seconds = histogram(
             "extraction_seconds",
             "Time to extract facts from a batch of turns.",
@@ -79,6 +82,7 @@ class Metrics:
         self.partition_bytes = gauge("partition_bytes", "Bytes held by them.")
         self.partition_fills = counter("partition_fills", "Fills of a partition from the store.", "outcome")
         self.llm_requests = counter("llm_requests", "Calls of language models.", "role", "outcome")
+        self.llm_tokens = counter("llm_tokens", "Tokens, as language models counted them.", "role", "direction")
         self.forgets = counter("forgets", "Accepted calls to forget.", "scope", "outcome")
         self.streams_open = gauge("streams_open", "ext_proc streams open now.")
         self.stream_faults = counter("stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind")

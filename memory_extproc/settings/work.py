@@ -92,6 +92,20 @@ class JournalSection(Section):
     )
 
 
+Tokens = Annotated[int | None, Field(ge=1, le=10**12)]
+
+
+class ModelTokens(Section):
+    """Estimated tokens of prompts and answers, in whole hours and days of UTC."""
+
+    caller_hour: Tokens = Field(100_000, description="for one caller in an hour; null: no bound, here and below")
+    caller_day: Tokens = Field(500_000, description="for one caller in a day")
+    tenant_hour: Tokens = Field(None, description="for all callers of a tenant in an hour")
+    tenant_day: Tokens = Field(None, description="for all callers of a tenant in a day")
+    all_hour: Tokens = Field(None, description="in all in an hour")
+    all_day: Tokens = Field(None, description="in all in a day")
+
+
 class Learn(Section):
     journal: JournalSection = Field(
         JournalSection(), description="where accepted turns wait until they are learned"
@@ -101,6 +115,13 @@ class Learn(Section):
     )
     extractor: Literal["auto", "llm", "rules", "off"] = Field(
         "auto", description="auto: the model memory_extraction if there is one, with the rules while it is down"
+    )
+    model_tokens: ModelTokens = Field(
+        ModelTokens(), description="what learning may ask of a model; beyond it the rules serve"
+    )
+    model_patience: Positive = Field(
+        timedelta(hours=24),
+        description="how long turns wait for a model that is away; the rules serve meanwhile",
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
     max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")

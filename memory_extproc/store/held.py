@@ -30,6 +30,7 @@ _ROW_OVERHEAD = 1_200
 # Two float32 dot products of unit vectors that differ by less than this may be one number summed in
 # another order, since BLAS sums a row differently at the end of a block.
 _ROUNDING = 1e-5
+_SOURCE_CODES = {source: code for code, source in enumerate(Source)}
 _TYPE_CODES = {kind: code for code, kind in enumerate(MemoryType)}
 _NEVER = -np.inf
 
@@ -67,6 +68,7 @@ class Held:
         self._vectors: Matrix = np.zeros((0, 0), dtype=np.float32)
         self._expires = np.zeros(0, dtype=np.float64)
         self._types = np.zeros(0, dtype=np.int8)
+        self._sources = np.zeros(0, dtype=np.int8)
         self._project = np.zeros(0, dtype=np.int32)
         self._origin = np.zeros(0, dtype=np.int32)
 
@@ -109,6 +111,7 @@ class Held:
         ends = np.inf if memory.expires_at is None else memory.expires_at.timestamp()
         self._expires[at] = ends if may_be_recalled else _NEVER
         self._types[at] = _TYPE_CODES[memory.type]
+        self._sources[at] = _SOURCE_CODES[memory.source]
         self._project[at] = self._projects.setdefault(memory.project, len(self._projects))
         self._origin[at] = self._origins.setdefault(memory.origin, len(self._origins))
 
@@ -162,6 +165,8 @@ class Held:
         allowed: npt.NDArray[np.bool_] = self._expires[:count] > now.timestamp()
         if len(scope.types) < len(MemoryType):
             allowed &= np.isin(self._types[:count], [_TYPE_CODES[kind] for kind in scope.types])
+        if len(scope.sources) < len(Source):
+            allowed &= np.isin(self._sources[:count], [_SOURCE_CODES[source] for source in scope.sources])
         if scope.project:
             allowed &= self._project[:count] == self._projects.get(scope.project, -1)
         if scope.origins:
@@ -184,16 +189,18 @@ class Held:
         vectors = np.zeros((capacity, dimension), dtype=np.float32)
         expires = np.zeros(capacity, dtype=np.float64)
         types = np.zeros(capacity, dtype=np.int8)
+        sources = np.zeros(capacity, dtype=np.int8)
         project = np.zeros(capacity, dtype=np.int32)
         origin = np.zeros(capacity, dtype=np.int32)
         if count:
             vectors[:count] = self._vectors[old]
             expires[:count] = self._expires[old]
             types[:count] = self._types[old]
+            sources[:count] = self._sources[old]
             project[:count] = self._project[old]
             origin[:count] = self._origin[old]
         self._vectors, self._expires, self._types = vectors, expires, types
-        self._project, self._origin = project, origin
+        self._project, self._origin, self._sources = project, origin, sources
 
 
 def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | None, path: str) -> Candidates:

@@ -12,8 +12,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Self
 
 from memory_extproc.errors import GiveUpError, TryLaterError
@@ -22,7 +23,6 @@ from memory_extproc.model import (
     Embedded,
     Found,
     Memory,
-    MemoryState,
     Owner,
     Scope,
     Searched,
@@ -32,6 +32,7 @@ from memory_extproc.model import (
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, Coordination, MemoryStore, Now
+from memory_extproc.store.changes import confirmed, superseded
 from memory_extproc.store.held import candidates_among, nearest_of, order
 from memory_extproc.store.owned import Owned
 from memory_extproc.store.reading import few_at_a_time, held_rows, read_ahead, stored_rows
@@ -197,28 +198,18 @@ class Partitions:
                 await self._write(owner, owned, rows, shown)
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
-        def superseded(memory: Memory) -> Memory:
-            return replace(
-                memory,
-                state=MemoryState.SUPERSEDED,
-                superseded_by=by,
-                valid_to=at,
-                updated_at=max(at, memory.updated_at),
-            )
+        await self._change(owner, old, partial(superseded, by=by, at=at))
 
-        await self._change(owner, old, superseded)
-
-    async def confirm(self, owner: Owner, id: str, at: datetime) -> None:  # noqa: A002 - the word of the port
-        def confirmed(memory: Memory) -> Memory:
-            before = memory.metadata.get("confirmations", 0)
-            count = before + 1 if isinstance(before, int) else 1
-            return replace(
-                memory,
-                updated_at=max(at, memory.updated_at),
-                metadata={**memory.metadata, "confirmations": count},
-            )
-
-        await self._change(owner, id, confirmed)
+    async def confirm(
+        self,
+        owner: Owner,
+        id: str,  # noqa: A002 - the word of the port
+        at: datetime,
+        *,
+        turn: str = "",
+        beside: Sequence[str] = (),
+    ) -> None:
+        await self._change(owner, id, partial(confirmed, at=at, turn=turn, beside=beside))
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         with self._using(owner) as owned:

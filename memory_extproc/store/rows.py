@@ -148,4 +148,6 @@ def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
         parts.append(f"project_id == {quote(scope.project)}")
     if len(scope.types) < len(MemoryType):
         parts.append("memory_type in [" + ", ".join(quote(kind.value) for kind in sorted(scope.types)) + "]")
+    if len(scope.sources) < len(Source):
+        parts.append("source in [" + ", ".join(quote(source.value) for source in sorted(scope.sources)) + "]")
     return " and ".join(parts)

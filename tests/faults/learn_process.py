@@ -94,7 +94,15 @@ class FileStore:
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         raise GiveUpError("not here")
 
-    async def confirm(self, owner: Owner, id: str, at: datetime) -> None:  # noqa: A002 - the port's word
+    async def confirm(
+        self,
+        owner: Owner,
+        id: str,  # noqa: A002 - the port's word
+        at: datetime,
+        *,
+        turn: str = "",
+        beside: Sequence[str] = (),
+    ) -> None:
         raise GiveUpError("not here")
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:

@@ -132,8 +132,9 @@ async def test_facts_are_found_by_rules_while_the_model_cannot(
             extractor: faulty.sample("extractions_total", extractor=extractor, outcome=what)
             for extractor, what in (("llm", outcome), ("rules", "done"))
         }
-        assert extractions == {"llm": 1, "rules": 1}
-        assert faulty.logs.said("extract.fallback")
+        assert extractions["llm"] >= 1  # one that is away is asked again
+        assert extractions["rules"] == 1
+        assert faulty.logs.said("extract.stand_in" if outcome == "unavailable" else "extract.fallback")
         assert faulty.logs.said(event)
         known = await faulty.memories()
         assert any(memory.startswith("User's budget") for memory in known)

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.extract import Fact
+from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
-from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.learner import Learner, LearnLimits, Reconciles
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
@@ -44,13 +44,15 @@ class ListingExtractor:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
+        self.earlier: list[list[str]] = []
         self.failing: Exception | None = None
         self.at = ""
 
-    async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         if self.failing and any(self.at in turn.asked for turn in turns):
             raise self.failing
         self.batches.append([turn.asked for turn in turns])
+        self.earlier.append([turn.asked for turn in earlier])
         return [a_fact(turn) for turn in turns]
 
 
@@ -88,7 +90,9 @@ class Surroundings:
     shared_store: TransientStore | None = None  # of another process
     embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
-    extractor: ListingExtractor | None = field(default_factory=ListingExtractor)
+    extractor: Extracts | None = field(default_factory=ListingExtractor)
+    stand_in: Extracts | None = None
+    reconciles: Reconciles | None = None  # instead of listing
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
 
     def __post_init__(self) -> None:
@@ -116,7 +120,8 @@ class Surroundings:
             self.limits,
             self.metrics,
             extractor=self.extractor,
-            reconciler=self.reconciler,
+            stand_in=self.stand_in,
+            reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
             chance=lambda: 0.0,
         )

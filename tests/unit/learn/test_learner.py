@@ -312,7 +312,7 @@ async def test_a_bug_is_logged_without_anybodys_words_and_does_not_stop_the_owne
 # --- facts -----------------------------------------------------------------------------------------------
 async def test_facts_are_extracted_once_enough_turns_of_a_session_came_together() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=3))
-    assert world.extractor
+    assert isinstance(world.extractor, ListingExtractor)
     async with world.learner() as learner:
         for n in range(3):
             await learner.accept(world.exchange(f"I have {n} cats."))
@@ -360,7 +360,7 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
 
 async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=1))
-    assert world.extractor
+    assert isinstance(world.extractor, ListingExtractor)
     world.extractor.failing = TryLaterError("the model is down")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
@@ -374,7 +374,7 @@ async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
 
 async def test_a_turn_that_extraction_cannot_bear_costs_its_session_nothing() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=3, attempts=2))
-    assert world.extractor
+    assert isinstance(world.extractor, ListingExtractor)
     world.extractor.failing, world.extractor.at = GiveUpError("malformed"), "poison"
     async with world.learner() as learner:
         for text in (BUDGET, "I keep poison ivy.", PARIS):
@@ -411,7 +411,7 @@ async def test_facts_of_who_was_forgotten_meanwhile_are_dropped() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=1))
 
     class ForgottenMeanwhile(ListingExtractor):
-        async def extract(self, turns: Sequence[Turn]) -> list[Fact]:
+        async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
             await world.journal.erase_owner(ANN)
             await world.coordination.advance_epoch(ANN)
             return await super().extract(turns)

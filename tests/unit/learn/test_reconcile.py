@@ -16,20 +16,18 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.reconcile import (
+from memory_extproc.learn.reconcile import Decision, Reconciler, row_of
+from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.learn.same import about, repeats, saying
+from memory_extproc.learn.verdicts import (
     VERDICTS,
     Add,
     Confirm,
-    Decision,
     Likeness,
     Outdate,
-    Reconciler,
     Replace,
     reconcile_fact,
-    row_of,
 )
-from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.learn.same import about, repeats, saying
 from memory_extproc.model import (
     Embedded,
     Found,
@@ -240,9 +238,17 @@ class CrashingKeeper:
         await self._write()
         await self._keeps.supersede(owner, old, by, at)
 
-    async def confirm(self, owner: Owner, id: str, at: datetime) -> None:  # noqa: A002 - the word of the port
+    async def confirm(
+        self,
+        owner: Owner,
+        id: str,  # noqa: A002 - the word of the port
+        at: datetime,
+        *,
+        turn: str = "",
+        beside: Sequence[str] = (),
+    ) -> None:
         await self._write()
-        await self._keeps.confirm(owner, id, at)
+        await self._keeps.confirm(owner, id, at, turn=turn, beside=beside)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._keeps.delete(owner, ids)
@@ -416,7 +422,7 @@ async def test_a_fact_carries_the_place_and_the_origin_of_its_turn() -> None:
         memory = found.memory
         assert (memory.project, memory.session, memory.seq, memory.embed_model) == ("trip", "s-9", 6, "canned/64")
         assert memory.metadata == {
-            "subject": "user", "attribute": "budget for the hawaii trip", "value": "$10,000", "version": "rules-1",
+            "subject": "user", "attribute": "budget for the hawaii trip", "value": "$10,000", "version": "rules-2",
             "confidence": 0.8, "turn": turn.id, "ordinal": 0, "said": MONDAY.timestamp(),
         }  # fmt: skip
 
