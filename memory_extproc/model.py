@@ -199,6 +199,15 @@ class Exchanged:
     ends_session: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """An exchange that may be kept. *whole* has no secrets left and is for knowing the conversation again, by
+    hashes alone; *kept* is what may be written: less, where a policy says so."""
+
+    whole: Exchanged
+    kept: Exchanged
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """What was asked and answered, with its place: the journal's entry. *id* is the same for a retry."""

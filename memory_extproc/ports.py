@@ -27,6 +27,7 @@ from memory_extproc.model import (
     JournalState,
     Matrix,
     Memory,
+    Message,
     Owner,
     Recalled,
     Scope,
@@ -245,6 +246,17 @@ class KnowsConsent(Protocol):
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
+
+
+class NotesIncognito(Protocol):
+    """Remembers which conversations nothing is to be kept of."""
+
+    async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
+        """This turn and what follows in its conversation. *continues*: the response id that the request goes on
+        from, empty without one. Never raises; waits shortly at most."""
+
+    async def mark_response(self, owner: Owner, response_id: str) -> None:
+        """What continues from that response. Never raises; waits shortly at most."""
 
 
 class Journal(Protocol):

@@ -33,6 +33,7 @@ from memory_extproc.app.options import (
     wire_options,
 )
 from memory_extproc.app.recalling import make_recaller
+from memory_extproc.app.screening import Door, open_door
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
@@ -77,6 +78,7 @@ class Sidecar:
     http: str
     metrics: Metrics
     partitions: Partitions
+    door: Door
 
 
 @asynccontextmanager
@@ -96,6 +98,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             Partitions(store, coordination, partition_limits(settings), metrics, now=now)
         )
         journal, writable = await open_journal(settings, data, link, now, stack)
+        door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
         learner = await stack.enter_async_context(
@@ -113,6 +116,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 now=now,
                 chance=random.random,
                 judged=partial(judge, limits=piece_limits(settings, embedder)),
+                screens=door.screening,
             )
         )
         reranks = await open_reranks(settings, metrics, stack)
@@ -133,6 +137,8 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 replays=replays,
                 metrics=metrics,
                 chains=sessions,
+                consent=door.consent,
+                incognito=door.incognito,
             ),
             follows=replays,
             learns=learner,
@@ -142,6 +148,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             now=now,
             answer_bytes=options.answer_bytes,
             last_reply_waits=options.last_reply_waits,
+            incognito=door.incognito,
         )
         server = GrpcServer(
             server_options(settings),
@@ -161,7 +168,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
-        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions)
+        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions, door)
         log.info("sidecar.stopping")
 
 

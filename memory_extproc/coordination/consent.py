@@ -6,13 +6,16 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.sqlite_file import Schema, SqliteFile
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
 
 # Owners stand here by key, never by name.
 _SCHEMA = Schema(
@@ -97,29 +100,24 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
     by: str
 
 
-class AsksRedis(Protocol):
-    """The one thing needed of RedisCoordination: its connections, its bound of time, its errors as ours."""
-
-    async def asked(self, *command: str | bytes | int) -> Any: ...
-
-
 class RedisConsent:
-    """ConsentRecords as one list for each owner. What bounds a call is the client's own time limit."""
+    """ConsentRecords as one list for each owner. The link bounds each call."""
 
-    def __init__(self, server: AsksRedis, *, prefix: str = "memory-extproc") -> None:
-        self._server = server
+    def __init__(self, link: RedisLink, *, prefix: str = "memory-extproc") -> None:
+        self._link = link
         self._prefix = prefix
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
         written = _Written(change.consent, change.at.timestamp(), change.by)
-        await self._server.asked("RPUSH", self._key(owner), msgspec.json.encode(written))
+        await self._link.bounded(self._link.client.rpush(self._key(owner), msgspec.json.encode(written)))
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
-        last = await self._server.asked("LINDEX", self._key(owner), -1)
+        last = await self._link.bounded(self._link.client.lindex(self._key(owner), -1))
         return None if last is None else _of_bytes(last)
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
-        return tuple(map(_of_bytes, await self._server.asked("LRANGE", self._key(owner), 0, -1)))
+        found = await self._link.bounded(self._link.client.lrange(self._key(owner), 0, -1))
+        return tuple(map(_of_bytes, found))
 
     def _key(self, owner: Owner) -> str:
         return f"{self._prefix}:{{{owner.key}}}:consent"

@@ -128,10 +128,6 @@ class RedisCoordination:
     async def release(self, name: str, holder: str) -> None:
         await self._bounded(self._release(keys=[f"{self._prefix}:lease:{name}"], args=[holder]))
 
-    async def asked(self, *command: str | bytes | int) -> Any:
-        """The server's reply to one command, for records of other kinds that share our connections and bounds."""
-        return await self._bounded(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
-
     async def _swapped(self, kind: str, owner: Owner, key: str, args: Sequence[str | bytes | int]) -> bool:
         keys = [self._record(kind, owner, key), self._key(owner, "records")]
         return bool(await self._bounded(self._swap(keys=keys, args=args)))

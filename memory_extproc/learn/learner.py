@@ -22,6 +22,7 @@ from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
 from memory_extproc.learn.remember import Judged, ids_of, judge
+from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
 from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
@@ -85,6 +86,7 @@ class Learner:
         now: Now,
         chance: Chance,
         judged: Callable[[Turn, datetime], Sequence[Judged]] = judge,
+        screens: Screens | None = None,  # None: everything of everybody is kept
     ) -> None:
         self._journal = journal
         self._sessions = sessions
@@ -101,6 +103,7 @@ class Learner:
         self._now = now
         self._chance = chance
         self._judge = judged
+        self._screens = screens or Unscreened()
         self._remembering: Lanes[str] = Lanes(
             "remember",
             self._remember,
@@ -215,7 +218,12 @@ class Learner:
                 self._gatherings.flush(caller.owner, session)
 
     async def _journalled(self, exchanged: Exchanged) -> Stored:
-        placed = await self._sessions.place(exchanged)
+        screened = await self._screens.screened(exchanged)
+        if isinstance(screened, Stored):
+            if exchanged.ends_session:
+                await self.end_session(exchanged.caller)
+            return screened
+        placed = await self._sessions.place(screened.whole, screened.kept)
         turn = replace(placed.turn, last=exchanged.ends_session)
         stored, noted = await asyncio.gather(
             self._journal.append(turn), self._sessions.note(placed), return_exceptions=True

@@ -107,21 +107,23 @@ class Sessions:
         self._limits = limits
         self._new_session = new_session
 
-    async def place(self, exchanged: Exchanged) -> Placed:
-        """Where *exchanged* belongs. While Coordination is down it becomes a session of its own, whose ids a
+    async def place(self, exchanged: Exchanged, kept: Exchanged | None = None) -> Placed:
+        """Where *exchanged* belongs, with the words of *kept* where not all of them may be written: of the others
+        hashes are noted and nothing else. While Coordination is down it becomes a session of its own, whose ids a
         retry shares: a turn apart from its session is better than a turn lost."""
         said = sum(len(message.text) for message in exchanged.history) + len(exchanged.asked)
         if len(exchanged.history) > _LONG or said > _LARGE:
             conversation = await asyncio.to_thread(talk.read, exchanged)
         else:
             conversation = talk.read(exchanged)
+        kept = kept or exchanged
         try:
             spot = await self._spot(exchanged, conversation)
         except MemoryExtprocError as error:
             log.warning("session.unplaced", error=type(error).__name__)
             spot = _Spot(exchanged.caller.session or conversation.opening[:32], 2 * len(exchanged.history))
-            return Placed(self._turn(exchanged, spot, conversation.opening), exchanged, None)
-        return Placed(self._turn(exchanged, spot, conversation.asked), exchanged, conversation)
+            return Placed(self._turn(kept, spot, conversation.opening), kept, None)
+        return Placed(self._turn(kept, spot, conversation.asked), kept, conversation)
 
     async def note(self, placed: Placed) -> None:
         """Writes down where the conversation stands, so that its next turn finds it."""

@@ -72,6 +72,7 @@ class Metrics:
         )
         self.extractions = counter("extractions", "Batches extracted.", "extractor", "outcome")
         self.reconcile = counter("reconcile", "What became of extracted facts.", "decision")
+        self.withheld = counter("withheld", "Finds in people's words that were not kept as said.", "kind")
         self.remembered = counter("remembered", "Messages of turns by what became of them.", "role", "decision")
         self.store_seconds = histogram(
             "store_operations_seconds", "Calls to the memory store.", STORE_BUCKETS, "operation", "outcome"

@@ -304,12 +304,26 @@ class Limits(Section):
     )
 
 
+ConsentDefault = Literal["opt_out", "opt_in"]
+
+
 class Privacy(Section):
     hash_user_ids: bool = Field(default=False, description="true: a keyed hash stands for the user id everywhere")
     hash_key: SecretStr = Field(SecretStr(""), description="16 bytes or more; secret; lost, memories are orphaned")
     hash_key_file: str = Field("", description="file that holds the hash key")
     encrypt_content: Literal[False] = Field(default=False, description="reserved: only this value yet")
-    consent: Literal["opt_out"] = Field("opt_out", description="reserved: only this value yet")
+    consent: ConsentDefault = Field(
+        "opt_out", description="of who never chose: opt_out: has memory until they say no; opt_in: none until yes"
+    )
+    consent_of: dict[str, ConsentDefault] = Field(
+        {}, description="the same for single tenants, by name", examples=[{"acme": "opt_in"}]
+    )
+    consent_fresh: Positive = Field(
+        timedelta(seconds=5), description="within which a choice made at one replica holds at the others"
+    )
+    consent_grace: Duration = Field(
+        timedelta(minutes=1), description="how long a yes counts while nobody can be asked; then nothing is allowed"
+    )
     identifiers: Literal["keep"] = Field("keep", description="reserved: only this value yet")
 
     @property

@@ -106,6 +106,13 @@ class ModelTokens(Section):
     all_day: Tokens = Field(None, description="in all in a day")
 
 
+class QuotaSection(Section):
+    turns_per_hour: float = Field(
+        3600.0, ge=0, le=1e9, description="turns of one caller that are kept, in the long run; 0: without bound"
+    )
+    burst: int = Field(1000, ge=1, le=1_000_000, description="of them at once, after a rest")
+
+
 class Learn(Section):
     journal: JournalSection = Field(
         JournalSection(), description="where accepted turns wait until they are learned"
@@ -124,6 +131,7 @@ class Learn(Section):
         description="how long turns wait for a model that is away; the rules serve meanwhile",
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
+    quota: QuotaSection = Field(QuotaSection(), description="how much of one caller is kept, in each replica")
     max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
 
 

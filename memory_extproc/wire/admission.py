@@ -34,6 +34,7 @@ class HeaderControls:
     ends_session: bool = False
     internal: bool = False  # one of our own calls of a language model
     unkept: bool = False  # nothing of this exchange is to be kept
+    incognito: bool = False  # nor of what follows in its conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +113,15 @@ def is_json(content_type: str) -> bool:
 def controls_of(headers: Headers) -> HeaderControls:
     """A header given several times says skip if any of them does: the narrower wish wins."""
     off = _any_true(headers, DISABLE)
-    unkept = off or _any_true(headers, "x-memory-incognito")
+    incognito = _any_true(headers, "x-memory-incognito")
+    unkept = off or incognito
     return HeaderControls(
         retrieve=Switch.SKIP if off else _switch(headers, "x-memory-retrieve"),
         store=Switch.SKIP if unkept else _switch(headers, "x-memory-store"),
         ends_session=any(value.strip().lower() == "end" for value in headers.all("x-memory-session")),
         internal=INTERNAL in headers,
         unkept=unkept,
+        incognito=incognito,
     )
 
 

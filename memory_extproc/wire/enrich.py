@@ -16,10 +16,10 @@ from memory_extproc.dialect.controls import removals
 from memory_extproc.dialect.profiles import choose_form, profile_for, room
 from memory_extproc.dialect.responses import Responses
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
-from memory_extproc.model import Caller, Message, Origin, Outcome, Role, Scope, Wish, digest
+from memory_extproc.model import Caller, Consent, Message, Origin, Outcome, Owner, Role, Scope, Stored, Wish, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import KnowsChains, Recalls
+from memory_extproc.ports import KnowsChains, KnowsConsent, NotesIncognito, Recalls
 from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
@@ -50,6 +50,8 @@ class Heard:
     origin: Origin
     previous_response_id: str
     ends_session: bool
+    unkept: Stored = Stored.NOT_ASKED  # why, where it is not stored
+    notes_response: bool = False  # incognito: what continues from its answer is to be known by the answer's id
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen
     in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
 
@@ -96,9 +98,12 @@ class Enricher:
         replays: Replays,
         metrics: Metrics,
         chains: KnowsChains | None = None,
+        consent: KnowsConsent | None = None,  # None: everybody allows everything
+        incognito: NotesIncognito | None = None,
     ) -> None:
         self._options, self._identity, self._rules = options, identity, rules
         self._recalls, self._replays, self._chains = recalls, replays, chains
+        self._consent, self._incognito = consent, incognito
         self._metrics = metrics
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
@@ -132,7 +137,13 @@ class Enricher:
             caller=caller,
             auxiliary=self._options.skip_auxiliary and auxiliary(request.asked, request.system),
         )
-        no = refusal(circumstances)
+        no, store = refusal(circumstances), stores(circumstances)
+        allowed: Consent | None = Consent.ON
+        if caller is not None and (no is None or store):
+            allowed = await self._allowed(caller.owner)
+        if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
+            # Where nobody can be asked it is an outage, for an operator to see; to the caller it is the same.
+            no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
         if no is not None or caller is None:
             turn = _Turn(Decision(no or Outcome.NO_CALLER))
         else:
@@ -141,9 +152,15 @@ class Enricher:
         enriched = await self._placed(admitted, request, turn, shadowed=shadowed)
         if caller is None:
             return enriched
+        learned_as = self._options.sharing.learned_as(caller)
+        incognito = admitted.controls.incognito and self._incognito is not None
+        if admitted.controls.incognito and self._incognito is not None:
+            await self._incognito.mark(learned_as, request.history, request.asked, request.previous_response_id)
         heard = Heard(
-            caller=self._options.sharing.learned_as(caller),
-            store=stores(circumstances),
+            caller=learned_as,
+            store=store and allowed is Consent.ON,
+            unkept=_unkept(incognito=admitted.controls.incognito, refused=store),
+            notes_response=incognito and admitted.dialect.name == Responses.name,
             history=request.history,
             asked=request.asked,
             origin=Origin(
@@ -158,6 +175,9 @@ class Enricher:
         if turn.thread is not None and not shadowed:
             heard = self._with_view(heard, enriched, turn, turn.thread, admitted)
         return replace(enriched, heard=heard)
+
+    async def _allowed(self, owner: Owner) -> Consent | None:
+        return Consent.ON if self._consent is None else await self._consent.allowed(owner)
 
     def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
         caller = admitted.caller
@@ -353,6 +373,13 @@ class _Turn:
     @property
     def carries(self) -> bool:
         return self.thread is not None and bool(self.thread.blocks)
+
+
+def _unkept(*, incognito: bool, refused: bool) -> Stored:
+    """Why an exchange that is not stored is not; *refused*: all but the caller's consent spoke for it."""
+    if incognito:
+        return Stored.INCOGNITO
+    return Stored.NO_CONSENT if refused else Stored.NOT_ASKED
 
 
 def _written(admitted: Admitted, plain: bytes) -> ChatRequest:

@@ -17,7 +17,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Exchanged, Outcome, Stored
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Learns, Now
+from memory_extproc.ports import Learns, NotesIncognito, Now
 from memory_extproc.wire.admission import NO_DIALECT, Admitted, Declined
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.capture import Capture, capture
@@ -109,6 +109,7 @@ class Workshop:
     now: Now
     answer_bytes: int
     last_reply_waits: timedelta
+    incognito: NotesIncognito | None = None  # None: nobody notes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +209,17 @@ class Exchange:
         if heard is None:
             return
         if not heard.store:
-            self._fate = Stored.NOT_ASKED
+            # An answer of an incognito conversation is read for its id alone.
+            self._fate = None if heard.notes_response else heard.unkept
         elif not self._shop.held.take_to_learn(heard.size):
             self._fate = Stored.PROCESS_LIMIT
         else:
             self._held_to_learn = heard.size
         # Without a lesson in it only whose session it was is kept.
         self._heard = (
-            heard if self._fate is None else replace(heard, history=(), asked="", injected=(), in_view=None)
+            heard
+            if heard.store and self._fate is None
+            else replace(heard, history=(), asked="", injected=(), in_view=None)
         )
 
     def _answering(self, event: ResponseHeaders) -> Reply:
@@ -274,6 +278,10 @@ class Exchange:
         self._count_tokens(answer)
         if heard.in_view is not None and answer.response_id:
             self._shop.follows.follow(heard.in_view, answer.response_id)
+        if heard.notes_response:
+            if answer.response_id and self._shop.incognito is not None:
+                await self._shop.incognito.mark_response(heard.caller.owner, answer.response_id)
+            return heard.unkept
         if answer.failed:
             return Stored.NOT_OK
         if not answer.complete:

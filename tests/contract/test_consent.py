@@ -15,6 +15,7 @@ from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
+from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
@@ -38,8 +39,8 @@ async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case _:
             server: RedisServer = request.getfixturevalue("redis_server")
             prefix = uuid4().hex
-            async with RedisCoordination(server.url, prefix=prefix, timeout=PLENTY) as redis:
-                yield RedisConsent(redis, prefix=prefix)
+            async with RedisLink(server.url, LinkLimits(timeout=PLENTY)) as link:
+                yield RedisConsent(link, prefix=prefix)
 
 
 async def test_who_never_chose_has_no_record(records: ConsentRecords) -> None:
@@ -85,8 +86,9 @@ async def test_a_choice_survives_a_restart(tmp_path: Path) -> None:
 @pytest.mark.redis
 async def test_forgetting_an_owners_records_leaves_what_they_chose(redis_server: RedisServer) -> None:
     prefix = uuid4().hex
-    async with RedisCoordination(redis_server.url, prefix=prefix, timeout=PLENTY) as redis:
-        records = RedisConsent(redis, prefix=prefix)
+    async with RedisLink(redis_server.url, LinkLimits(timeout=PLENTY)) as link:
+        redis = RedisCoordination(link, prefix=prefix)
+        records = RedisConsent(link, prefix=prefix)
         await records.add(ANN, OFF)
         await redis.put_record("head", ANN, "k", b"x", PLENTY)
         await redis.delete_records(ANN)
@@ -96,7 +98,7 @@ async def test_forgetting_an_owners_records_leaves_what_they_chose(redis_server:
 @pytest.mark.redis
 async def test_a_record_that_nobody_can_read_is_a_fault_and_not_a_yes(redis_server: RedisServer) -> None:
     prefix = uuid4().hex
-    async with RedisCoordination(redis_server.url, prefix=prefix, timeout=PLENTY) as redis:
-        await redis.asked("RPUSH", f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
+    async with RedisLink(redis_server.url, LinkLimits(timeout=PLENTY)) as link:
+        await link.client.rpush(f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
         with pytest.raises(GiveUpError):
-            await RedisConsent(redis, prefix=prefix).latest(ANN)
+            await RedisConsent(link, prefix=prefix).latest(ANN)

@@ -117,15 +117,22 @@ async def test_a_redis_that_goes_away_fails_no_request_and_loses_no_turn(
     assert faulty.turns("journal_failed") == 0
 
 
-async def test_a_sidecar_starts_without_redis_and_learns_when_it_comes(
+async def test_a_sidecar_starts_without_redis_keeps_nothing_it_was_not_allowed_to_and_learns_when_it_comes(
     replicas: Replicas, redis_link: Link
 ) -> None:
     faulty, _ = replicas
     await redis_link.cut()
     await faulty.start()
     assert faulty.logs.said("coordination.not_open")
-    assert (await faulty.say(BUDGET)).status == 200
+    said = await faulty.say(BUDGET)
+    assert (said.status, said.memory) == (200, "unavailable")
     assert faulty.shown == BUDGET
+    await until(lambda: faulty.turns("no_consent") == 1, "it is turned away: the caller may have said no")
     await redis_link.mend()
+
+    async def allowed() -> bool:
+        return (await faulty.say(BUDGET)).memory != "unavailable"
+
+    await until(allowed, "callers can be asked again", seconds=15)
     await until(lambda: faulty.kept == 1, "what was said is stored", seconds=15)
     assert (await faulty.say(ASKED)).memory.startswith("used")

@@ -18,6 +18,7 @@ from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
 from memory_extproc.learn.learner import Learner, LearnLimits, Reconciles
+from memory_extproc.learn.screening import Screens
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
@@ -94,6 +95,7 @@ class Surroundings:
     stand_in: Extracts | None = None
     reconciles: Reconciles | None = None  # instead of listing
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
+    screens: Screens | None = None  # keeps everything of everybody
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -124,6 +126,7 @@ class Surroundings:
             reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
             chance=lambda: 0.0,
+            screens=self.screens,
         )
 
     @asynccontextmanager

@@ -1,0 +1,88 @@
+"""What may be kept of whom, as configured."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
+from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.learn.incognito import Incognito, IncognitoLimits
+from memory_extproc.learn.quota import Quota, QuotaLimits
+from memory_extproc.learn.screening import Screening
+from memory_extproc.model import Consent
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import ConsentRecords, Coordination, Now
+from memory_extproc.safety.policy import Policy
+from memory_extproc.settings import Settings
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
+
+log = logger(__name__)
+
+_DEFAULTS = {"opt_out": Consent.ON, "opt_in": Consent.OFF}
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What stands before the write path, and what the wire and the memory API share of it."""
+
+    consent: Consents
+    incognito: Incognito
+    screening: Screening
+
+
+async def open_door(
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    coordination: Coordination,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+) -> Door:
+    consent = Consents(
+        await _records(settings, data, link, stack), consent_terms(settings), consent_limits(settings), now=now
+    )
+    incognito = Incognito(coordination, IncognitoLimits())
+    screening = Screening(consent, incognito, make_quota(settings, now), Policy().kept, metrics)
+    return Door(consent, incognito, screening)
+
+
+def consent_terms(settings: Settings) -> ConsentTerms:
+    privacy = settings.privacy
+    return ConsentTerms(
+        default=_DEFAULTS[privacy.consent],
+        tenants={tenant: _DEFAULTS[default] for tenant, default in privacy.consent_of.items()},
+    )
+
+
+def consent_limits(settings: Settings) -> ConsentLimits:
+    """The patience of a request is a part of what recall has in all."""
+    privacy = settings.privacy
+    return ConsentLimits(fresh=privacy.consent_fresh, grace=privacy.consent_grace, patience=settings.deadline / 3)
+
+
+def make_quota(settings: Settings, now: Now) -> Quota | None:
+    quota = settings.learn.quota
+    if not quota.turns_per_hour:
+        return None
+    return Quota(QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst), now=now)
+
+
+async def _records(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> ConsentRecords:
+    if link is not None:
+        return RedisConsent(link, prefix=settings.coordination.prefix)
+    records = await stack.enter_async_context(SqliteConsent(data / "consent.db"))
+    try:
+        await records.open()
+    except MemoryExtprocError as error:
+        # Nothing is recalled or kept until it can be asked: who said no must not be overheard.
+        log.warning("consent.not_open", detail=str(error))
+    return records

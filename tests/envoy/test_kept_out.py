@@ -1,0 +1,97 @@
+"""Through the real Envoy: what people do not want kept is in no file, no log line and no later request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_extproc.model import Consent, Owner
+from tests.fixtures.whole import WholeStand
+
+CARD, PASSWORD = "4111 1111 1111 1111", "tr0ub4dor-and-3"
+LIKES = "I like hiking in the Alps with my dog Rex."
+ASKED = "What is the name of my dog?"
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit, f"waited 20 s in vain until {what}"
+        await asyncio.sleep(0.01)
+
+
+def bytes_under(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+async def test_a_secret_said_in_a_chat_is_in_no_file_and_in_no_log(
+    whole: WholeStand, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole.changes["telemetry"] = {"log_level": "debug"}
+    await whole.start()
+    for words in (f"My card is {CARD} and I like hiking.", f"The password of my router is {PASSWORD}."):
+        assert (await whole.say(words)).status == 200
+        assert words in str(whole.upstream.got[-1].body), "the model itself is told what the caller said"
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 2, "it is learned")
+    await whole.say("What do I like?", user="ann")
+    await whole.stop_sidecar()
+    written = bytes_under(tmp_path / "data")
+    assert any(b"[masked: card number]" in content for content in written.values())
+    for secret in (CARD, CARD.replace(" ", ""), PASSWORD):
+        assert [name for name, content in written.items() if secret.encode() in content] == []
+        out, err = capfd.readouterr()
+        assert secret not in out + err
+
+
+async def test_who_said_no_has_no_memory_and_leaves_none(whole: WholeStand) -> None:
+    await whole.start()
+    ann = Owner("", "ann")
+    await whole.say(LIKES)
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 1, "it is learned")
+    assert (await whole.say(ASKED)).memory.startswith("used")
+    await whole.whole.door.consent.set(ann, Consent.OFF, by="ann")
+    refused = await whole.say(ASKED)
+    assert refused.memory == "no_consent"
+    assert whole.shown == ASKED
+    assert (await whole.say("My cat is called Tom.")).memory == "no_consent"
+    await until(lambda: whole.sample("turns_total", outcome="no_consent") == 2, "both are turned away")
+    await whole.whole.door.consent.set(ann, Consent.RECALL_ONLY, by="ann")
+    assert (await whole.say(ASKED)).memory.startswith("used")
+    await until(lambda: whole.sample("turns_total", outcome="no_consent") == 3, "and learns nothing")
+    assert whole.sample("journal_depth") == 0
+
+
+async def test_a_tenant_that_asks_first_gives_memory_to_who_said_yes(whole: WholeStand) -> None:
+    whole.changes["privacy"] = {"consent_of": {"acme": "opt_in"}}
+    await whole.start()
+    tenant: dict[str, Any] = {"x_authz_tenant_id": "acme"}
+    assert (await whole.say(LIKES, **tenant)).memory == "no_consent"
+    await whole.whole.door.consent.set(Owner("acme", "ann"), Consent.ON, by="ann")
+    assert (await whole.say(LIKES, **tenant)).memory == "empty"
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 1, "it is learned")
+
+
+async def test_of_a_conversation_that_was_incognito_once_nothing_is_kept(whole: WholeStand) -> None:
+    await whole.start()
+    messages = [{"role": "user", "content": "I will see a divorce lawyer on Monday."}]
+    first = await whole.chat({"model": "demo", "messages": messages}, user="ann", x_memory_incognito="true")
+    assert first.status == 200
+    assert "x-memory-incognito" not in whole.upstream.got[-1].headers
+    messages += [{"role": "assistant", "content": "I see."}, {"role": "user", "content": LIKES}]
+    await whole.chat({"model": "demo", "messages": messages}, user="ann")
+    await until(lambda: whole.sample("turns_total", outcome="incognito") == 2, "both are turned away")
+    assert whole.sample("remembered_total", role="user", decision="kept") == 0
+    await whole.say(LIKES)
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 1, "others are learned")
+
+
+async def test_only_people_have_memory(whole: WholeStand) -> None:
+    whole.changes["identity"] = {"people_only": "*@example.com"}
+    await whole.start()
+    assert (await whole.say(LIKES, user="ci-runner")).memory == "no_caller"
+    assert (await whole.say(LIKES, user="ann@example.com")).memory == "empty"

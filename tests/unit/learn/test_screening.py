@@ -1,0 +1,215 @@
+"""Before anything of an exchange is written: may it be kept, and what of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from memory_extproc.coordination.consent import TransientConsent
+from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.incognito import Incognito, IncognitoLimits
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.quota import Quota, QuotaLimits
+from memory_extproc.learn.screening import Screening
+from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Stored, Turn
+from memory_extproc.ports import Now
+from memory_extproc.safety.policy import Policy
+from tests.builders import ANN, BOB, MONDAY
+from tests.unit.learn.learning import Surroundings
+
+PASSWORD = "hunter2"
+CALLER = Caller(ANN)
+
+
+class Watched(TransientJournal):
+    """A journal that tells all that was ever written to it."""
+
+    def __init__(self, now: Now) -> None:
+        super().__init__(now=now)
+        self.written: list[bytes] = []
+
+    async def append(self, turn: Turn) -> Stored:
+        self.written.append(msgspec.json.encode(turn))
+        return await super().append(turn)
+
+
+class AwayCoordination(TransientCoordination):
+    """Records out of reach."""
+
+    async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
+        raise TryLaterError("away")
+
+    async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
+        raise TryLaterError("away")
+
+
+class Door:
+    """A screening over records in memory."""
+
+    def __init__(self, quota: QuotaLimits | None = None, default: Consent = Consent.ON) -> None:
+        self.world = Surroundings()
+        now = lambda: self.world.now  # noqa: E731
+        self.consent = Consents(TransientConsent(), ConsentTerms(default=default), ConsentLimits(), now=now)
+        self.incognito = Incognito(self.world.coordination, IncognitoLimits())
+        self.screening = Screening(
+            self.consent,
+            self.incognito,
+            Quota(quota, now=now) if quota else None,
+            Policy().kept,
+            self.world.metrics,
+        )
+        self.world.screens = self.screening
+
+    async def lets_in(self, exchanged: Exchanged) -> bool:
+        return isinstance(await self.screening.screened(exchanged), Screened)
+
+
+def said(asked: str, *history: str, caller: Caller = CALLER, continues: str = "", response: str = "") -> Exchanged:
+    messages = [Message(Role.USER if at % 2 == 0 else Role.ASSISTANT, text) for at, text in enumerate(history)]
+    return Exchanged(
+        caller=caller,
+        history=tuple(messages),
+        asked=asked,
+        answered="Fine.",
+        at=MONDAY,
+        previous_response_id=continues,
+        response_id=response,
+    )
+
+
+# --- consent -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("chosen", "kept"), [(Consent.ON, True), (Consent.RECALL_ONLY, False), (Consent.OFF, False)]
+)
+async def test_only_a_yes_lets_anything_be_kept(chosen: Consent, kept: bool) -> None:
+    door = Door()
+    await door.consent.set(ANN, chosen, by="ann")
+    assert await door.lets_in(said("I like pizza.")) is kept
+    assert await door.lets_in(said("I like pizza.", caller=Caller(BOB)))
+
+
+async def test_who_said_no_leaves_nothing_in_the_journal_nor_in_any_record() -> None:
+    door = Door()
+    await door.consent.set(ANN, Consent.OFF, by="ann")
+    async with door.world.learner() as learner:
+        assert await learner.accept(said("I like pizza.")) is Stored.NO_CONSENT
+        assert (await door.world.journal.depth()).turns == 0
+    assert await door.world.stored() == []
+
+
+async def test_what_a_member_says_for_a_project_was_allowed_by_the_member() -> None:
+    door = Door(default=Consent.OFF)
+    project = Caller(Owner.of_project("acme", "apollo"), project="apollo", speaker="somebody")
+    assert await door.lets_in(said("We ship on Friday.", caller=project))
+
+
+# --- words -------------------------------------------------------------------------------------------
+async def test_a_secret_is_in_neither_journal_nor_memories_nor_vectors() -> None:
+    door = Door()
+    journal = door.world.journal = Watched(lambda: door.world.now)
+    async with door.world.learner() as learner:
+        assert await learner.accept(said(f"The password of my router is {PASSWORD}.")) is Stored.JOURNALLED
+    assert journal.written
+    assert not any(PASSWORD.encode() in turn for turn in journal.written)
+    assert await door.world.stored() == ["The password of my router is [masked: password].", "Fine."]
+    assert door.world.sample("withheld_total", kind="password") == 1
+
+
+async def test_a_long_conversation_is_read_in_a_thread_to_the_same_end() -> None:
+    door = Door()
+    long = said(f"my password is {PASSWORD}", *["I walked for a while. " * 100] * 20)
+    screened = await door.screening.screened(long)
+    assert isinstance(screened, Screened)
+    assert screened.kept.asked == "my password is [masked: password]"
+
+
+# --- quota -------------------------------------------------------------------------------------------
+async def test_a_caller_has_so_much_kept_and_others_are_not_the_poorer() -> None:
+    door = Door(QuotaLimits(turns_per_hour=60, burst=2))
+    answers = [await door.screening.screened(said(f"I like number {n}.")) for n in range(3)]
+    assert answers[2] is Stored.OVER_QUOTA
+    assert await door.lets_in(said("I like pizza.", caller=Caller(BOB)))
+    door.world.now += timedelta(minutes=1)
+    assert await door.lets_in(said("I like number 4."))
+    assert not await door.lets_in(said("I like number 5."))
+
+
+def test_a_clock_that_steps_back_gives_nothing_and_takes_nothing() -> None:
+    now = [MONDAY]
+    quota = Quota(QuotaLimits(turns_per_hour=60, burst=1, owners=1), now=lambda: now[0])
+    assert quota.take(ANN)
+    now[0] -= timedelta(hours=1)
+    assert not quota.take(ANN)
+    now[0] = MONDAY + timedelta(minutes=1)
+    assert quota.take(ANN)
+    assert quota.take(BOB)
+    assert quota.take(ANN), "only so many are held, and who is dropped begins anew"
+
+
+# --- incognito ---------------------------------------------------------------------------------------
+async def test_a_named_session_stays_incognito() -> None:
+    door = Door()
+    caller = Caller(ANN, session="s-1")
+    await door.incognito.mark(caller, (), "I see a doctor.", "")
+    assert await door.screening.screened(said("And I like pizza.", caller=caller)) is Stored.INCOGNITO
+    assert await door.lets_in(said("And I like pizza.", caller=replace(caller, session="s-2")))
+    assert await door.lets_in(said("And I like pizza.", caller=Caller(BOB, session="s-1")))
+
+
+async def test_a_conversation_that_is_sent_again_stays_incognito_for_all_its_turns() -> None:
+    door = Door()
+    history = ["Hello", "Hi!"]
+    await door.incognito.mark(Caller(ANN), said("", *history).history, "I see a doctor.", "")
+    history += ["I see a doctor.", "The answer, as the client wrapped it."]
+    for turn in range(6):
+        exchanged = said(f"more {turn}", *history)
+        assert await door.screening.screened(exchanged) is Stored.INCOGNITO
+        history += [exchanged.asked, "an answer"]
+    assert await door.lets_in(said("more 0", "Something else", "ok", "I see a doctor.", "ok"))
+
+
+async def test_a_turn_sent_again_without_the_header_is_incognito_still() -> None:
+    door = Door()
+    before = said("I see a doctor.", "Hello", "Hi!")
+    await door.incognito.mark(Caller(ANN), before.history, before.asked, "")
+    assert await door.screening.screened(before) is Stored.INCOGNITO
+
+
+async def test_a_chat_that_only_begins_alike_is_incognito_for_a_short_time_at_most() -> None:
+    door = Door()
+    await door.incognito.mark(Caller(ANN), (), "hi", "")
+    assert await Incognito(door.world.coordination, IncognitoLimits()).holds(said("I like pizza.", "hi", "Hi!"))
+    door.world.now += timedelta(hours=1)
+    fresh = Incognito(door.world.coordination, IncognitoLimits())
+    assert not await fresh.holds(said("I like tea.", "hi", "Hi!"))
+
+
+async def test_what_continues_an_incognito_response_is_incognito_and_so_on() -> None:
+    door = Door()
+    await door.incognito.mark_response(ANN, "resp_1")
+    assert await door.screening.screened(said("go on", continues="resp_1", response="resp_2")) is Stored.INCOGNITO
+    assert await door.screening.screened(said("and on", continues="resp_2", response="resp_3")) is Stored.INCOGNITO
+    assert await door.lets_in(said("elsewhere", continues="resp_9"))
+
+
+async def test_marks_reach_other_replicas() -> None:
+    door = Door()
+    elsewhere = Incognito(door.world.coordination, IncognitoLimits())
+    await door.incognito.mark(Caller(ANN, session="s-1"), (), "x", "resp_1")
+    assert await elsewhere.holds(said("y", caller=Caller(ANN, session="s-1")))
+    assert await elsewhere.holds(said("z", continues="resp_1"))
+
+
+async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not_kept() -> None:
+    door = Door()
+
+    incognito = Incognito(AwayCoordination(lambda: MONDAY), IncognitoLimits(in_process=2))
+    screening = Screening(door.consent, incognito, None, Policy().kept, door.world.metrics)
+    await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
+    assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
+    assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is Stored.INCOGNITO
