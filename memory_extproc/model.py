@@ -247,6 +247,14 @@ class DeadLetter:
     failed_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time in the past, from *first* up to *until*."""
+
+    first: datetime
+    until: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """One remembered fact or message. Times are UTC with whole seconds; *content* is private."""
@@ -281,6 +289,18 @@ class Memory:
             and (self.expires_at is None or now < self.expires_at)
         )
 
+    def held_in(self, period: Period, now: datetime) -> bool:
+        """Whether it held at some time of *period* and was replaced since."""
+        began = self.valid_from or self.created_at
+        return (
+            self.state is MemoryState.SUPERSEDED
+            and self.source is not Source.QUESTION
+            and self.valid_to is not None
+            and began < period.until
+            and period.first < self.valid_to
+            and (self.expires_at is None or now < self.expires_at)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
@@ -305,14 +325,6 @@ class Found:
 
     memory: Memory
     cosine: float
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """A time in the past, from *first* up to *until*."""
-
-    first: datetime
-    until: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ def smallest() -> int:
 def _line(memory: Memory) -> str:
     said = {Role.USER: "the user said", Role.ASSISTANT: "the assistant said"}.get(memory.role, "")
     when = memory.created_at.date().isoformat()
+    if memory.valid_to is not None:  # given because the question asks for the past
+        when = f"{when} to {memory.valid_to.date().isoformat()}, no longer so"
     content = harmless(memory.content)
     whose = memory.owner.kind
     mark = ""

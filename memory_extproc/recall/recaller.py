@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
 
 import numpy as np
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.model import Candidates, Outcome, Owner, Ranked, Recalled, Scope, Sought, Vector, Wish
+from memory_extproc.language import past
+from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Recalled, Scope, Sought, Vector, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
@@ -174,6 +176,7 @@ class Recaller:
 
     async def _found(self, wish: Wish, started: float, patience: Callable[[], timedelta]) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found."""
+        wish = replace(wish, scope=replace(wish.scope, as_of=self._as_of(wish.asked)))
         with self._timed("query"):
             query = await self._query(wish, started)
         with self._timed("embed"):
@@ -197,6 +200,15 @@ class Recaller:
             total=None if None in totals else sum(total for total in totals if total is not None),
             path=searches[0].path,
         )
+
+    def _as_of(self, asked: str) -> Period | None:
+        """The time in the past that the question is about, where it asks how things were."""
+        now = self._now()
+        span = past.asked_of(asked, now.date())
+        if span is None:
+            return None
+        first, last = (datetime.combine(date.fromordinal(day), time_of_day.min, now.tzinfo) for day in span)
+        return Period(first, last + timedelta(days=1))
 
     async def _searched_for(
         self, owner: Owner, wish: Wish, sought: Sequence[Sought], scope: Scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -153,7 +154,41 @@ class Held:
         allowed = self._allowed(count, scope, now)
         likely = likeliest(seen, allowed, limit, lambda at: _newest_first(self._memory(at)))
         memories = tuple(self._memory(at) for at in likely.places.tolist())
-        return candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
+        found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
+        return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
+
+    def _with_the_past(
+        self, now_holding: Candidates, sought: Sought, limit: int, scope: Scope, now: datetime
+    ) -> Candidates:
+        """*now_holding* with what held in the period that *scope* asks about and was replaced since, given as if it
+        held, with the end of its time; without what took its place only later. Linear in the rows, for the few
+        questions that ask."""
+        period = scope.as_of
+        past = [
+            (at, memory)
+            for at, memory in enumerate(self._memories)
+            if memory is not None and period is not None and scope.holds(memory) and memory.held_in(period, now)
+        ]
+        if not past or period is None or sought.vector is None:
+            return now_holding
+        scores = cosines(self._vectors[[at for at, _ in past]], sought.vector)
+        were = order(
+            Found(replace(memory, state=MemoryState.ACTIVE), cosine)
+            for (_, memory), cosine in zip(past, scores.tolist(), strict=True)
+        )[:limit]
+        beside = candidates_among(were, sought, limit, now)
+        successors = {one.memory.superseded_by for one in were}
+        kept = [
+            at
+            for at, memory in enumerate(now_holding.memories)
+            if memory.id not in successors or (memory.valid_from or memory.created_at) < period.until
+        ]
+        return replace(
+            now_holding,
+            memories=(*(now_holding.memories[at] for at in kept), *beside.memories),
+            features=np.concatenate([now_holding.features[kept], beside.features]),
+            searched=now_holding.searched + beside.searched,
+        )
 
     def _memory(self, at: int) -> Memory:
         memory = self._memories[at]
