@@ -172,9 +172,9 @@ def _moved(fact: Fact, others: Iterable[Found]) -> Memory | None:
         kind = about(str(named.get("attribute", ""))) - set(saying(str(named.get("value", ""))))
         if wanted and wanted <= kind:
             found.append((other.memory, wanted == kind))
-    formerly = set(saying(fact.formerly))
-    if formerly:
-        found = [one for one in found if formerly & set(saying(str(one[0].metadata.get("value", ""))))]
+    if formerly := set(saying(fact.formerly)):
+        fits = [len(formerly & set(saying(str(memory.metadata.get("value", ""))))) for memory, _ in found]
+        found = [one for one, fit in zip(found, fits, strict=True) if fit and fit == max(fits)]
     exact = [one for one in found if one[1]]
     chosen = exact or found
     return chosen[0][0] if len(chosen) == 1 else None
