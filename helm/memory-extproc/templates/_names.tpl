@@ -1,0 +1,75 @@
+{{- define "memory.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "memory.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "memory.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "memory.selector" -}}
+app.kubernetes.io/name: {{ include "memory.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{- define "memory.labels" -}}
+{{ include "memory.selector" . }}
+{{ include "memory.moreLabels" . }}
+{{- end -}}
+
+{{/* Of pods that come and go beside the server: no Service may take them for it. */}}
+{{- define "memory.jobLabels" -}}
+app.kubernetes.io/name: {{ include "memory.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{ include "memory.moreLabels" .root }}
+{{- end -}}
+
+{{- define "memory.moreLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: memory-extproc
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "memory.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "memory.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "memory.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "memory.tlsSecret" -}}
+{{- default (printf "%s-tls" (include "memory.fullname" .)) .Values.tls.secretName -}}
+{{- end -}}
+
+{{- define "memory.gatewayNamespace" -}}
+{{- default .Release.Namespace .Values.gateway.namespace -}}
+{{- end -}}
+
+{{- define "memory.serviceHost" -}}
+{{- printf "%s.%s.svc.cluster.local" (include "memory.fullname" .) .Release.Namespace -}}
+{{- end -}}

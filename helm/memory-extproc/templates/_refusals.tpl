@@ -1,0 +1,79 @@
+{{/* What must not be installed, all of it at once: why, and what instead. */}}
+{{- define "memory.refusals" -}}
+{{- $v := .Values -}}
+{{- $said := list -}}
+{{- $lite := include "memory.lite" . -}}
+{{- $sqlite := include "memory.sqlite" . -}}
+{{- $many := or (gt (int $v.replicas) 1) $v.autoscaling.enabled (eq $v.mode "daemonset") -}}
+{{- $what := ternary "mode: daemonset" (ternary "autoscaling.enabled" (printf "replicas: %d" (int $v.replicas)) $v.autoscaling.enabled) (eq $v.mode "daemonset") -}}
+{{- if eq $v.mode "sidecar" -}}
+{{- $what = printf "mode: sidecar beside %d Envoy pods (replicas)" (int $v.replicas) -}}
+{{- end -}}
+{{- if and $many $lite -}}
+{{- $said = append $said (printf "%s with Milvus Lite: each pod would have a file of its own, and a person would be remembered by one pod and forgotten by the next. Set config.memory.milvus.address to a Milvus server, or keep one replica." $what) -}}
+{{- end -}}
+{{- if and $many $sqlite -}}
+{{- $said = append $said (printf "%s with the SQLite journal: pods would not see each other's turns and a forget on one would not reach the others. Set config.coordination.url to a Redis, or keep one replica." $what) -}}
+{{- end -}}
+{{- if and (eq $v.mode "sidecar") (include "memory.stateful" .) $v.persistence.enabled (not $v.persistence.existingClaim) -}}
+{{- $said = append $said "persistence.enabled in mode: sidecar without persistence.existingClaim: the Envoy pod is not this chart's, so it cannot give it a volume. Name a claim, use a Milvus server and Redis, or write persistence.enabled: false and persistence.acceptLoss: true." -}}
+{{- end -}}
+{{- if and (include "memory.stateful" .) (not $v.persistence.enabled) (not $v.persistence.acceptLoss) -}}
+{{- $said = append $said (printf "persistence.enabled: false while %s: it would be lost with the pod. Turn persistence on, use a Milvus server and Redis, or write persistence.acceptLoss: true." (ternary "Milvus Lite keeps the memories in a file" "the journal of accepted turns is a file" (not (empty $lite)))) -}}
+{{- end -}}
+{{- if and (ne $v.mode "sidecar") (not $v.tls.enabled) (not $v.networkPolicy.enabled) (not $v.tls.acceptPlaintext) -}}
+{{- $said = append $said "tls.enabled: false and networkPolicy.enabled: false: whoever reaches the pod could read and write anybody's memories. Turn one of them on, or write tls.acceptPlaintext: true." -}}
+{{- end -}}
+{{- if and $v.tls.enabled (empty $v.tls.allowedNames) -}}
+{{- $said = append $said "tls.enabled without tls.allowedNames: any certificate of that authority could speak as Envoy. Name the SANs of Envoy's certificate." -}}
+{{- end -}}
+{{- if and $v.tls.enabled (not $v.tls.certManager.enabled) (not $v.tls.secretName) -}}
+{{- $said = append $said "tls.enabled without a certificate: name a secret in tls.secretName, or turn on tls.certManager." -}}
+{{- end -}}
+{{- if and $v.tls.certManager.enabled (not $v.tls.certManager.issuerRef.name) -}}
+{{- $said = append $said "tls.certManager.enabled without tls.certManager.issuerRef.name: name the Issuer or ClusterIssuer." -}}
+{{- end -}}
+{{- if and $v.tls.enabled (eq $v.mode "sidecar") -}}
+{{- $said = append $said "tls.enabled in mode: sidecar: there is no network between Envoy and the Unix socket. Turn it off." -}}
+{{- end -}}
+{{- if and $v.tls.enabled (has $v.gateway.type (list "envoy-gateway" "envoy-ai-gateway")) -}}
+{{- $said = append $said (printf "tls.enabled with gateway.type: %s: a client certificate towards an ext_proc Service is not among what this chart can tell that gateway. Use a service mesh's mutual TLS, or gateway.type: raw." $v.gateway.type) -}}
+{{- end -}}
+{{- if and $v.api.enabled (not (dig "api" "auth" "" $v.config)) -}}
+{{- $said = append $said "api.enabled without config.api.auth: nobody could be told from anybody else. Say how callers prove who they are." -}}
+{{- end -}}
+{{- if and $v.podDisruptionBudget.enabled $many (ne $v.mode "sidecar") (ge (int $v.podDisruptionBudget.maxUnavailable) (int (ternary $v.autoscaling.minReplicas $v.replicas $v.autoscaling.enabled))) (ne $v.mode "daemonset") -}}
+{{- $said = append $said (printf "podDisruptionBudget.maxUnavailable: %d lets every pod be away at the same time. Make it less than the number of pods." (int $v.podDisruptionBudget.maxUnavailable)) -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- $said = append $said (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas: %d." (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (not $v.autoscaling.cpu) (not $v.autoscaling.recallsInFlight) (not $v.autoscaling.journalDepth) -}}
+{{- $said = append $said "autoscaling.enabled without a metric: set cpu, recallsInFlight or journalDepth." -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (ne $v.mode "deployment") -}}
+{{- $said = append $said (printf "autoscaling.enabled in mode: %s: there is nothing to scale. Use mode: deployment." $v.mode) -}}
+{{- end -}}
+{{- if and (eq $v.gateway.identity.mode "jwt") (not (and $v.gateway.identity.jwt.issuer $v.gateway.identity.jwt.audience $v.gateway.identity.jwt.jwksUri)) (ne $v.gateway.type "none") -}}
+{{- $said = append $said "gateway.identity.mode: jwt without issuer, audience and jwksUri: a token could not be verified. Give all three in gateway.identity.jwt." -}}
+{{- end -}}
+{{- if and (ne $v.gateway.type "none") (not $v.gateway.failOpen) -}}
+{{- $said = append $said "gateway.failOpen: false: the model would be away whenever memory is. This chart does not offer it; memory is an enhancement." -}}
+{{- end -}}
+{{- range $key := list "listen" "tls" "data_dir" "shutdown" -}}
+{{- if hasKey $v.config $key -}}
+{{- $said = append $said (printf "config.%s is the chart's to say: use %s." $key (get (dict "listen" "ports and api.enabled" "tls" "tls" "data_dir" "persistence" "shutdown" "drain") $key)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $index, $one := $v.secrets -}}
+{{- if not (hasSuffix "_file" $one.setting) -}}
+{{- $said = append $said (printf "secrets[%d].setting: %s is no setting that names a file; secrets are mounted as files and their settings end in _file." $index $one.setting) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.adoptJournal.enabled (not $v.adoptJournal.claimName) -}}
+{{- $said = append $said "adoptJournal.enabled without adoptJournal.claimName: name the claim that holds the journal." -}}
+{{- end -}}
+{{- if $said -}}
+{{- fail (printf "\n\nThese values must not be installed:\n- %s\n" (join "\n- " $said)) -}}
+{{- end -}}
+{{- end -}}
