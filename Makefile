@@ -24,7 +24,8 @@ REPORT ?= .cache/eval
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help setup demo run test check lint types layers unit format bench eval models envoy protos protos-check parity clean
+.PHONY: help setup chart-tools chart lock demo run test check lint types layers unit format bench eval models envoy protos \
+  protos-check parity clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -58,7 +59,20 @@ demo: setup ## two chat sessions through a real Envoy: what is said in the first
 run: setup ## Envoy on 8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
 	@$(BIN)/python -m demo stand --upstream "$(UPSTREAM)" --model "$(UPSTREAM_MODEL)"
 
-test: setup ## the whole test suite, real Envoy and Milvus Lite included
+chart-tools: setup ## Helm 3 and 4, schemas and linters for the chart and the image
+	@$(BIN)/python scripts/chart_tools.py
+
+chart: chart-tools ## render the chart's reviewed manifests, schema and table of values anew
+	@$(BIN)/python scripts/make_chart_schema.py
+	@.tools/chart/npm/node_modules/.bin/readme-generator --values helm/memory-extproc/values.yaml \
+	  --readme helm/memory-extproc/README.md >/dev/null
+	@MEMORY_EXTPROC_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/chart -k reviewed
+	@git --no-pager diff --stat -- tests/chart/golden helm
+
+lock: ## pin the image's wheels anew
+	@scripts/lock.sh
+
+test: setup chart-tools ## the whole test suite, real Envoy and Milvus Lite included
 	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 check: setup lint types layers unit ## lint, types, layer contracts, unit tests

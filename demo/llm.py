@@ -5,6 +5,7 @@ So whatever it knows of an earlier conversation was put into the request by memo
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import re
@@ -53,13 +54,13 @@ class DemoLLM:
         self.seen: list[dict[str, Any]] = []
         self._runner: web.AppRunner | None = None
 
-    async def start(self, port: int = 0) -> int:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
         app = web.Application(client_max_size=32 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, host, port)
         await site.start()
         bound: int = self._runner.addresses[0][1]
         return bound
@@ -111,3 +112,17 @@ def envelope(body: dict[str, Any], kind: str, choice: dict[str, Any]) -> dict[st
 
 def event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+async def main() -> None:
+    """Serves until it is stopped; for the compose stand, where it is a container of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    given = parser.parse_args()
+    print(f"demo LLM on {given.host}:{await DemoLLM().start(given.port, given.host)}", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

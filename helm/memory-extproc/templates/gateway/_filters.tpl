@@ -65,6 +65,7 @@ typed_config:
     response_trailer_mode: SEND
   request_attributes:
     - xds.route_name
+    - xds.cluster_name
   message_timeout: {{ $gateway.messageTimeout }}
   stat_prefix: memory
   disable_immediate_response: true
@@ -174,7 +175,7 @@ typed_config:
                     '@type': type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput
                     header_name: {{ .Values.gateway.identity.userHeader }}
                 value_match:
-                  safe_regex: {regex: ".+"}
+                  safe_regex: {google_re2: {}, regex: ".+"}
           on_match:
             action:
               name: skip

@@ -1,0 +1,164 @@
+"""The Envoy configuration that the chart writes: taken by the real Envoy, and no other than envoy-config's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fixtures.chart import CHART, ROOT, documents, one, rendered
+
+ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ROOT / ".tools/envoy/envoy/_bin/envoy"))
+Tree = dict[str, Any]
+
+
+def blocks(*settings: str, values: str = "raw-tls.yaml") -> dict[str, Any]:
+    """The ConfigMap's parts by their keys, read as YAML."""
+    trees = documents(rendered(CHART / "ci" / values, settings=settings))
+    name = one(trees, "Service")["metadata"]["name"] if any(each["kind"] == "Service" for each in trees) else ""
+    data = one(trees, "ConfigMap", f"{name or 'test-memory-extproc'}-envoy")["data"]
+    return {key: yaml.safe_load(text) for key, text in data.items()}
+
+
+def bootstrap(parts: dict[str, Any]) -> Tree:
+    """The parts where their comments say that they belong."""
+    filters = [
+        *(parts["1-at-the-edge.yaml"] or []),
+        *parts.get("2-before-the-router.yaml", []),
+        *parts["3-memory.yaml"],
+        {
+            "name": "envoy.filters.http.router",
+            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+        },
+    ]
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3"
+        ".HttpConnectionManager",
+        "stat_prefix": "test",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "direct_response": {"status": 200}}],
+                }
+            ]
+        },
+        "http_filters": filters,
+    }
+    listener = {
+        "name": "test",
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
+        "filter_chains": [
+            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+        ],
+        **parts["5-listener.yaml"],
+    }
+    return {"static_resources": {"listeners": [listener], "clusters": parts["4-cluster.yaml"]}}
+
+
+def checked(tree: Tree, tmp_path: Path) -> None:
+    path = tmp_path / "envoy.json"
+    path.write_text(json.dumps(tree))
+    run = subprocess.run(
+        [str(ENVOY), "--mode", "validate", "-l", "error", "-c", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "settings"),
+    [
+        ("sidecar-raw.yaml", []),
+        ("default.yaml", ["gateway.type=raw"]),
+        ("default.yaml", ["gateway.type=raw", "gateway.affinity.enabled=true"]),
+        ("semantic-router.yaml", []),
+    ],
+)
+def test_envoy_takes_the_blocks(values: str, settings: list[str], tmp_path: Path) -> None:
+    checked(bootstrap(blocks(*settings, values=values)), tmp_path)
+
+
+def patched(values: str) -> list[Tree]:
+    patches: list[Tree] = one(documents(rendered(CHART / "ci" / values)), "EnvoyFilter")["spec"]["configPatches"]
+    return patches
+
+
+@pytest.mark.parametrize("values", ["istio-tls.yaml", "daemonset.yaml"])
+def test_envoy_takes_what_istio_is_told_to_patch(values: str, tmp_path: Path) -> None:
+    """The filters as they stand; the cluster's part beside what Istio itself says of it."""
+    patches = patched(values)
+    filters = [each["patch"]["value"] for each in patches if each["applyTo"] == "HTTP_FILTER"]
+    cluster = next(each["patch"]["value"] for each in patches if each["applyTo"] == "CLUSTER")
+    listener = next(each["patch"]["value"] for each in patches if each["applyTo"] == "LISTENER")
+    name = filters[1]["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
+    istios = {
+        "name": name,
+        "type": "STRICT_DNS",
+        "load_assignment": {"cluster_name": name},
+        **blocks("gateway.type=raw", values="default.yaml")["4-cluster.yaml"][0],
+    }
+    parts = {
+        "1-at-the-edge.yaml": filters[:1],
+        "3-memory.yaml": filters[1:],
+        "4-cluster.yaml": [{**istios, "name": name, **cluster}],
+        "5-listener.yaml": listener,
+    }
+    checked(bootstrap(parts), tmp_path)
+
+
+def written(*arguments: str) -> list[Tree]:
+    command = [sys.executable, "-m", "memory_extproc", "envoy-config", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return documents(run.stdout)
+
+
+def test_the_memory_filter_is_the_one_that_envoy_config_writes() -> None:
+    [ours] = [
+        each
+        for each in blocks("gateway.type=raw", values="default.yaml")["3-memory.yaml"]
+        if each["name"] == "memory"
+    ]
+    [theirs] = [each for each in written("--shape", "filter")[0]["http_filters"] if each["name"] == "memory"]
+    assert ours == theirs
+
+
+def test_the_cluster_is_the_one_that_envoy_config_writes() -> None:
+    [ours] = blocks("gateway.type=raw", values="default.yaml")["4-cluster.yaml"]
+    [theirs] = written("--shape", "filter")[0]["clusters"]
+    for tree in (ours, theirs):
+        del tree["load_assignment"]
+        del tree["type"]
+    assert ours == theirs
+
+
+def policy(trees: list[Tree], kind: str) -> Tree:
+    spec: Tree = one(trees, kind)["spec"]
+    spec.pop("targetRefs")
+    return spec
+
+
+@pytest.mark.parametrize("kind", ["EnvoyExtensionPolicy", "ClientTrafficPolicy", "BackendTrafficPolicy"])
+def test_envoy_gateways_policies_are_those_that_envoy_config_writes(kind: str) -> None:
+    ours = documents(rendered(settings=["gateway.type=envoy-gateway"]))
+    theirs = written("--shape", "envoy-gateway", "--sidecar", "test-memory-extproc.memory:50051")
+    assert policy(ours, kind) == policy(theirs, kind)
+
+
+def test_istios_patches_are_those_that_envoy_config_writes_and_one_more() -> None:
+    ours = patched("daemonset.yaml")
+    theirs = written("--shape", "istio", "--sidecar", "test-memory-extproc.memory:50051")
+    expected = one(theirs, "EnvoyFilter")["spec"]["configPatches"]
+    ended = [each for each in ours if each["patch"]["value"].get("name") == "memory_headers_end_here"]
+    assert [each for each in ours if each not in ended] == expected
+    assert len(ended) == 1

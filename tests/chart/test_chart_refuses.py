@@ -1,0 +1,96 @@
+"""Combinations that lose memories, or show them to others, are refused with why and what instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.chart import templated
+
+SERVER = "config.memory.milvus.address=milvus:19530"
+REDIS = "config.coordination.url=redis://redis:6379/0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["replicas=2", REDIS], "replicas: 2 with Milvus Lite"),
+        (["replicas=2", SERVER], "replicas: 2 with the SQLite journal"),
+        (["mode=daemonset"], "mode: daemonset with Milvus Lite"),
+        (["mode=sidecar", "replicas=2", REDIS], "mode: sidecar beside 2 Envoy pods (replicas) with Milvus Lite"),
+        (["mode=sidecar"], "persistence.enabled in mode: sidecar without persistence.existingClaim"),
+        (["autoscaling.enabled=true", SERVER], "autoscaling.enabled with the SQLite journal"),
+        (["persistence.enabled=false"], "would be lost with the pod"),
+        (["networkPolicy.enabled=false"], "whoever reaches the pod could read and write anybody's memories"),
+        (["tls.enabled=true", "tls.secretName=x"], "without tls.allowedNames"),
+        (["tls.enabled=true", "tls.allowedNames={envoy}"], "without a certificate"),
+        (
+            ["tls.enabled=true", "tls.allowedNames={envoy}", "tls.certManager.enabled=true"],
+            "without tls.certManager.issuerRef.name",
+        ),
+        (
+            ["tls.enabled=true", "tls.allowedNames={envoy}", "tls.secretName=x", "gateway.type=envoy-gateway"],
+            "tls.enabled with gateway.type: envoy-gateway",
+        ),
+        (["mode=sidecar", "tls.enabled=true"], "there is no network between Envoy and the Unix socket"),
+        (["api.enabled=true"], "api.enabled without config.api.auth"),
+        (["replicas=2", SERVER, REDIS, "podDisruptionBudget.maxUnavailable=2"], "lets every pod be away"),
+        (["autoscaling.enabled=true", "autoscaling.minReplicas=9", "autoscaling.maxReplicas=3"], "is more than"),
+        (["autoscaling.enabled=true", "autoscaling.cpu=0", SERVER, REDIS], "without a metric"),
+        (["mode=daemonset", "autoscaling.enabled=true", SERVER, REDIS], "there is nothing to scale"),
+        (["gateway.type=istio", "gateway.identity.mode=jwt"], "without issuer, audience and jwksUri"),
+        (["gateway.type=raw", "gateway.failOpen=false"], "the model would be away whenever memory is"),
+        (["config.listen.http=0.0.0.0:1"], "config.listen is the chart's to say: use ports"),
+        (["adoptJournal.enabled=true"], "without adoptJournal.claimName"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else None,
+)
+@pytest.mark.parametrize("version", ["3", "4"])
+def test_what_would_lose_or_show_memories_is_refused(version: str, settings: list[str], said: str) -> None:
+    refused = templated(version=version, settings=settings)
+    assert refused.returncode != 0
+    assert said in refused.stderr
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    refused = templated(settings=["replicas=3", "persistence.enabled=false", "api.enabled=true"])
+    assert refused.stderr.count("\n- ") == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("gateway.type=nginx", "gateway"),
+        ("nosuch=1", "nosuch"),
+        ("config.recall.nosuch=1", "nosuch"),
+        ("config.memory.default_retrieval_limit=1000", "default_retrieval_limit"),
+        ("config.recall.deadline=150", "deadline"),
+        ("image.digest=latest", "digest"),
+        ("ports.http=0", "http"),
+        ("mode=statefulset", "mode"),
+    ],
+)
+@pytest.mark.parametrize("version", ["3", "4"])
+def test_values_outside_the_schema_are_refused_by_name(version: str, setting: str, said: str) -> None:
+    refused = templated(version=version, settings=[setting])
+    assert refused.returncode != 0
+    assert said in refused.stderr
+
+
+def test_a_secret_for_a_setting_that_holds_none_is_refused() -> None:
+    setting = "secrets[0].setting=memory.milvus.address,secrets[0].secretName=a,secrets[0].key=b"
+    refused = templated(settings=[setting])
+    assert refused.returncode != 0
+    assert "setting" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["persistence.enabled=false", "persistence.acceptLoss=true"],
+        ["networkPolicy.enabled=false", "tls.acceptPlaintext=true"],
+        ["replicas=2", SERVER, REDIS],
+        ["mode=sidecar", "replicas=4", SERVER, REDIS],
+    ],
+)
+def test_what_is_written_down_or_made_safe_is_taken(settings: list[str]) -> None:
+    assert templated(settings=settings).returncode == 0

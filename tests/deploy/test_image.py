@@ -1,0 +1,170 @@
+"""The image, without an engine to build it: its steps one after the other, and what a linter says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.fixtures.chart import ROOT, TOOLS
+from tests.fixtures.envoy import free_port, until
+
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+
+
+def test_a_linter_finds_nothing_to_complain_of() -> None:
+    linted = subprocess.run(
+        [str(TOOLS / "validate" / "bin" / "hadolint"), str(DEPLOY / "Dockerfile")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def locked() -> dict[str, str]:
+    lines = (DEPLOY / "requirements.lock").read_text()
+    return {
+        name.lower(): version
+        for name, version in re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", lines, re.MULTILINE)
+    }
+
+
+def test_the_lock_file_holds_every_dependency_in_its_range_and_no_pytorch() -> None:
+    """`make lock` after a change in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = locked()
+    for line in project["dependencies"]:
+        wanted = Requirement(line)
+        assert wanted.name.lower() in pins, f"{wanted.name} is not in the lock file"
+        assert pins[wanted.name.lower()] in wanted.specifier
+    assert not {"torch", "sentence-transformers", "transformers"} & pins.keys()
+
+
+def test_every_wheel_of_the_lock_file_has_its_hash() -> None:
+    for name in ("requirements.lock", "build.lock"):
+        entries = re.split(r"^(?=[A-Za-z0-9])", (DEPLOY / name).read_text(), flags=re.MULTILINE)[1:]
+        assert len(entries) > 5
+        assert all("--hash=sha256:" in each for each in entries)
+
+
+def test_the_last_stage_runs_as_nobody_in_particular_and_says_how_it_is() -> None:
+    last = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert "USER 10001:10001" in last
+    assert 'ENTRYPOINT ["memory-extproc"]' in last
+    assert "HEALTHCHECK" in last
+    assert "org.opencontainers.image.version" in last
+    assert "pip install" not in last
+    assert all(re.search(r"^FROM (python:\$\{PYTHON\}|wheels)( AS \w+)?$", f"FROM {each}".split("\n")[0]) for each
+               in DOCKERFILE.split("\nFROM ")[1:])  # fmt: skip
+    assert re.search(r"^ARG PYTHON=3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE), "an exact tag"
+
+
+def for_anybody() -> str:
+    """An interpreter that another user can run too: ours may stand in somebody's home."""
+    for each in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
+        found = Path(each).resolve()
+        reached = os.geteuid() != 0 or all(one.stat().st_mode & 0o001 for one in found.parents if one.exists())
+        if found.exists() and reached and _is_new_enough(found):
+            return str(found)
+    pytest.skip("no Python 3.11 or newer that another user could run")
+
+
+def _is_new_enough(python: Path) -> bool:
+    told = subprocess.run(
+        [str(python), "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False, capture_output=True
+    )
+    return told.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A virtual environment as the image has it: the lock file's wheels with their hashes, and ours."""
+    place = tmp_path_factory.mktemp("image")
+    venv = place / "venv"
+    subprocess.run([for_anybody(), "-m", "venv", "--without-pip", str(venv)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
+    pip += ["install", "--quiet", "--no-compile"]
+    lock = DEPLOY / "requirements.lock"
+    subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(lock)], check=True)
+    context = place / "context"
+    context.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "config.yaml"):
+        shutil.copy(ROOT / name, context)
+    shutil.copytree(ROOT / "memory_extproc", context / "memory_extproc")
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*wheel, "--wheel-dir", str(place), str(context)], check=True)
+    [made] = place.glob("*.whl")
+    subprocess.run([*pip, "--no-deps", str(made)], check=True)
+    yield venv
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def sources(venv: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in venv.rglob("*.py")}
+
+
+@pytest.mark.timeout(400)
+async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_from_a_tree_it_cannot_write(
+    installed: Path, tmp_path: Path, int8_model_dir: Path
+) -> None:
+    data, port = tmp_path / "data", free_port()
+    data.mkdir()
+    models = shutil.copytree(int8_model_dir, tmp_path / "models" / int8_model_dir.name).parent
+    shutil.copy(ROOT / "config.yaml", tmp_path)
+    environment = {
+        "PATH": f"{installed / 'bin'}:/usr/bin:/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MEMORY_EXTPROC__DATA_DIR": str(data),
+        "MEMORY_EXTPROC__MEMORY__EMBEDDING__MODELS_DIR": str(models),
+        "MEMORY_EXTPROC__LISTEN__EXT_PROC": "127.0.0.1:0",
+        "MEMORY_EXTPROC__LISTEN__API": "127.0.0.1:0",
+        "MEMORY_EXTPROC__LISTEN__HTTP": f"127.0.0.1:{port}",
+    }
+    for path in (tmp_path, *tmp_path.parents[:2], installed.parent, installed.parent.parent):
+        path.chmod(path.stat().st_mode | 0o055)
+    nobody = 10001 if os.geteuid() == 0 else None  # only root may choose
+    if nobody:
+        os.chown(data, nobody, nobody)
+    before = sources(installed)
+    process = subprocess.Popen(  # noqa: ASYNC220 - it is watched, not waited for
+        [str(installed / "bin" / "memory-extproc"), "serve", "--config", str(tmp_path / "config.yaml")],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        user=nobody,
+        group=nobody,
+        extra_groups=None if nobody is None else [],
+    )
+
+    def ready() -> bool:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as got:
+                return bool(got.status == 200)
+        except OSError:
+            return False
+
+    try:
+        await until(ready, "it is ready", seconds=60)
+        assert (data / "journal.db").exists()
+        assert sources(installed) == before
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert not (installed / "lib").joinpath("torch").exists()
+    assert json.loads(said.strip().splitlines()[-1])["event"]
