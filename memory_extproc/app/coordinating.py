@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
+from memory_extproc import __version__
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.learn.journal import SqliteJournal
@@ -17,9 +22,12 @@ from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.redis import RedisCoordination
+    from memory_extproc.learn.journal_redis import RedisJournal
     from memory_extproc.redis_link import RedisLink
 
 log = logger(__name__)
+
+JOURNAL = "journal.db"  # in the data directory
 
 
 async def open_link(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> RedisLink | None:
@@ -64,26 +72,62 @@ async def open_journal(
 ) -> tuple[Journal, Check]:
     """With what tells whether a turn could be written now. In Redis where replicas share one, with a file beside
     it for the time Redis is away."""
-    section = settings.learn.journal
-    file = await stack.enter_async_context(
-        SqliteJournal(data / "journal.db", now=now, max_turns=section.max_turns, fsync=section.fsync)
-    )
+    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
     if link is None:
         return file, file.check
     await refuse_volatile(settings, link)
+    shared = await _shared_journal(settings, link, now, stack)
+    return SparedJournal(shared, file), either(shared.check, file.check)
+
+
+async def _shared_journal(settings: Settings, link: RedisLink, now: Now, stack: AsyncExitStack) -> RedisJournal:
     from memory_extproc.learn.journal_redis import RedisJournal, Sharing  # noqa: PLC0415
 
-    lease = settings.coordination.lease
-    shared = await stack.enter_async_context(
+    coordination = settings.coordination
+    return await stack.enter_async_context(
         RedisJournal(
             link,
             now=now,
-            prefix=settings.coordination.prefix,
-            max_turns=section.max_turns,
-            sharing=Sharing(lease=lease, grace=lease),
+            prefix=coordination.prefix,
+            max_turns=settings.learn.journal.max_turns,
+            sharing=Sharing(lease=coordination.lease, grace=coordination.lease),
         )
     )
-    return SparedJournal(shared, file), either(shared.check, file.check)
+
+
+def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
+    section = settings.learn.journal
+    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync)
+
+
+@dataclass(frozen=True, slots=True)
+class Journals:
+    """What a command finds of a sidecar's journals, running or not. *file* is None where there is none."""
+
+    path: Path
+    file: SqliteJournal | None
+    shared: RedisJournal | None
+
+    @property
+    def main(self) -> SqliteJournal | RedisJournal | None:
+        """Where turns are learned from."""
+        return self.shared or self.file
+
+
+async def find_journals(settings: Settings, now: Now, stack: AsyncExitStack, *, making: bool = False) -> Journals:
+    """Beside a running sidecar, too: nothing is held. Where there is no file none is made, unless *making* it."""
+    path = journal_path(settings)
+    there = (making and not settings.coordination.url) or await asyncio.to_thread(path.exists)
+    file = await stack.enter_async_context(file_journal(settings, path, now)) if there else None
+    link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+    if link is None:
+        return Journals(path, file, None)
+    await link.open()
+    return Journals(path, file, await _shared_journal(settings, link, now, stack))
+
+
+def journal_path(settings: Settings) -> Path:
+    return Path(settings.data_dir).absolute() / JOURNAL
 
 
 async def refuse_volatile(settings: Settings, link: RedisLink) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from memory_extproc import __version__
-from memory_extproc.cli import config, envoy_config, models
+from memory_extproc.cli import config, envoy_config, learn, models
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.explain import explain
 from memory_extproc.cli.serve import serve
@@ -22,6 +22,7 @@ app.command("serve")(serve)
 app.add_typer(config.app, name="config")
 app.add_typer(models.app, name="models")
 app.add_typer(evaluate.app, name="eval")
+app.add_typer(learn.app, name="learn")
 app.command("explain")(explain)
 app.command("envoy-config")(envoy_config.envoy_config)
 

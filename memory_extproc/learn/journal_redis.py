@@ -216,6 +216,10 @@ class RedisJournal:
             return False
         return self._part(owner.key) in self._parts
 
+    async def shares(self) -> Sequence[int]:
+        """How many parts each living replica holds, in ascending order."""
+        return [int(count) for count in await self._run(scripts.SHARES)]
+
     async def arrivals(self, limit: int) -> Sequence[Entry]:
         await self._renew()
         if not self._checked:

@@ -12,18 +12,13 @@ from datetime import datetime
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn.journal import Depth
+from memory_extproc.learn.moving import Left, all_left, move
 from memory_extproc.model import DeadLetter, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalDepth, JournalEntry
 
 log = logger(__name__)
 _MOVED_AT_ONCE = 50
-
-Left = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]  # of turns of one owner: those that were not forgotten
-
-
-async def _all_left(turns: Sequence[Turn]) -> Sequence[Turn]:
-    return turns
 
 
 @dataclass(slots=True)
@@ -33,7 +28,7 @@ class SparedJournal:
 
     shared: Journal
     spare: Journal
-    left: Left = _all_left
+    left: Left = all_left
     _put_aside: bool = False  # since the last move
     _looked: bool = False  # for what an earlier process put aside
 
@@ -60,17 +55,10 @@ class SparedJournal:
             self._put_aside = False
             return ()
         self._put_aside = True
-        moved: list[str] = []
-        for entry in entries:
-            turn = entry.turn
-            if await self.left([turn]):
-                if await self.shared.append(turn) is Stored.JOURNAL_FULL:
-                    break
-                moved.append(turn.id)
-            await self.spare.erase(turn.owner, [turn.id])
-        if moved:
-            log.info("journal.moved", turns=len(moved))
-        return await self.shared.get(moved)
+        moved = await move(entries, self.spare, self.shared, self.left)
+        log.info("journal.moved", turns=len(moved.ids), forgotten=moved.forgotten)
+        # A turn that is known already was put aside after all: the answer came too late to us.
+        return await self.shared.get(moved.ids)
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         return await self.shared.pending(limit, after=after)

@@ -1,0 +1,207 @@
+"""`memory-extproc learn`: what waits to be learned, what was given up on, what another sidecar left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_extproc.cli.config import AsJson, ConfigFile, file_of
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.progress import Says, progress
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import DeadLetter
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.app.coordinating import Journals
+
+app = typer.Typer(
+    name="learn", help="What is to be learned, beside a running sidecar or without.", no_args_is_help=True
+)
+T = TypeVar("T")
+_PAGE = 500
+_SHOWN = 10  # digits of an id in a table; --json has all of them
+_EVERY = 1_000_000  # dead letters: more than a journal keeps
+
+
+@app.command()
+def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Show how many accepted turns wait to be learned, since when, and who learns from them."""
+    found = _with_journals(config, _status)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    table = Table(show_header=False)
+    for name, value in found.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        table.add_row(name.replace("_", " "), "-" if shown is None else str(shown))
+    Console(highlight=False).print(table)
+
+
+@app.command("dead-letters")
+def dead_letters(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="letters shown at most")] = 100,
+    config: ConfigFile = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the turns that were given up on: why, when and after how many attempts; never what was said."""
+    letters = _with_journals(config, lambda journals: _letters(journals, limit))
+    if as_json:
+        typer.echo(json.dumps([_as_json(letter) for letter in letters], indent=2))
+        return
+    table = Table()
+    for name in ("turn", "owner", "reason", "tries", "asked", "given up"):
+        table.add_column(name, no_wrap=name in {"turn", "reason"})
+    for letter in letters:
+        when = [f"{at:%Y-%m-%d %H:%M:%S}" for at in (letter.asked_at, letter.failed_at)]
+        table.add_row(letter.turn_id[:_SHOWN], letter.owner[:_SHOWN], letter.reason, str(letter.attempts), *when)
+    Console(highlight=False).print(table if letters else "no dead letters")
+
+
+@app.command()
+def retry(
+    turns: Annotated[list[str] | None, typer.Argument(help="ids of dead-letters, or how they begin")] = None,
+    config: ConfigFile = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="every dead letter")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have dead letters tried again from their beginning; a running sidecar takes them up by itself."""
+    if bool(turns) == everything:
+        raise typer.BadParameter("name the turns, or say --all")
+    count = _with_journals(config, lambda journals: _retried(journals, turns or None))
+    typer.echo(json.dumps({"retried": count}) if as_json else f"{count} turn(s) wait again")
+    if turns and count < len(set(turns)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def adopt(
+    directory: Annotated[Path, typer.Argument(help="the data directory of a sidecar that is no more")],
+    config: ConfigFile = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the journal that another sidecar left behind, as after scaling down; dead letters are tried again.
+
+    A turn leaves it once it stands in ours, so the command can be broken off and run again.
+    """
+    source = directory.absolute()
+    with faults_to_exit(), _left_behind(source), progress() as says:
+        moved = _with_journals(config, lambda journals: _adopted(journals, source, says), making=True)
+    if as_json:
+        typer.echo(json.dumps(moved))
+    else:
+        typer.echo(
+            f"{moved['adopted']} turn(s) adopted, {moved['known']} known already, {moved['unreadable']} unreadable"
+        )
+    if moved["left"]:
+        typer.echo(f"our journal is full: {moved['left']} turn(s) are left; run it again later", err=True)
+        raise typer.Exit(1)
+
+
+def _with_journals(config: Path | None, use: Callable[[Journals], Awaitable[T]], *, making: bool = False) -> T:
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+        log.configure("error", "console")
+        return asyncio.run(_used(settings, use, making=making))
+
+
+async def _used(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
+    from memory_extproc.app.coordinating import find_journals  # noqa: PLC0415 - quick `--help`
+
+    async with AsyncExitStack() as stack:
+        return await use(await find_journals(settings, _utc_now, stack, making=making))
+
+
+async def _status(journals: Journals) -> dict[str, Any]:
+    now = _utc_now()
+    depth = await journals.main.depth() if journals.main else None
+    oldest = max(timedelta(), now - depth.oldest) if depth and depth.oldest else None
+    found: dict[str, Any] = {
+        "journal": "redis" if journals.shared else "file",
+        "waiting": depth.turns if depth else 0,
+        "oldest_seconds": None if oldest is None else round(oldest.total_seconds(), 1),
+        "dead_letters": depth.dead if depth else 0,
+    }
+    if journals.shared:
+        # Of this machine's own: what came while Redis was away.
+        found["put_aside"] = (await journals.file.depth()).turns if journals.file else 0
+        found["parts_of_each_replica"] = list(await journals.shared.shares())
+    return found
+
+
+async def _letters(journals: Journals, limit: int) -> Sequence[DeadLetter]:
+    return await journals.main.dead(limit) if journals.main else []
+
+
+async def _retried(journals: Journals, turns: list[str] | None) -> int:
+    if journals.main is None:
+        return 0
+    ids = [letter.turn_id for letter in await journals.main.dead(_EVERY)]
+    return await journals.main.retry([id_ for id_ in ids if turns is None or id_.startswith(tuple(turns))])
+
+
+async def _adopted(journals: Journals, directory: Path, says: Says) -> dict[str, int]:
+    from memory_extproc.learn.journal import SqliteJournal  # noqa: PLC0415
+    from memory_extproc.learn.moving import all_left, move  # noqa: PLC0415
+
+    target = journals.main
+    if target is None or directory == journals.path.parent:
+        raise GiveUpError(f"{directory} is the data directory of this configuration")
+    async with SqliteJournal(directory / journals.path.name, now=_utc_now) as source:
+        await source.retry([letter.turn_id for letter in await source.dead(_EVERY)])
+        whole = (await source.depth()).turns
+        adopted = known = 0
+        while entries := await source.pending(_PAGE):
+            moved = await move(entries, source, target, all_left)
+            adopted, known = adopted + len(moved.ids), known + moved.known
+            says("adopting", adopted + known, whole)
+            if moved.full:
+                break
+        depth = await source.depth()
+    return {"adopted": adopted, "known": known, "unreadable": depth.dead, "left": depth.turns}
+
+
+@contextmanager
+def _left_behind(directory: Path) -> Iterator[None]:
+    """Held as a sidecar holds it: none can start on it meanwhile, and none may be running."""
+    from memory_extproc.app import LOCK  # noqa: PLC0415
+    from memory_extproc.app.coordinating import JOURNAL  # noqa: PLC0415
+
+    if not (directory / JOURNAL).is_file():
+        raise GiveUpError(f"{directory} holds no journal ({JOURNAL})")
+    with (directory / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise GiveUpError(f"a sidecar is using {directory}; stop it first") from error
+        yield
+
+
+def _as_json(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "turn": letter.turn_id,
+        "owner": letter.owner,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "asked_at": letter.asked_at.isoformat(),
+        "failed_at": letter.failed_at.isoformat(),
+    }
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
