@@ -106,7 +106,8 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
         "failOpen": True,
         "messageTimeout": _go(options.message_timeout),
         "processingMode": {
-            "request": {"body": "Buffered", "attributes": ["xds.route_name", "xds.cluster_name"]},
+            # Not xds.cluster_name: its schema takes xds.route_… alone, and would skip the policy for it.
+            "request": {"body": "Buffered", "attributes": ["xds.route_name"]},
             "response": {"body": "Streamed"},
         },
         "backendSettings": {
