@@ -223,6 +223,10 @@ class Turn:
     injected: tuple[str, ...] = field(default=(), repr=False)
     origin: Origin = Origin()
     last: bool = False  # its session ends with it
+    heard: str = (
+        ""  # hash of the conversation up to and with *asked*: wherever it is placed, sent again it is the same
+    )
+    resumes: bool = False  # something was said before *asked*, so *heard* is no other conversation's
 
 
 class JournalState(StrEnum):
@@ -563,3 +567,23 @@ class ImportReport:
     conflicting: int = 0
     refused: int = 0
     problems: tuple[ImportProblem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerJob:
+    """A forget as the ledger keeps it. *subject*: a keyed hash of the owner."""
+
+    id: str
+    subject: str
+    body: bytes = field(repr=False)
+    shut: bool  # the owner's memories are closed until it has come further
+    open: bool  # something is left to be done
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMarks:
+    """What the ledger knows of one subject: items by hash, with when they were forgotten (seconds since 1970)."""
+
+    cuts: tuple[bytes, ...] = ()
+    items: Mapping[bytes, float] = field(default_factory=lambda: MappingProxyType({}))
+    shut: bool = False

@@ -25,6 +25,8 @@ from memory_extproc.model import (
     ForgetScope,
     ImportReport,
     JournalState,
+    LedgerJob,
+    LedgerMarks,
     Matrix,
     Memory,
     Message,
@@ -209,7 +211,8 @@ class Coordination(Protocol):
     ) -> bool:
         """Compare and swap: puts *new* only if the record is *old* (None: not there); says whether it did."""
 
-    async def delete_records(self, owner: Owner) -> None: ...
+    async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
+        """All of *owner*'s, or those of *kinds*; no trace of them is left in files of ours."""
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         """Takes or renews the lease *name* for *holder*; False while another holds it."""
@@ -424,8 +427,43 @@ class Forgets(Protocol):
         """As of now, signed; None for an id that is not *owner*'s."""
 
 
+class Ledger(Protocol):
+    """What was forgotten, and what of it is still to be done; kept apart from all that is backed up, or a restored
+    backup would bring it back. Holds keyed hashes, and of a forget that is under way its owner and scope."""
+
+    async def key(self) -> bytes:
+        """The 32 bytes that hashes here are made with; made once, the same for every replica."""
+
+    async def write(
+        self, job: LedgerJob, *, cut: bytes | None = None, items: Sequence[bytes] = (), at: float = 0.0
+    ) -> None:
+        """Puts *job* in place of the one with its id, and adds *cut* and *items* (forgotten *at*) to what is known
+        of its subject: all of it or nothing, durable when it returns."""
+
+    async def job(self, job_id: str) -> LedgerJob | None: ...
+
+    async def unfinished(self) -> Sequence[LedgerJob]:
+        """Every open job, in the order in which they were first written."""
+
+    async def marks(self, subject: str) -> LedgerMarks:
+        """*shut* while any of the subject's jobs is."""
+
+
+class Replicas(Protocol):
+    """The other processes that serve the same people, as far as a forget concerns them."""
+
+    def holds(self) -> bool:
+        """Whether our lease runs: only then may be served what we hold of anybody."""
+
+    async def tell(self, subject: str) -> None:
+        """Returns once every replica has dropped what it held of *subject*, or its lease has run out."""
+
+
 class KnowsForgotten(Protocol):
-    """What the write path and the partitions ask before anything is kept."""
+    """What the write path and the partitions ask before anything is shown or kept."""
+
+    async def check(self, owner: Owner) -> None:
+        """TryLaterError while a forget of *owner*'s is under way, or while it cannot be known whether one is."""
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         """Those of *rows* that no forget covers. TryLaterError while one of *owner*'s is under way."""

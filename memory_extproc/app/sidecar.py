@@ -21,6 +21,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from memory_extproc import __version__
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
+from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
 from memory_extproc.app.learning import make_budget, make_extraction
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
@@ -34,6 +35,7 @@ from memory_extproc.app.options import (
 )
 from memory_extproc.app.recalling import make_recaller
 from memory_extproc.app.screening import Door, open_door
+from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
@@ -79,6 +81,7 @@ class Sidecar:
     metrics: Metrics
     partitions: Partitions
     door: Door
+    forgets: Forgetter
 
 
 @asynccontextmanager
@@ -94,9 +97,14 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         coordination = await open_coordination(settings, data, link, now, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
+        erasing = await open_erasing(settings, data, link, stack)
+        hiding = erasing.hiding(store)
         partitions = await stack.enter_async_context(
-            Partitions(store, coordination, partition_limits(settings), metrics, now=now)
+            Partitions(
+                hiding, coordination, partition_limits(settings), metrics, now=now, forgotten=erasing.forgotten
+            )
         )
+        await take_part(erasing, partitions, stack)
         journal, writable = await open_journal(settings, data, link, now, stack)
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
@@ -117,6 +125,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 chance=random.random,
                 judged=partial(judge, limits=piece_limits(settings, embedder)),
                 screens=door.screening,
+                forgotten=erasing.forgotten,
             )
         )
         reranks = await open_reranks(settings, metrics, stack)
@@ -127,6 +136,17 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         options = wire_options(settings)
         identity = await _identity(settings, stack)
         replays = Replays(options, coordination, background=background, metrics=metrics, now=now)
+        holders = Erasable(
+            store=store,
+            partitions=partitions,
+            journal=journal,
+            coordination=coordination,
+            purges=store,
+            caches=(replays.forget,),
+        )
+        seeks = AsRecalled(recaller, settings.memory.default_similarity_threshold)
+        forgetter = await open_forgetter(settings, erasing, holders, metrics, stack, now=now, seeks=seeks)
+        hiding.found = forgetter.sweep
         shop = Workshop(
             admits=Admission(options, identity),
             enriches=Enricher(
@@ -168,7 +188,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
-        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions, door)
+        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter)
         log.info("sidecar.stopping")
 
 

@@ -30,13 +30,24 @@ redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
 if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
 return 1
 """
-# KEYS: index. In slices, because unpack has a limit of some thousands.
+# KEYS: index. ARGV: beginnings of the keys that go; none: all of them. In slices, because unpack has a limit of
+# some thousands.
 _DELETE = """
 local keys = redis.call('ZRANGE', KEYS[1], 0, -1)
-for first = 1, #keys, 500 do
-  redis.call('DEL', unpack(keys, first, math.min(first + 499, #keys)))
+if #ARGV > 0 then
+  local chosen = {}
+  for _, key in ipairs(keys) do
+    for _, start in ipairs(ARGV) do
+      if string.sub(key, 1, #start) == start then chosen[#chosen + 1] = key end
+    end
+  end
+  keys = chosen
 end
-redis.call('DEL', KEYS[1])
+for first = 1, #keys, 500 do
+  local last = math.min(first + 499, #keys)
+  redis.call('DEL', unpack(keys, first, last))
+  redis.call('ZREM', KEYS[1], unpack(keys, first, last))
+end
 return #keys
 """
 # KEYS: lease. ARGV: holder, milliseconds.
@@ -118,8 +129,11 @@ class RedisCoordination:
         expected = ("absent", b"") if old is None else ("same", old)
         return await self._swapped(kind, owner, key, (*expected, new, _milliseconds(ttl)))
 
-    async def delete_records(self, owner: Owner) -> None:
-        await self._bounded(self._delete(keys=[self._key(owner, "records")]))
+    async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
+        if kinds is not None and not kinds:
+            return
+        starts = [self._record(kind, owner, "") for kind in kinds or ()]
+        await self._bounded(self._delete(keys=[self._key(owner, "records")], args=starts))
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         lease = f"{self._prefix}:lease:{name}"

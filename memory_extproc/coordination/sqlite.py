@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Self
@@ -97,9 +98,13 @@ class SqliteCoordination:
 
         return await self._file.run(swap)
 
-    async def delete_records(self, owner: Owner) -> None:
+    async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
         def delete(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM records WHERE owner = ?", (owner.key,))
+            if kinds is None:
+                connection.execute("DELETE FROM records WHERE owner = ?", (owner.key,))
+                return
+            these = [(owner.key, kind) for kind in kinds]
+            connection.executemany("DELETE FROM records WHERE owner = ? AND kind = ?", these)
 
         await self._file.run(delete, scrub=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from memory_extproc.model import Owner
@@ -50,8 +51,8 @@ class TransientCoordination:
         self._records[kind, owner, key] = (new, self._now() + ttl)
         return True
 
-    async def delete_records(self, owner: Owner) -> None:
-        for key in [key for key in self._records if key[1] == owner]:
+    async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
+        for key in [key for key in self._records if key[1] == owner and (kinds is None or key[0] in kinds)]:
             del self._records[key]
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:

@@ -7,11 +7,11 @@ they send back. A key holds owner and project, so no two owners' conversations s
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memory_extproc.language.comparing import normal
 from memory_extproc.model import Exchanged, Message, Role, digest
 
 _BACK = 8  # how many of the user's messages before the last are looked back over
@@ -39,11 +39,6 @@ class Conversation:
     boundaries: tuple[Boundary, ...]  # where a known turn may have stood, latest first
     tail: str  # key of the history's last messages; empty without history
     tails_after: tuple[str, ...]  # keys of the last messages once the answer is counted in
-
-
-def normal(text: str) -> str:
-    """*text* as it is compared."""
-    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def read(exchanged: Exchanged) -> Conversation:

@@ -3,8 +3,8 @@
 Step 1, at once: the messages of a turn are embedded and put into the owner's partition. Step 2, per session
 and later: facts are extracted from its turns and reconciled with what is known. What is to be done is held in
 process as turn ids only; the words are read from the journal when their turn has come, so an owner who was
-forgotten in the meantime has nothing there to be learned. For that, forgetting erases the journal first,
-then advances the epoch, then deletes what is stored.
+forgotten in the meantime has nothing there to be learned. For that, forgetting first has everybody know what
+goes, advances the epoch, erases the journal, and then deletes what is stored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,22 @@ from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
 from memory_extproc.learn.remember import Judged, ids_of, judge
 from memory_extproc.learn.screening import Screens, Unscreened
-from memory_extproc.learn.sessions import Sessions
+from memory_extproc.learn.sessions import WORDED, Sessions
+from memory_extproc.learn.sifting import Sifting
 from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
 from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, Embeds, Journal, JournalEntry, KeepsMemories, Now
+from memory_extproc.ports import (
+    Chance,
+    Coordination,
+    Embeds,
+    Journal,
+    JournalEntry,
+    KeepsMemories,
+    KnowsForgotten,
+    Now,
+)
 
 log = logger(__name__)
 _AT_ONCE = 20_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
@@ -87,6 +97,7 @@ class Learner:
         chance: Chance,
         judged: Callable[[Turn, datetime], Sequence[Judged]] = judge,
         screens: Screens | None = None,  # None: everything of everybody is kept
+        forgotten: KnowsForgotten | None = None,
     ) -> None:
         self._journal = journal
         self._sessions = sessions
@@ -104,6 +115,7 @@ class Learner:
         self._chance = chance
         self._judge = judged
         self._screens = screens or Unscreened()
+        self._sifting = Sifting(forgotten, journal)
         self._remembering: Lanes[str] = Lanes(
             "remember",
             self._remember,
@@ -223,7 +235,9 @@ class Learner:
             if exchanged.ends_session:
                 await self.end_session(exchanged.caller)
             return screened
-        placed = await self._sessions.place(screened.whole, screened.kept)
+        placed = await self._sifting.placed(await self._sessions.place(screened.whole, screened.kept))
+        if placed is None:
+            return Stored.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
         stored, noted = await asyncio.gather(
             self._journal.append(turn), self._sessions.note(placed), return_exceptions=True
@@ -235,6 +249,9 @@ class Learner:
             raise noted
         if isinstance(stored, BaseException):
             raise stored
+        if await self._sifting.withdrawn(turn):
+            await self._coordination.delete_records(turn.owner, WORDED)
+            return Stored.FORGOTTEN
         if stored is Stored.JOURNALLED:
             self._to_remember(turn)
         elif exchanged.ends_session:
@@ -300,7 +317,7 @@ class Learner:
         # partition shows the rows, which it does before the store has them.
         try:
             epoch = await self._coordination.epoch(owner)
-            entries = await self._journal.get(turn_ids)
+            entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             fresh = [entry for entry in entries if not entry.stored]
             judged = await self._judged(fresh)
             rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it])
@@ -382,7 +399,7 @@ class Learner:
     async def _extract(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
         for turn_ids in batches:
             epoch = await self._coordination.epoch(owner)
-            entries = await self._journal.get(turn_ids)
+            entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             if not entries or self._extractor is None or not self._journal.holds(owner):
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))

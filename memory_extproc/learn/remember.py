@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from memory_extproc.language.answers import acknowledgement, echoes, refusal
+from memory_extproc.language.comparing import words_hash
 from memory_extproc.language.greetings import polite
 from memory_extproc.language.questions import only_asks
 from memory_extproc.learn.pieces import PieceLimits, pieces
@@ -94,10 +95,12 @@ def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits:
     if decision not in {Decision.KEPT, Decision.QUESTION}:
         yield Judged(role, decision, None)
         return
-    found = pieces(turn.asked if role is Role.USER else turn.answered, limits)
+    message = turn.asked if role is Role.USER else turn.answered
+    found = pieces(message, limits)
+    whole = words_hash(message)
     for number, text in enumerate(found.texts):
         # What stands alone needs no number; a piece does, for all of a message share its place in the session.
-        numbered = {"piece": number} if len(found.texts) > 1 else {}
+        numbered = {"piece": number, "whole": whole} if len(found.texts) > 1 else {}
         memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, numbered)
         if decision is Decision.QUESTION:
             memory = replace(memory, source=Source.QUESTION)
@@ -122,8 +125,14 @@ def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, 
         seq=turn.seq + ordinal,
         role=_MESSAGES[ordinal],
         origin=provenance(turn.origin),
-        metadata={"turn": turn.id, **numbered},
+        metadata={"turn": turn.id, **_heard(turn, ordinal), **numbered},
     )
+
+
+def _heard(turn: Turn, ordinal: int) -> dict[str, Any]:
+    """By what a forget knows the message and its moment again; rows keep whole seconds."""
+    exact: dict[str, Any] = {"said": turn.at.timestamp()} if turn.at.microsecond else {}
+    return {**exact, "heard": turn.heard} if turn.heard and ordinal == 0 else exact
 
 
 def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:

@@ -32,6 +32,7 @@ from memory_extproc.ports import Chain, Coordination
 log = logger(__name__)
 R = TypeVar("R", bound=msgspec.Struct)
 
+WORDED = ("response",)  # kinds of our records that hold words; the others hold hashes
 _SPOTS = 8  # places kept for one conversation, newest first
 _RECENT = 16  # turns of a named session kept in its tail
 _EARLIER = 3  # user's texts kept with a response id
@@ -122,8 +123,8 @@ class Sessions:
         except MemoryExtprocError as error:
             log.warning("session.unplaced", error=type(error).__name__)
             spot = _Spot(exchanged.caller.session or conversation.opening[:32], 2 * len(exchanged.history))
-            return Placed(self._turn(kept, spot, conversation.opening), kept, None)
-        return Placed(self._turn(kept, spot, conversation.asked), kept, conversation)
+            return Placed(self._turn(kept, spot, conversation.opening, conversation), kept, None)
+        return Placed(self._turn(kept, spot, conversation.asked, conversation), kept, conversation)
 
     async def note(self, placed: Placed) -> None:
         """Writes down where the conversation stands, so that its next turn finds it."""
@@ -259,7 +260,7 @@ class Sessions:
                 return turn
         return None
 
-    def _turn(self, exchanged: Exchanged, spot: _Spot, asked: str) -> Turn:
+    def _turn(self, exchanged: Exchanged, spot: _Spot, asked: str, conversation: Conversation) -> Turn:
         owner, most = exchanged.caller.owner, self._limits.turn_characters
         return Turn(
             id=digest("turn", owner.key, spot.session, str(spot.seq), asked),
@@ -272,6 +273,8 @@ class Sessions:
             at=exchanged.at,
             injected=tuple(_storable(one) for one in exchanged.injected),
             origin=exchanged.origin,
+            heard=conversation.opening,
+            resumes=bool(exchanged.history) or bool(exchanged.previous_response_id),
         )
 
     # --- records -------------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ class Metrics:
         self.llm_requests = counter("llm_requests", "Calls of language models.", "role", "outcome")
         self.llm_tokens = counter("llm_tokens", "Tokens, as language models counted them.", "role", "direction")
         self.forgets = counter("forgets", "Accepted calls to forget.", "scope", "outcome")
+        self.forgets_pending = gauge("forgets_pending", "Forgets that are not complete yet.")
+        self.forget_oldest_seconds = gauge("forget_oldest_seconds", "Age of the oldest of them; 0 if none.")
         self.streams_open = gauge("streams_open", "ext_proc streams open now.")
         self.stream_faults = counter("stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind")
         self.process_bytes = gauge("process_bytes", "Bytes of bodies held for open exchanges.")

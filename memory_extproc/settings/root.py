@@ -22,6 +22,7 @@ from memory_extproc.settings.edge import (
     SignalsSection,
     Tls,
 )
+from memory_extproc.settings.forgetting import Forgetting
 from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole, Provider
 from memory_extproc.settings.values import Section, is_loopback, on_loopback
 from memory_extproc.settings.work import CoordinationSection, Learn, Recall, Telemetry
@@ -58,6 +59,7 @@ class Settings(Section):
         "skip", description="titles, tags and summaries that chat clients ask for themselves; handle: as any other"
     )
     rules: tuple[RuleSection, ...] = Field((), description="exceptions; the first that matches decides")
+    forget: Forgetting = Field(Forgetting(), description="what stays forgotten, and the proof of it")
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
     telemetry: Telemetry = Field(Telemetry(), description="logs")
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")

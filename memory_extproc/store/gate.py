@@ -14,6 +14,7 @@ class Gate:
     """First come, first served: a waiting writer holds up the readers after it. Not reentrant."""
 
     def __init__(self) -> None:
+        self._writers = asyncio.Lock()
         self._entrance = asyncio.Lock()
         self._readers = 0
         self._no_readers = asyncio.Event()
@@ -33,6 +34,18 @@ class Gate:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
+        async with self._writers, self.alone():
+            yield
+
+    @asynccontextmanager
+    async def copying(self) -> AsyncIterator[None]:
+        """Writers wait until the end, readers do not."""
+        async with self._writers:
+            yield
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Within `copying`: no reader either."""
         async with self._entrance:
             await self._no_readers.wait()
             yield

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError, NotReadyError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError
 from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Vector
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
@@ -27,6 +27,7 @@ from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place, Placement
+from memory_extproc.store.rewriting import Rewriting
 from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
 
 _LOG = log.logger(__name__)
@@ -94,6 +95,10 @@ class MilvusStore:
                 capabilities = await opening.capabilities()
                 placement = await opening.place(capabilities)
                 if capabilities.one_writer:
+                    if not self._options.uri:
+                        await Rewriting(client, self._options, self._calls).tidy(
+                            [alias for alias, _ in placement.collections()]
+                        )
                     self._flusher = Flusher(client, self._options, self._calls, self._gates)
                     await undo.enter_async_context(self._flusher)
                     await self._flusher.flush([alias for alias, _ in placement.collections()])
@@ -168,6 +173,23 @@ class MilvusStore:
         place = opened.placement.of(owner)
         await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
         self._wrote(place, self._options.flush_rows)
+
+    async def purge(self, owner: Owner) -> bool:
+        """Implements ports.Purges. A Lite file is rewritten where the owner's rows were; a server is asked to
+        compact, which it does in its own time. GiveUpError for Lite behind an address: it never lets go of a row,
+        and others may write to it while we would rewrite it."""
+        check_owner(owner)
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        client, options = opened.client, self._options
+        if not opened.capabilities.lite:
+            await self._call("flush", lambda limit: client.flush(place.collection, timeout=limit))
+            await self._call("compact", lambda limit: client.compact(place.collection, timeout=limit))
+            return False
+        if options.uri:
+            raise GiveUpError("a Milvus Lite server never purges what was deleted")
+        await Rewriting(client, options, self._calls).rewrite(place.collection, self._gates[place.collection])
+        return True
 
     # --- reading -------------------------------------------------------------------------------------
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:

@@ -230,6 +230,11 @@ class Owned:
         self.held = None
         self._seen, self._own = _NEVER, set()
 
+    def outdate(self) -> None:
+        """What is held, and what a running fill brings, counts no more."""
+        self._generation += 1
+        self.drop_held()
+
     def may_go(self, now: datetime) -> bool:
         """Whether nothing is lost when this object is."""
         waits = self.not_before is not None and now < self.not_before

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,7 +31,8 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, Coordination, MemoryStore, Now
+from memory_extproc.ports import Change, Coordination, KnowsForgotten, MemoryStore, Now
+from memory_extproc.store.alone import Alone
 from memory_extproc.store.changes import confirmed, superseded
 from memory_extproc.store.held import candidates_among, nearest_of, order
 from memory_extproc.store.owned import Owned
@@ -64,13 +65,22 @@ class Partitions:
     """FindsMemories and KeepsMemories over a MemoryStore. Enter it before use; leaving it ends the fills."""
 
     def __init__(
-        self, store: MemoryStore, coordination: Coordination, limits: PartitionLimits, metrics: Metrics, *, now: Now
+        self,
+        store: MemoryStore,
+        coordination: Coordination,
+        limits: PartitionLimits,
+        metrics: Metrics,
+        *,
+        now: Now,
+        forgotten: KnowsForgotten | None = None,
     ) -> None:
+        """*forgotten*: nothing it covers is taken, and nothing of an owner is given while it says to wait."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
         self._metrics = metrics
         self._now = now
+        self._forgotten = forgotten
         self._owned: OrderedDict[Owner, Owned] = OrderedDict()  # least recently used first
         self._bytes = 0
         self._fills: dict[Owner, _Fill] = {}
@@ -97,6 +107,7 @@ class Partitions:
 
     # --- finding -------------------------------------------------------------------------------------
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        await self._check(owner)
         with self._using(owner) as owned:
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
@@ -108,6 +119,7 @@ class Partitions:
             return Searched(found=tuple(found), total=len(held), path="hybrid")
 
     async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
+        await self._check(owner)
         with self._using(owner) as owned:
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
@@ -123,10 +135,12 @@ class Partitions:
             return candidates_among(found, sought, len(found), self._now())
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        await self._check(owner)
         with self._using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
 
     async def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
+        await self._check(owner)
         with self._using(owner) as owned:
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
@@ -138,6 +152,10 @@ class Partitions:
                 pages = stored_rows(self._store, owner, owned, self._limits.page, self._now(), self._settle)
             async for page in pages:
                 yield page
+
+    async def _check(self, owner: Owner) -> None:
+        if self._forgotten is not None:
+            await self._forgotten.check(owner)
 
     async def _version(self, owner: Owner, owned: Owned) -> int:
         try:
@@ -214,23 +232,54 @@ class Partitions:
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         with self._using(owner) as owned:
             async with owned.writes:
-                mark = owned.delete(ids)
-                self._account(owned)
-                with owned.writing():
-                    await self._store.delete(owner, ids)
-                    owned.acknowledge(mark, self._now())
-                    owned.count_own(await self._coordination.bump(owner))
+                await self._delete(owner, owned, ids)
 
     async def delete_owner(self, owner: Owner) -> None:
         """Everything *owner* has: at once in this process, and in the store when it returns."""
         with self._using(owner) as owned:
             async with owned.writes:
-                owned.forget(await self._version(owner, owned))
-                self._account(owned)
-                with owned.writing():
-                    await self._store.delete_owner(owner)
-                    owned.forgotten(self._now())
-                    owned.count_own(await self._coordination.bump(owner))
+                await self._delete_all(owner, owned)
+
+    @asynccontextmanager
+    async def alone(self, owner: Owner) -> AsyncIterator[Alone]:
+        """No other write of *owner*'s in this process runs within; those that began before have ended."""
+        with self._using(owner) as owned:
+            async with owned.writes:
+                yield Alone(
+                    lambda: [row.memory for row in owned.live_writes()],
+                    partial(self._delete, owner, owned),
+                    partial(self._delete_all, owner, owned),
+                )
+
+    def drop(self, owner: Owner) -> None:
+        """What is held of *owner*, and what a running fill brings, is not shown any more; the store is asked anew.
+        Our own writes stay until it has them."""
+        owned = self._owned.get(owner)
+        if owned is not None:
+            owned.outdate()
+            self._account(owned)
+            self._release(owner, owned)
+
+    def owners(self) -> list[Owner]:
+        """Those of whom anything is held."""
+        return list(self._owned)
+
+    async def _delete(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> None:
+        """Under `owned.writes`, here and below."""
+        mark = owned.delete(ids)
+        self._account(owned)
+        with owned.writing():
+            await self._store.delete(owner, ids)
+            owned.acknowledge(mark, self._now())
+            owned.count_own(await self._coordination.bump(owner))
+
+    async def _delete_all(self, owner: Owner, owned: Owned) -> None:
+        owned.forget(await self._version(owner, owned))
+        self._account(owned)
+        with owned.writing():
+            await self._store.delete_owner(owner)
+            owned.forgotten(self._now())
+            owned.count_own(await self._coordination.bump(owner))
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         with self._using(owner) as owned:
@@ -248,6 +297,9 @@ class Partitions:
         self, owner: Owner, owned: Owned, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
     ) -> None:
         """Under `owned.writes`. Visible here, and *shown*, before the store is asked."""
+        if self._forgotten is not None:
+            # A forget takes the same lock to look at what is there: what passes here it will find.
+            rows = await self._forgotten.admitted(owner, rows)
         mark = owned.put(rows)
         self._account(owned)
         shown()

@@ -152,6 +152,10 @@ class Enricher:
         enriched = await self._placed(admitted, request, turn, shadowed=shadowed)
         if caller is None:
             return enriched
+        if enriched.personal and turn.thread is not None and not await self._replays.stands(turn.thread):
+            # Forgotten while we worked: neither what was found nor what was given before may go out.
+            turn = _Turn(Decision(Outcome.UNAVAILABLE))
+            enriched = await self._placed(admitted, request, turn, shadowed=shadowed)
         learned_as = self._options.sharing.learned_as(caller)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:

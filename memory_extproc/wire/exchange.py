@@ -133,6 +133,7 @@ class Exchange:
         self._held_to_read = self._held_to_learn = 0
         self._fate: Stored | None = None  # why nothing can be learned, once that is known
         self._counted = self._concluded = False
+        self._began = shop.now()
 
     async def handle(self, event: Event) -> Sequence[Reply]:
         """The replies to *event*, in order. OutOfOrderError leaves the state as it was."""
@@ -293,7 +294,7 @@ class Exchange:
                 asked=heard.asked,
                 # What the provider marked as refused is nothing the assistant told anybody.
                 answered="" if answer.refused else answer.text,
-                at=self._shop.now(),
+                at=self._began,  # what is forgotten while the answer comes was asked before
                 injected=heard.injected,
                 origin=heard.origin,
                 previous_response_id=heard.previous_response_id,

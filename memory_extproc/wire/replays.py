@@ -33,6 +33,7 @@ from memory_extproc.wire.sharing import circle_of
 log = logger(__name__)
 
 TURN, RESPONSE = "given", "given_response"  # kinds of records in Coordination
+WORDED = (TURN, RESPONSE)  # all of them hold memories
 LOOKBACK = 6  # turns looked back over for a record: those between may have had memory switched off
 REGENERATED = timedelta(minutes=2)  # the same words after the same conversation, within it and with none between
 _LAST = 4096  # owners whose last words are known
@@ -146,7 +147,7 @@ class Replays:
             form=form,
             before=thread.blocks,
         )
-        self._put(thread.owner, TURN, thread.key, msgspec.json.encode(record))
+        self._put(thread.owner, TURN, thread.key, msgspec.json.encode(record), thread.epoch)
 
     def follow(self, view: InView, response_id: str) -> None:
         """Notes what the model has seen in the conversation that may be continued from *response_id*."""
@@ -158,7 +159,16 @@ class Replays:
                 break
             newest.append(content)
         behind = _Behind(view.epoch, tuple(reversed(newest)))
-        self._put(view.owner, RESPONSE, response_key(response_id), msgspec.json.encode(behind))
+        self._put(view.owner, RESPONSE, response_key(response_id), msgspec.json.encode(behind), view.epoch)
+
+    async def stands(self, thread: Thread) -> bool:
+        """Whether nothing of the owner was forgotten since *thread* was found. True where that cannot be told in
+        time: without a lease nothing would have been recalled."""
+        try:
+            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+                return await self._epoch(thread.owner) == thread.epoch
+        except (MemoryExtprocError, TimeoutError):
+            return True
 
     def forget(self, owner: Owner) -> None:
         """Drops what this process holds for *owner*; Coordination drops the rest."""
@@ -238,7 +248,7 @@ class Replays:
             return None
 
     # --- keeping -------------------------------------------------------------------------------------
-    def _put(self, owner: Owner, kind: str, key: str, raw: bytes) -> None:
+    def _put(self, owner: Owner, kind: str, key: str, raw: bytes, epoch: int) -> None:
         place = (owner.key, kind, key)
         self._drop(place)
         self._unshared[place] = raw
@@ -246,15 +256,19 @@ class Replays:
         while self._unshared_bytes > self._options.replay_bytes:
             self._drop(next(iter(self._unshared)))
         if self._shared is not None:
-            self._background.start(self._share(self._shared, owner, kind, key, raw))
+            self._background.start(self._share(self._shared, owner, kind, key, raw, epoch))
 
-    async def _share(self, shared: Coordination, owner: Owner, kind: str, key: str, raw: bytes) -> None:
+    async def _share(self, shared: Coordination, owner: Owner, kind: str, key: str, raw: bytes, epoch: int) -> None:
+        place = (owner.key, kind, key)
         try:
-            await shared.put_record(kind, owner, key, raw, self._options.replay_keep)
+            if await shared.epoch(owner) == epoch:
+                await shared.put_record(kind, owner, key, raw, self._options.replay_keep)
+                # Forgotten while we wrote: it would not be read again, but it is not to be kept either.
+                if await shared.epoch(owner) != epoch:
+                    await shared.delete_records(owner, WORDED)
         except MemoryExtprocError as error:
             log.warning("replay.not_shared", kind=type(error).__name__)
             return
-        place = (owner.key, kind, key)
         if self._unshared.get(place) is raw:
             self._drop(place)
 

@@ -1,0 +1,141 @@
+"""Forgetting as configured: the ledger, what knows of it, and who carries it out."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from memory_extproc.coordination.ledger_sqlite import SqliteLedger
+from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter, Seeks
+from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.erasure.receipts import Signer, read_signer
+from memory_extproc.errors import ConfigurationError, GiveUpError
+from memory_extproc.learn.sessions import WORDED
+from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Ledger, MemoryStore, Now, Replicas
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.redis_link import RedisLink
+from memory_extproc.settings import Settings
+from memory_extproc.store.partition import Partitions
+from memory_extproc.wire.replays import WORDED as GIVEN
+
+LEDGER = "erasure.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """What knows of forgets, before anything that keeps memories is opened."""
+
+    ledger: Ledger
+    replicas: Replicas
+    forgotten: Forgotten
+
+    def hiding(self, store: MemoryStore) -> HidingStore:
+        return HidingStore(store, self.forgotten)
+
+
+async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> Erasing:
+    key = settings.privacy.key or b""
+    if link is None:
+        path = Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
+        file = await stack.enter_async_context(SqliteLedger(path))
+        alone = SoleReplica()
+        return Erasing(file, alone, Forgotten(file, alone, key=key))
+    from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    prefix = settings.coordination.prefix
+    ledger = RedisLedger(link, prefix=prefix)
+    replicas = RedisReplicas(link, uuid.uuid4().hex, prefix=prefix, lease=settings.coordination.lease)
+    return Erasing(ledger, replicas, Forgotten(ledger, replicas, key=key))
+
+
+async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
+    """From here on other replicas' forgets are heard of, and what we hold may be served."""
+    replicas, forgotten = erasing.replicas, erasing.forgotten
+    if not isinstance(replicas, RedisReplicas):
+        return
+
+    async def heard(subject: str) -> None:
+        if subject:
+            forgotten.renew(subject)
+        else:
+            forgotten.renew_all()
+        blind = await forgotten.blind()
+        for owner in partitions.owners():
+            if not subject or blind.subject(owner) == subject:
+                partitions.drop(owner)
+                async with partitions.alone(owner):
+                    """Writes that were under way have ended: whoever forgets will find them."""
+
+    replicas.heard = heard
+    await stack.enter_async_context(replicas)
+
+
+async def open_forgetter(
+    settings: Settings,
+    erasing: Erasing,
+    holders: Erasable,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+    seeks: Seeks | None,
+) -> Forgetter:
+    lease = settings.coordination.lease if settings.coordination.url else timedelta()
+    limits = ForgetLimits(
+        patience=timedelta(seconds=10) + 2 * lease,
+        settle=lease,
+        server_purge=settings.forget.server_purge,
+        worded=(*WORDED, *GIVEN),
+    )
+    return await stack.enter_async_context(
+        Forgetter(
+            erasing.ledger,
+            erasing.forgotten,
+            erasing.replicas,
+            holders,
+            limits,
+            metrics,
+            now=now,
+            chance=random.random,
+            signer=_signer(settings),
+            seeks=seeks,
+        )
+    )
+
+
+def _signer(settings: Settings) -> Signer | None:
+    path = settings.forget.signing_key
+    if not path:
+        return None
+    try:
+        return read_signer(Path(path))
+    except GiveUpError as error:
+        raise ConfigurationError([f"forget.signing_key: {error}"]) from error
+
+
+class AsRecalled:
+    """Finds what is known about something as the read path would, whether or not it would be injected."""
+
+    def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
+        self._recaller, self._threshold, self._most = recaller, threshold, most
+
+    async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
+        types = scope.types or frozenset(MemoryType)
+        wish = Wish(
+            caller=Caller(owner),
+            asked=query,
+            force=True,
+            limit=self._most,
+            threshold=self._threshold,
+            scope=Scope(project=scope.project, types=types),
+        )
+        explained = await self._recaller.explain(wish)
+        return [one.memory for one in explained.considered if one.relevance >= self._threshold]

@@ -1,0 +1,177 @@
+"""What goes when something is forgotten: it, what came from it, and what carries its words. Pure.
+
+- A message goes with its whole turn: both sides, their pieces, the facts that were taken from it.
+- A fact goes with its older versions and with the messages of the turns they came from; other facts of these turns
+  stay, unless they say the same. Of a fact that was named (by id or by a query) also what carries its words goes,
+  wherever it was said.
+- What was made out of something forgotten (its ids stand in `metadata.sources`) goes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memory_extproc.erasure.marks import Blind, Kind, is_message, items_of_message, moment_of, turn_of
+from memory_extproc.language.comparing import normal, word_set
+from memory_extproc.model import ForgetScope, Memory
+
+_LITTLE = 3  # characters; shorter words that are no numbers say too little to know a text by
+_EMPTY = frozenset(
+    {"user", "user's", "the", "and", "for", "with", "that", "this", "has", "have", "was", "are", "you"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """*turns* go whole; of *quoted* ones the messages do."""
+
+    memories: Mapping[str, Memory] = field(repr=False)
+    turns: frozenset[str] = frozenset()
+    quoted: frozenset[str] = frozenset()
+
+    def items(self, blind: Blind) -> set[bytes]:
+        """By what all of it is known again."""
+        found: set[bytes] = set()
+        for memory in self.memories.values():
+            owner = memory.owner
+            found.add(blind.item(Kind.MEMORY, owner, memory.id))
+            found |= items_of_message(blind, memory)
+            turn = turn_of(memory)
+            if turn in self.turns:
+                found.add(blind.item(Kind.TURN, owner, turn))
+            elif turn in self.quoted:
+                found.add(blind.item(Kind.MESSAGES, owner, turn))
+        return found
+
+
+def within(scope: ForgetScope, memory: Memory, at: float) -> bool:
+    """Whether *scope*, as of *at*, names *memory* itself."""
+    moment = moment_of(memory)
+    return (
+        moment <= at
+        and (not scope.ids or memory.id in scope.ids)
+        and (not scope.project or memory.project == scope.project)
+        and (not scope.types or memory.type in scope.types)
+        and (not scope.session or memory.session == scope.session)
+        and (scope.before is None or moment < scope.before.timestamp())
+    )
+
+
+def closure(rows: Iterable[Memory], scope: ForgetScope, at: float) -> Closure:
+    """Of *rows*, all that one owner has, what goes with *scope*."""
+    known = {memory.id: memory for memory in rows}
+    growing = _Growing(known)
+    growing.take(memory for memory in known.values() if within(scope, memory, at))
+    if scope.ids:
+        growing.take_what_carries_words()
+    taken = growing.taken
+    # As said below `within`: what was said after the forget is not in it, whatever it repeats.
+    return Closure(
+        {one: memory for one, memory in taken.items() if moment_of(memory) <= at},
+        frozenset(growing.whole),
+        frozenset(growing.quoted - growing.whole),
+    )
+
+
+class _Growing:
+    def __init__(self, known: Mapping[str, Memory]) -> None:
+        self._known = known
+        self.taken: dict[str, Memory] = {}
+        self.whole: set[str] = set()
+        self.quoted: set[str] = set()
+        self._by_turn: defaultdict[str, list[Memory]] = defaultdict(list)
+        self._older: defaultdict[str, list[Memory]] = defaultdict(list)
+        self._made_of: defaultdict[str, list[Memory]] = defaultdict(list)
+        for memory in known.values():
+            if turn := turn_of(memory):
+                self._by_turn[turn].append(memory)
+            if memory.superseded_by:
+                self._older[memory.superseded_by].append(memory)
+            for source in sources_of(memory):
+                self._made_of[source].append(memory)
+
+    def take(self, memories: Iterable[Memory]) -> None:
+        """*memories* and what follows from each."""
+        waiting = list(memories)
+        while waiting:
+            memory = waiting.pop()
+            if memory.id in self.taken:
+                continue
+            self.taken[memory.id] = memory
+            waiting += self._older[memory.id]
+            waiting += self._made_of[memory.id]
+            turn = turn_of(memory)
+            if not turn:
+                continue
+            if is_message(memory):
+                self.whole.add(turn)
+                waiting += self._by_turn[turn]
+            else:
+                self._quote(turn, waiting)
+
+    def _quote(self, turn: str, waiting: list[Memory]) -> None:
+        """The messages of *turn* carry the words of a fact that goes; its other facts stay."""
+        self.quoted.add(turn)
+        for memory in self._by_turn[turn]:
+            if is_message(memory):
+                self.taken.setdefault(memory.id, memory)
+                waiting += self._made_of[memory.id]
+
+    def take_what_carries_words(self) -> None:
+        words = {one: word_set(memory.content) for one, memory in self._known.items()}
+        holding: defaultdict[str, set[str]] = defaultdict(set)
+        for one, found in words.items():
+            for word in found:
+                holding[word].add(one)
+        for memory in list(self.taken.values()):
+            if is_message(memory):
+                same = normal(memory.content).casefold()
+                carrying = {
+                    one
+                    for one in _all_of(telling(words[memory.id]), holding)
+                    if same in normal(self._known[one].content).casefold()
+                }
+            else:
+                carrying = _carrying(memory, holding)
+            waiting: list[Memory] = []
+            for one in carrying - self.taken.keys():
+                found_one = self._known[one]
+                if is_message(found_one):
+                    self._quote(turn_of(found_one), waiting)
+                    self.taken.setdefault(one, found_one)
+                else:
+                    waiting.append(found_one)
+            self.take(waiting)
+
+
+def _carrying(fact: Memory, holding: Mapping[str, set[str]]) -> set[str]:
+    """Ids of what says what *fact* says: all words of its value, and one at least of what it is about. A fact that
+    does not say what it is about is known by nearly all of its words."""
+    value = telling(word_set(str(fact.metadata.get("value", ""))))
+    about = telling(word_set(f"{fact.metadata.get('subject', '')} {fact.metadata.get('attribute', '')}"))
+    if not value:
+        return _all_of(telling(word_set(fact.content)), holding)
+    with_value = _all_of(value, holding)
+    if not about - value:
+        return with_value
+    return {one for one in with_value if any(one in holding.get(word, ()) for word in about - value)}
+
+
+def _all_of(words: frozenset[str], holding: Mapping[str, set[str]]) -> set[str]:
+    sets: Sequence[set[str]] = sorted((holding.get(word, set()) for word in words), key=len)
+    return set.intersection(*sets) if sets else set()
+
+
+def telling(words: frozenset[str]) -> frozenset[str]:
+    """Those of *words* by which a text can be known."""
+    return frozenset(
+        word for word in words if word not in _EMPTY and (len(word) >= _LITTLE or any(map(str.isdigit, word)))
+    )
+
+
+def sources_of(memory: Memory) -> Sequence[str]:
+    """Ids of the memories that *memory* was made of."""
+    sources = memory.metadata.get("sources", ())
+    return [one for one in sources if isinstance(one, str)] if isinstance(sources, list | tuple) else []

@@ -1,0 +1,417 @@
+"""Forgets: what was accepted is written down first, then shut away, then erased, then looked for once more.
+
+1. The job stands in the ledger, with the cut of its scope. From here it is done whatever happens; until step 3 is,
+   nothing of the owner is recalled or written, by any replica.
+2. Every replica drops what it holds of the owner and says so, or loses its lease. The epoch advances: blocks given
+   before are void, and what is being extracted is begun anew.
+3. What goes is worked out from all rows, with nobody else writing; its hashes go to the ledger, its turns from the
+   journal, its rows from the store, the owner's records from coordination. Recall cannot find it: the call returns.
+4. Once more it is looked for, the files are rewritten or compacted, and the receipt is complete.
+
+Each step can be taken again, so a crash anywhere costs nothing but the repetition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol, Self, TypeVar
+
+import msgspec
+
+from memory_extproc.erasure.closure import Closure, closure
+from memory_extproc.erasure.forgotten import Forgotten
+from memory_extproc.erasure.job import Job, without_words
+from memory_extproc.erasure.marks import items_of_turn
+from memory_extproc.erasure.plans import Plans
+from memory_extproc.erasure.receipts import Signer, unsigned
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.model import (
+    ForgetPlan,
+    ForgetReceipt,
+    ForgetScope,
+    ForgetState,
+    Memory,
+    Owner,
+)
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Coordination, Journal, Keys, Ledger, MemoryStore, Now, Purges, Replicas
+
+log = logger(__name__)
+T = TypeVar("T")
+_PAGE = 500
+_NOT_PURGED = "the server purges deleted rows by compaction, garbage collection and the retention of its log"
+
+
+class Alone(Protocol):
+    """An owner's partition with nobody else writing."""
+
+    @property
+    def unstored(self) -> Callable[[], Sequence[Memory]]: ...
+    @property
+    def delete(self) -> Callable[[Sequence[str]], Awaitable[None]]: ...
+    @property
+    def delete_all(self) -> Callable[[], Awaitable[None]]: ...
+
+
+class HoldsMemories(Protocol):
+    """What a forget asks of the partitions."""
+
+    def alone(self, owner: Owner) -> AbstractAsyncContextManager[Alone]: ...
+    def drop(self, owner: Owner) -> None: ...
+
+
+class Seeks(Protocol):
+    """Finds what is known about something, as recall would."""
+
+    async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetLimits:
+    patience: timedelta = timedelta(seconds=10)  # how long a call waits for its forget to be clean
+    first: timedelta = timedelta(milliseconds=200)  # before the second attempt; doubles
+    longest: timedelta = timedelta(seconds=30)
+    settle: timedelta = timedelta()  # after which no write that began before can still arrive; 0: one replica
+    server_purge: timedelta = timedelta(days=4)  # what a server may take until deleted rows are gone from its files
+    plan: timedelta = timedelta(minutes=10)  # how long a dry run can be confirmed
+    worded: tuple[str, ...] = ()  # kinds of records that hold words or memories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasable:
+    """Everything that holds something of people."""
+
+    store: MemoryStore  # the store itself, not what hides
+    partitions: HoldsMemories
+    journal: Journal
+    coordination: Coordination
+    purges: Purges
+    caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
+    keys: Keys | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    task: asyncio.Task[None]
+    clean: asyncio.Event
+
+
+class Forgetter:
+    """Implements ports.Forgets. Entering takes up what an earlier process left; leaving stops where it stands."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        forgotten: Forgotten,
+        replicas: Replicas,
+        holders: Erasable,
+        limits: ForgetLimits,
+        metrics: Metrics,
+        *,
+        now: Now,
+        chance: Chance,
+        signer: Signer | None = None,
+        seeks: Seeks | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._forgotten = forgotten
+        self._replicas = replicas
+        self._holders = holders
+        self._limits = limits
+        self._metrics = metrics
+        self._now = now
+        self._chance = chance
+        self._signer = signer
+        self._seeks = seeks
+        self._plans = Plans(holders.coordination, limits.plan, now)
+        self._running: dict[str, _Running] = {}
+        self._one_at_a_time: dict[str, asyncio.Lock] = {}  # by subject
+        self._pending: dict[str, datetime] = {}  # by job, since when
+        self._sweeping: dict[Owner, asyncio.Task[None]] = {}
+        self._taking_up: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._taking_up = asyncio.create_task(self._take_up(), name="forgets of before")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [*(one.task for one in self._running.values()), *self._sweeping.values()]
+        if self._taking_up is not None:
+            tasks.append(self._taking_up)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- what is asked ---------------------------------------------------------------------------------
+    async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
+        await self._forgotten.check(owner)
+        at = self._now().timestamp()
+        named = await self._named(owner, scope)
+        rows = [memory async for memory in self._rows(owner)]
+        taken = closure(rows, named, at)
+        memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
+        return await self._plans.made(owner, scope, memories)
+
+    async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
+        try:
+            job = await self._accepted(owner, scope, token)
+        except MemoryExtprocError:
+            self._metrics.forgets.labels(scope.name, "refused").inc()
+            raise
+        self._metrics.forgets.labels(scope.name, "accepted").inc()
+        clean = self._start(job).clean
+        try:
+            async with asyncio.timeout(self._limits.patience.total_seconds()):
+                await clean.wait()
+        except TimeoutError:
+            log.warning("forget.takes_long", scope=scope.name)
+        return await self.receipt(owner, job.id) or self._signed(job)
+
+    async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
+        kept = await self._ledger.job(receipt_id)
+        blind = await self._forgotten.blind()
+        if kept is None or kept.subject != blind.subject(owner):
+            return None
+        return self._signed(Job.read(kept))
+
+    def sweep(self, owner: Owner) -> None:
+        """Something forgotten is in the store again, out of a backup: it goes, in the background."""
+        if owner not in self._sweeping:
+            task = self._sweeping[owner] = asyncio.create_task(self._swept(owner), name="forget again")
+            task.add_done_callback(lambda _: self._sweeping.pop(owner, None))
+
+    def watch(self) -> None:
+        """Brings the gauges up to date."""
+        oldest = min(self._pending.values(), default=None)
+        self._metrics.forgets_pending.set(len(self._pending))
+        self._metrics.forget_oldest_seconds.set(
+            0.0 if oldest is None else max(0.0, (self._now() - oldest).total_seconds())
+        )
+
+    async def _accepted(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
+        ids = scope.ids
+        if token:
+            ids = await self._plans.confirmed(owner, scope, token)
+        elif scope.query and not ids:
+            raise GiveUpError("a query needs the token of its dry run, or the ids that it listed")
+        named = without_words(scope, ids) if not token else ForgetScope(ids=ids)
+        blind = await self._forgotten.blind()
+        job = Job(
+            id=uuid.uuid4().hex,
+            subject=blind.subject(owner),
+            name=scope.name,
+            at=self._now(),
+            owner=owner,
+            scope=named,
+        )
+        cut = blind.cut(owner, named, job.at)
+        if cut is not None:
+            cut = msgspec.structs.replace(cut, at=job.until)
+        await self._ledger.write(job.kept(), cut=None if cut is None else msgspec.json.encode(cut))
+        # From here on, in this process: nothing of the owner is shown or kept.
+        self._forgotten.renew(job.subject)
+        return job
+
+    async def _named(self, owner: Owner, scope: ForgetScope) -> ForgetScope:
+        if not scope.query or scope.ids:
+            return scope
+        if self._seeks is None:
+            raise GiveUpError("there is nothing here to search with")
+        found = await self._seeks.about(owner, scope.query, scope)
+        return without_words(scope, tuple(memory.id for memory in found) or ("",))
+
+    def _signed(self, job: Job) -> ForgetReceipt:
+        receipt = job.receipt()
+        return unsigned(receipt) if self._signer is None else self._signer.signed(receipt)
+
+    # --- doing it --------------------------------------------------------------------------------------
+    def _start(self, job: Job) -> _Running:
+        clean = asyncio.Event()
+        if job.state is not ForgetState.ACCEPTED:
+            clean.set()
+        running = _Running(asyncio.create_task(self._carried_out(job, clean), name="forget"), clean)
+        self._running[job.id] = running
+        self._pending[job.id] = job.at
+        running.task.add_done_callback(lambda _: self._ended(job.id))
+        self.watch()
+        return running
+
+    def _ended(self, job_id: str) -> None:
+        running = self._running.pop(job_id)
+        if not running.task.cancelled() and (error := running.task.exception()) is not None:
+            log.error("forget.failed", error=type(error).__name__)  # a bug of ours: it stays pending, and is seen
+            return
+        self._pending.pop(job_id, None)
+        self.watch()
+
+    async def _take_up(self) -> None:
+        jobs = await self._insist(self._ledger.unfinished)
+        for kept in jobs:
+            if kept.id not in self._running:
+                self._start(Job.read(kept))
+
+    async def _carried_out(self, job: Job, clean: asyncio.Event) -> None:
+        lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())
+        if job.state is ForgetState.ACCEPTED:
+            async with lock:
+                job = await self._insist(lambda: self._cleaned(job))
+            clean.set()
+        # The others may show what is left; they are told once more after a crash too.
+        await self._insist(lambda: self._replicas.tell(job.subject))
+        if self._limits.settle:
+            await self._at(job, self._limits.settle)
+        async with lock:
+            job = await self._insist(lambda: self._looked_again(job))
+        job = await self._insist(lambda: self._purged(job))
+        until = job.steps["files"].pending_until
+        if until is not None:
+            await asyncio.sleep(max(0.0, (until - self._now()).total_seconds()))
+        await self._insist(lambda: self._completed(job))
+
+    async def _at(self, job: Job, after: timedelta) -> None:
+        since = job.clean_at or job.at
+        await asyncio.sleep(max(0.0, (since + after - self._now()).total_seconds()))
+
+    async def _cleaned(self, job: Job) -> Job:
+        """Steps 2 and 3."""
+        owner, holders = _owner(job), self._holders
+        self._forgotten.renew(job.subject)
+        self._drop(owner)
+        await holders.coordination.advance_epoch(owner)
+        await self._replicas.tell(job.subject)
+        async with holders.partitions.alone(owner) as alone:
+            rows = {memory.id: memory async for memory in self._rows(owner)}
+            rows |= {memory.id: memory for memory in alone.unstored()}
+            taken = closure(rows.values(), _scope(job), job.until)
+            job = await self._erased(job, rows, taken, alone)
+        job = msgspec.structs.replace(await self._records_gone(job), state=ForgetState.CLEAN, clean_at=self._now())
+        await self._ledger.write(job.kept())
+        self._drop(owner)
+        self._forgotten.renew(job.subject)
+        log.info("forget.clean", scope=job.name, memories=job.steps["memories"].removed)
+        return job
+
+    async def _erased(self, job: Job, rows: Mapping[str, Memory], taken: Closure, alone: Alone) -> Job:
+        """Hashes first: what is erased after them stays erased whatever happens in between."""
+        owner, journal = _owner(job), self._holders.journal
+        blind = await self._forgotten.blind()
+        await self._noted(job, taken.items(blind))
+        marks = await self._forgotten.of(owner)
+        turns = [
+            entry.turn
+            async for entry in journal.of_owner(owner)
+            if entry.turn.id in taken.turns | taken.quoted or marks.covers_turn(entry.turn)
+        ]
+        await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
+        if turns:
+            job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
+        # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
+        ids = taken.memories.keys() | {one for one, memory in rows.items() if marks.covers(memory)}
+        if ids and len(ids) == len(rows):
+            await alone.delete_all()
+        elif ids:
+            await alone.delete(sorted(ids))
+        if _scope(job).everything and self._holders.keys is not None:
+            await self._holders.keys.destroy(owner)
+        job = job.removed("memories", len(ids)).done("journal", self._now())
+        return job.pends("files", "deleted rows are being purged from the store's files")
+
+    async def _noted(self, job: Job, items: set[bytes]) -> None:
+        await self._ledger.write(job.kept(), items=sorted(items), at=job.until)
+        self._forgotten.renew(job.subject)
+
+    async def _records_gone(self, job: Job) -> Job:
+        """What conversations were given, and words kept with response ids. Where a conversation stands is kept by
+        hashes, and goes only with everything."""
+        kinds = None if _scope(job).everything else self._limits.worded
+        await self._holders.coordination.delete_records(_owner(job), kinds)
+        return job.done("records", self._now())
+
+    async def _looked_again(self, job: Job) -> Job:
+        late, turns = await self._erased_again(_owner(job))
+        # A turn that was on its way into the journal may have noted its words after we had looked.
+        await self._holders.coordination.delete_records(_owner(job), self._limits.worded)
+        job = job.removed("memories", late).removed("journal", turns).done("memories", self._now())
+        await self._ledger.write(job.kept())
+        return job
+
+    async def _swept(self, owner: Owner) -> None:
+        late, turns = await self._insist(lambda: self._erased_again(owner))
+        if late or turns:
+            await self._insist(lambda: self._holders.purges.purge(owner))
+            log.warning("forget.again", memories=late, turns=turns)
+
+    async def _erased_again(self, owner: Owner) -> tuple[int, int]:
+        """What arrived after all goes too: from another replica's write that was under way, or a restored file.
+        How many memories and turns that were."""
+        holders = self._holders
+        marks = await self._forgotten.of(owner)
+        async with holders.partitions.alone(owner) as alone:
+            late = [memory.id async for memory in self._rows(owner) if marks.covers(memory)]
+            if late:
+                await alone.delete(late)
+            turns = [
+                entry.turn.id async for entry in holders.journal.of_owner(owner) if marks.covers_turn(entry.turn)
+            ]
+            if turns:
+                await holders.journal.erase(owner, turns)
+        return len(late), len(turns)
+
+    async def _purged(self, job: Job) -> Job:
+        if await self._holders.purges.purge(_owner(job)):
+            return job.done("files", self._now())
+        if job.steps["files"].pending_until is None:
+            job = job.pends("files", _NOT_PURGED, self._now() + self._limits.server_purge)
+            await self._ledger.write(job.kept())
+        return job
+
+    async def _completed(self, job: Job) -> Job:
+        now = self._now()
+        job = msgspec.structs.replace(job.done("files", now), state=ForgetState.COMPLETE, completed_at=now)
+        await self._ledger.write(job.kept())
+        log.info("forget.complete", scope=job.name)
+        return job
+
+    # --- around it -------------------------------------------------------------------------------------
+    async def _rows(self, owner: Owner) -> AsyncIterator[Memory]:
+        async for page in self._holders.store.pages(owner, _PAGE, fresh=True):
+            for row in page:
+                yield row.memory
+
+    def _drop(self, owner: Owner) -> None:
+        self._holders.partitions.drop(owner)
+        for drop in self._holders.caches:
+            drop(owner)
+
+    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Takes *step* until it is done: what was promised is never given up."""
+        failures = 0
+        while True:
+            try:
+                return await step()
+            except TryLaterError as error:
+                log.warning("forget.waits", error=type(error).__name__, failures=failures)
+            except GiveUpError as error:
+                log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
+            failures += 1
+            self.watch()
+            pause = min(self._limits.longest, self._limits.first * 2 ** min(failures - 1, 16))
+            await asyncio.sleep(pause.total_seconds() * (1 - self._chance() / 2))
+
+
+def _owner(job: Job) -> Owner:
+    if job.owner is None:
+        raise GiveUpError("a forget that does not say whose")
+    return job.owner
+
+
+def _scope(job: Job) -> ForgetScope:
+    if job.scope is None:
+        raise GiveUpError("a forget that does not say what")
+    return job.scope

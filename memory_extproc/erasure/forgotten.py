@@ -1,0 +1,172 @@
+"""What reads and writes ask about what was forgotten: read from the ledger once, then known in process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from memory_extproc.erasure.marks import Blind, Cut, Marks
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import Embedded, Exchanged, Memory, Owner, Scope, Searched, Turn, Vector
+from memory_extproc.ports import Ledger, MemoryStore, Replicas
+
+_KNOWN = 4096  # owners whose marks are held
+
+
+class Forgotten:
+    """Implements ports.KnowsForgotten. What it holds counts only while our lease runs, because another replica may
+    have been told to forget more."""
+
+    def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:
+        """*key*: for the hashes, instead of the ledger's own."""
+        self._ledger = ledger
+        self._replicas = replicas
+        self._blind: Blind | None = Blind(key) if key else None
+        self._known: OrderedDict[Owner, Marks] = OrderedDict()
+        self._subjects: dict[str, Owner] = {}
+        self._generation = 0
+
+    async def blind(self) -> Blind:
+        if self._blind is None:
+            self._blind = Blind(await self._ledger.key())
+        return self._blind
+
+    async def of(self, owner: Owner) -> Marks:
+        """TryLaterError where it cannot be known."""
+        if not self._replicas.holds():
+            raise TryLaterError("what was forgotten elsewhere is not known: no lease")
+        known = self._known.get(owner)
+        if known is not None:
+            self._known.move_to_end(owner)
+            return known
+        blind, generation = await self.blind(), self._generation
+        subject = blind.subject(owner)
+        noted = await self._ledger.marks(subject)
+        cuts = tuple(msgspec.json.decode(cut, type=Cut) for cut in noted.cuts)
+        marks = Marks(blind, cuts, noted.items, noted.shut)
+        if generation == self._generation:  # else it may be older than what we were told meanwhile
+            self._known[owner] = marks
+            self._subjects[subject] = owner
+            if len(self._known) > _KNOWN:
+                gone, _ = self._known.popitem(last=False)
+                self._subjects.pop(blind.subject(gone), None)
+        return marks
+
+    def renew(self, subject: str) -> Owner | None:
+        """What is held of *subject* counts no more; whose it is, if that is known here."""
+        self._generation += 1
+        owner = self._subjects.pop(subject, None)
+        if owner is not None:
+            self._known.pop(owner, None)
+        return owner
+
+    def renew_all(self) -> None:
+        self._generation += 1
+        self._known.clear()
+        self._subjects.clear()
+
+    # --- what the write path and the partitions ask ----------------------------------------------------
+    async def check(self, owner: Owner) -> None:
+        if (await self.of(owner)).shut:
+            raise TryLaterError("a forget is under way")
+
+    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+        marks = await self.of(owner)
+        if marks.shut:
+            raise TryLaterError("a forget is under way")
+        return [row for row in rows if not marks.covers(row.memory)] if marks else rows
+
+    async def learnable(self, exchanged: Exchanged, turn: Turn) -> Turn | None:
+        marks = await self.of(turn.owner)
+        if not marks:
+            return turn
+        if marks.covers_turn(turn):
+            return None
+        return replace(turn, answered="") if marks.shows(exchanged) else turn
+
+    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        if not turns:
+            return turns
+        marks = await self.of(turns[0].owner)
+        if marks.shut:
+            raise TryLaterError("a forget is under way")
+        return [turn for turn in turns if not marks.covers_turn(turn)] if marks else turns
+
+
+class HidingStore:
+    """A MemoryStore that shows nothing of what was forgotten, whatever the one behind it still holds: rows that a
+    restored backup brought back, or that a replica wrote in the moment of the forget."""
+
+    def __init__(self, store: MemoryStore, forgotten: Forgotten) -> None:
+        self._store = store
+        self._forgotten = forgotten
+        self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom something had to be hidden
+
+    @property
+    def lags(self) -> bool:
+        return self._store.lags
+
+    @property
+    def finds_words(self) -> bool:
+        return self._store.finds_words
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        if wanted := await self._forgotten.admitted(owner, rows):
+            await self._store.put(owner, wanted)
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        marks = await self._open_to(owner)
+        return [memory for memory in await self._store.get(owner, ids) if not marks.covers(memory)]
+
+    async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        marks = await self._open_to(owner)
+        return [row for row in await self._store.fetch(owner, ids) if not marks.covers(row.memory)]
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        marks = await self._open_to(owner)
+        searched = await self._store.nearest(owner, to, limit, scope)
+        if not marks:
+            return searched
+        return replace(searched, found=tuple(one for one in searched.found if not marks.covers(one.memory)))
+
+    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+        marks = await self._open_to(owner)
+        found = await self._store.worded(owner, text, limit, scope)
+        return [row for row in found if not marks.covers(row.memory)]
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        marks = await self._open_to(owner)
+        async for page in self._store.pages(owner, size, fresh=fresh):
+            left = [row for row in page if not marks.covers(row.memory)] if marks else page
+            if len(left) < len(page) and (fresh or not self.lags):
+                self.found(owner)
+            yield left
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        await self._store.delete(owner, ids)
+
+    async def delete_owner(self, owner: Owner) -> None:
+        await self._store.delete_owner(owner)
+
+    async def count(self, owner: Owner) -> int:
+        await self._forgotten.check(owner)
+        return await self._store.count(owner)
+
+    async def _open_to(self, owner: Owner) -> Marks:
+        marks = await self._forgotten.of(owner)
+        if marks.shut:
+            raise TryLaterError("a forget is under way")
+        return marks
+
+
+def _nothing(_owner: Owner) -> None:
+    """Nobody wants to know."""

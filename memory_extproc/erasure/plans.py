@@ -1,0 +1,48 @@
+"""Dry runs that can be confirmed: what was listed is kept for a while, so that exactly that goes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import ForgetPlan, ForgetScope, Memory, Owner, digest
+from memory_extproc.ports import Coordination, Now
+
+RECORD = "forget_plan"  # kind of a record in Coordination; holds ids and no words
+_SHOWN = 1_000
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    scope: str
+    ids: tuple[str, ...]
+
+
+class Plans:
+    def __init__(self, records: Coordination, keep: timedelta, now: Now) -> None:
+        self._records, self._keep, self._now = records, keep, now
+
+    async def made(self, owner: Owner, scope: ForgetScope, memories: Sequence[Memory]) -> ForgetPlan:
+        """*memories*: the newest first."""
+        token = uuid.uuid4().hex
+        kept = _Kept(_named(scope), tuple(memory.id for memory in memories))
+        expires = self._now() + self._keep
+        await self._records.put_record(RECORD, owner, token, msgspec.json.encode(kept), self._keep)
+        return ForgetPlan(memories=tuple(memories[:_SHOWN]), total=len(memories), token=token, expires_at=expires)
+
+    async def confirmed(self, owner: Owner, scope: ForgetScope, token: str) -> tuple[str, ...]:
+        """The ids that were listed. GiveUpError for a token of another owner or scope, or one that has expired."""
+        raw = await self._records.get_record(RECORD, owner, token)
+        kept = None if raw is None else msgspec.json.decode(raw, type=_Kept)
+        if kept is None or kept.scope != _named(scope):
+            raise GiveUpError("this confirmation is not of that scope, or has expired: run it dry once more")
+        return kept.ids or ("",)
+
+
+def _named(scope: ForgetScope) -> str:
+    before = "" if scope.before is None else scope.before.isoformat()
+    types = ",".join(sorted(kind.value for kind in scope.types))
+    return digest("forget", *sorted(scope.ids), "", scope.project, types, scope.session, before, scope.query)

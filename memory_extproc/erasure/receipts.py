@@ -1,0 +1,118 @@
+"""Receipts of forgets as canonical JSON, signed with Ed25519 (RFC 8032); whoever has the public key can check them.
+
+Canonical: keys sorted, no spaces, ASCII, times in UTC as RFC 3339 with microseconds. These bytes are signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Erased, ForgetReceipt
+
+VERSION = 1
+
+
+class Signer:
+    """Signs receipts. *key_id* is the beginning of the public key's SHA-256: 16 hex digits."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key()
+        self.key_id = key_id(self.public)
+
+    def signed(self, receipt: ForgetReceipt) -> ForgetReceipt:
+        body = canonical(receipt)
+        return replace(receipt, signed=body, signature=self._key.sign(body), key_id=self.key_id)
+
+
+def read_signer(path: Path) -> Signer:
+    """From a PEM file with an unencrypted Ed25519 private key (PKCS 8). GiveUpError if it is none."""
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise GiveUpError(f"{path} holds no private key in PEM ({type(error).__name__})") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise GiveUpError(f"{path} holds a key of another kind than Ed25519")
+    return Signer(key)
+
+
+def read_public(path: Path) -> Ed25519PublicKey:
+    """Of a PEM file with the public key, or with the private one. GiveUpError if it is neither."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise GiveUpError(f"{path} cannot be read ({error.strerror})") from error
+    if b"PRIVATE KEY" in text:
+        return read_signer(path).public
+    try:
+        key = load_pem_public_key(text)
+    except ValueError as error:
+        raise GiveUpError(f"{path} holds no public key in PEM") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise GiveUpError(f"{path} holds a key of another kind than Ed25519")
+    return key
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+
+
+def unsigned(receipt: ForgetReceipt) -> ForgetReceipt:
+    """*receipt* with the bytes that a signature would be over."""
+    return replace(receipt, signed=canonical(receipt), signature=b"", key_id="")
+
+
+def is_genuine(signed: bytes, signature: bytes, key: Ed25519PublicKey) -> bool:
+    try:
+        key.verify(signature, signed)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def canonical(receipt: ForgetReceipt) -> bytes:
+    """The receipt without *signed*, *signature* and *key_id*."""
+    body = {
+        "version": VERSION,
+        "id": receipt.id,
+        "state": receipt.state.value,
+        "scope": receipt.scope,
+        "subject": receipt.subject,
+        "accepted_at": _time(receipt.accepted_at),
+        "clean_at": _time(receipt.clean_at),
+        "completed_at": _time(receipt.completed_at),
+        "memories": receipt.memories,
+        "stores": [_store(store) for store in receipt.stores],
+    }
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _store(store: Erased) -> Mapping[str, Any]:
+    return {
+        "store": store.store,
+        "state": "done" if store.done else "pending",
+        "removed": store.removed,
+        "done_at": _time(store.done_at),
+        "pending_until": _time(store.pending_until),
+        "note": store.note,
+    }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,127 @@
+"""Everything that keeps something of people, in memory, with a forgetter over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from memory_extproc.coordination.ledger_transient import TransientLedger
+from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.erasure.receipts import Signer
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.sessions import WORDED
+from memory_extproc.model import Embedded, ForgetReceipt, ForgetState, Memory, Owner
+from memory_extproc.ports import Ledger, Replicas
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from tests.builders import ANN
+from tests.unit.learn.learning import Surroundings, until
+
+LIMITS = ForgetLimits(
+    patience=timedelta(seconds=5),
+    first=timedelta(milliseconds=1),
+    longest=timedelta(milliseconds=2),
+    worded=(*WORDED, "given", "given_response"),
+)
+
+
+class Files:
+    """A store that purges at once, or one that leaves it to a server; *down* while it does not answer."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        self.at_once = at_once
+        self.purged: list[Owner] = []
+
+    async def purge(self, owner: Owner) -> bool:
+        self.purged.append(owner)
+        return self.at_once
+
+
+@dataclass
+class World(Surroundings):
+    """Surroundings of a learner whose partitions and journal know what was forgotten."""
+
+    ledger: Ledger = field(default_factory=TransientLedger)
+    replicas: Replicas = field(default_factory=SoleReplica)
+    forget_limits: ForgetLimits = LIMITS
+    files: Files = field(default_factory=Files)
+    signer: Signer | None = None
+    dropped: list[Owner] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.forgotten = Forgotten(self.ledger, self.replicas)
+        self.hiding = HidingStore(self.store, self.forgotten)
+        self.partitions = Partitions(
+            self.hiding,
+            self.coordination,
+            PartitionLimits(),
+            self.metrics,
+            now=lambda: self.now,
+            forgotten=self.forgotten,
+        )
+        self.keeps = self.partitions
+
+    def build(self) -> Learner:
+        return Learner(
+            self.journal,
+            self.sessions,
+            self.keeps,
+            self.embeds or self.embedder,
+            self.coordination,
+            self.limits,
+            self.metrics,
+            extractor=self.extractor,
+            reconciler=self.reconciler,
+            now=lambda: self.now,
+            chance=lambda: 0.0,
+            forgotten=self.forgotten,
+        )
+
+    def forgetter(self) -> Forgetter:
+        made = Forgetter(
+            self.ledger,
+            self.forgotten,
+            self.replicas,
+            Erasable(
+                store=self.store,
+                partitions=self.partitions,
+                journal=self.journal,
+                coordination=self.coordination,
+                purges=self.files,
+                caches=(self.dropped.append,),
+            ),
+            self.forget_limits,
+            self.metrics,
+            now=lambda: self.now,
+            chance=lambda: 0.0,
+            signer=self.signer,
+        )
+        self.hiding.found = made.sweep
+        return made
+
+    async def put(self, *memories: Memory) -> None:
+        vectors = await self.embedder.embed([memory.content for memory in memories])
+        rows = [Embedded(memory, vector) for memory, vector in zip(memories, vectors, strict=True)]
+        for row in rows:
+            await self.partitions.put(row.memory.owner, [row])
+
+    async def contents(self, owner: Owner = ANN) -> set[str]:
+        """What the store holds, whatever is hidden of it."""
+        return {memory.content for memory in await self.rows(owner)}
+
+
+async def complete(forgetter: Forgetter, receipt: ForgetReceipt, owner: Owner = ANN) -> ForgetReceipt:
+    """The receipt once its forget is complete."""
+    latest = receipt
+
+    async def is_complete() -> bool:
+        nonlocal latest
+        found = await forgetter.receipt(owner, receipt.id)
+        assert found is not None
+        latest = found
+        return latest.state is ForgetState.COMPLETE
+
+    await until(is_complete, "the forget is complete")
+    return latest

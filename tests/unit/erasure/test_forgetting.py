@@ -1,0 +1,313 @@
+"""What a forget takes, what it leaves, and what it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.learn.extract import Fact
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    ForgetScope,
+    ForgetState,
+    MemoryState,
+    MemoryType,
+    Message,
+    Role,
+    Stored,
+    Turn,
+)
+from tests.builders import ANN, BOB, OTHER_ANN, a_memory, a_message
+from tests.unit.erasure.forgetting import World, complete
+from tests.unit.learn.learning import ListingExtractor, until
+
+EVERYTHING = ForgetScope()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    async with made.partitions:
+        yield made
+
+
+@pytest.fixture
+async def forgetter(world: World) -> AsyncIterator[Forgetter]:
+    async with world.forgetter() as made:
+        yield made
+
+
+async def test_a_user_is_forgotten_and_nobody_else(world: World, forgetter: Forgetter) -> None:
+    for owner in (ANN, BOB, OTHER_ANN):
+        await world.put(a_memory("likes tea", owner), a_memory("is 41", owner, state=MemoryState.SUPERSEDED))
+    receipt = await forgetter.forget(ANN, EVERYTHING)
+    assert receipt.state is not ForgetState.ACCEPTED
+    assert not await world.findable("likes tea")
+    receipt = await complete(forgetter, receipt)
+    assert receipt.memories == 2
+    assert receipt.scope == "user"
+    assert await world.contents(ANN) == set()
+    assert await world.contents(BOB) == await world.contents(OTHER_ANN) == {"likes tea", "is 41"}
+
+
+async def test_a_fact_goes_with_its_older_versions_and_the_words_it_came_from(
+    world: World, forgetter: Forgetter
+) -> None:
+    said = a_message("My budget is $12,000, and I am vegetarian.", metadata={"turn": "t2"})
+    newer = a_memory(
+        "User's budget is $12,000",
+        metadata={"subject": "user", "attribute": "budget", "value": "$12,000", "turn": "t2"},
+    )
+    older = a_memory(
+        "User's budget is $10,000",
+        superseded_by=newer.id,
+        state=MemoryState.SUPERSEDED,
+        metadata={"subject": "user", "attribute": "budget", "value": "$10,000", "turn": "t1"},
+    )
+    again = a_message("As I said, 12000 is the budget.", metadata={"turn": "t7"})
+    sibling = a_memory(
+        "User is vegetarian", metadata={"subject": "user", "attribute": "diet", "value": "vegetarian", "turn": "t2"}
+    )
+    old_words = a_message("I have $10,000.", metadata={"turn": "t1"})
+    other = a_message("The flight costs 12000 points.", metadata={"turn": "t9"})
+    made_of_it = a_memory("User plans an expensive trip", metadata={"sources": [newer.id]})
+    await world.put(said, newer, older, again, sibling, old_words, other, made_of_it)
+    receipt = await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(newer.id,))))
+    assert await world.contents() == {sibling.content, other.content}
+    assert receipt.memories == 6
+
+
+async def test_a_message_goes_with_its_turn_and_what_was_taken_from_it(world: World, forgetter: Forgetter) -> None:
+    asked = a_message("I moved to Lisbon.", metadata={"turn": "t1"})
+    answer = a_message("Lisbon is lovely.", role=Role.ASSISTANT, metadata={"turn": "t1"})
+    fact = a_memory("User lives in Lisbon", metadata={"turn": "t1"})
+    unrelated = a_message("I like tea.", metadata={"turn": "t2"})
+    await world.put(asked, answer, fact, unrelated)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(answer.id,))))
+    assert await world.contents() == {"I like tea."}
+
+
+@pytest.mark.parametrize(
+    ("scope", "left"),
+    [
+        (ForgetScope(project="work"), {"at home", "long ago"}),
+        (ForgetScope(session="s1"), {"at work", "long ago"}),
+        (ForgetScope(types=frozenset({MemoryType.PROCEDURAL})), {"at home", "long ago"}),
+        (ForgetScope(project="work", session="s1"), {"at home", "at work", "long ago"}),
+    ],
+)
+async def test_each_condition_narrows(
+    world: World, forgetter: Forgetter, scope: ForgetScope, left: set[str]
+) -> None:
+    await world.put(
+        a_memory("at home", session="s1"),
+        a_memory("at work", project="work", session="s2", type=MemoryType.PROCEDURAL),
+        a_memory("long ago", created_at=world.now - timedelta(days=400)),
+    )
+    await complete(forgetter, await forgetter.forget(ANN, scope))
+    assert await world.contents() == left
+
+
+async def test_what_is_older_than_a_time_goes(world: World, forgetter: Forgetter) -> None:
+    await world.put(a_memory("old", created_at=world.now - timedelta(days=2)), a_memory("new"))
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(before=world.now - timedelta(days=1))))
+    assert await world.contents() == {"new"}
+
+
+async def test_what_is_said_after_a_forget_is_kept(world: World, forgetter: Forgetter) -> None:
+    await world.put(a_message("I live in Hawaii."))
+    await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+    world.now += timedelta(milliseconds=10)
+    async with world.build() as learner:
+        assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+        assert await world.findable("I live in Oslo now, not in Hawaii.")
+
+
+async def test_an_exchange_that_began_before_the_forget_is_not_learned(world: World, forgetter: Forgetter) -> None:
+    async with world.build() as learner:
+        under_way = world.exchange("My budget is $10,000.", "Noted: $10,000.")
+        world.now += timedelta(seconds=5)
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        world.now += timedelta(seconds=5)
+        assert await learner.accept(under_way) is Stored.FORGOTTEN
+    assert await world.contents() == set()
+    assert [entry async for entry in world.journal.of_owner(ANN)] == []
+
+
+async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
+    world: World, forgetter: Forgetter
+) -> None:
+    """A retry, a regeneration or the next step of a tool loop, after the forget."""
+    history = (Message(Role.USER, "Hello, I am Ann."), Message(Role.ASSISTANT, "Hello."))
+    asked = Exchanged(
+        caller=Caller(ANN), history=history, asked="My budget is $10,000.", answered="Noted: $10,000.", at=world.now
+    )
+    async with world.build() as learner:
+        await learner.accept(asked)
+        await until(lambda: world.sample("journal_depth") == 1, "it is stored")
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        world.now += timedelta(hours=1)
+        assert await learner.accept(replace(asked, at=world.now)) is Stored.FORGOTTEN
+        # The conversation goes on, and the model still sees the old words: what it answers is not kept.
+        goes_on = replace(
+            asked,
+            history=(*history, Message(Role.USER, asked.asked), Message(Role.ASSISTANT, asked.answered)),
+            asked="I prefer window seats.",
+            answered="A window seat within your $10,000, then.",
+            at=world.now,
+        )
+        assert await learner.accept(goes_on) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+    assert await world.contents() == {"I prefer window seats."}
+
+
+async def test_words_said_anew_long_after_they_were_forgotten_are_learned(
+    world: World, forgetter: Forgetter
+) -> None:
+    async with world.build() as learner:
+        await learner.accept(world.exchange("My budget is $10,000."))
+        await learner.settled(Caller(ANN))
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        world.now += timedelta(seconds=30)
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.FORGOTTEN  # a retry
+        world.now += timedelta(minutes=5)
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+        assert await world.findable("My budget is $10,000.")
+
+
+async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carried_out(
+    world: World, forgetter: Forgetter
+) -> None:
+    """The store is down: the call is accepted, and recall finds nothing rather than what was to go."""
+    await world.put(a_memory("likes tea"), a_memory("likes tea", BOB))
+    assert await world.findable("likes tea")
+    world.weather.down = True
+    forgetter._limits = replace(forgetter._limits, patience=timedelta(milliseconds=20))
+    receipt = await forgetter.forget(ANN, EVERYTHING)
+    assert receipt.state is ForgetState.ACCEPTED
+    with pytest.raises(TryLaterError):
+        await world.findable("likes tea")
+    world.weather.down = False
+    assert (await complete(forgetter, receipt)).memories == 1
+    assert not await world.findable("likes tea")
+    assert await world.findable("likes tea", BOB)
+
+
+async def test_a_forget_that_a_crash_cut_short_is_finished_by_the_next_process(world: World) -> None:
+    await world.put(a_memory("likes tea"))
+    world.weather.down = True
+    world.forget_limits = replace(world.forget_limits, patience=timedelta(milliseconds=5))
+    async with world.forgetter() as first:
+        receipt = await first.forget(ANN, EVERYTHING)
+    world.weather.down = False
+    async with world.forgetter() as second:
+        await complete(second, receipt)
+    assert await world.contents() == set()
+
+
+async def test_a_restored_backup_brings_nothing_back(world: World, forgetter: Forgetter) -> None:
+    backup = [a_memory("likes tea"), a_message("I like tea.")]
+    await world.put(*backup)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(backup[0].id,))))
+    everything = await forgetter.forget(ANN, EVERYTHING)
+    await complete(forgetter, everything)
+    vectors = await world.embedder.embed([one.content for one in backup])
+    await world.store.put(ANN, [Embedded(one, vector) for one, vector in zip(backup, vectors, strict=True)])
+    world.partitions.drop(ANN)
+    assert not await world.findable("likes tea")
+    await until(lambda: world.files.purged.count(ANN) >= 3, "what came back is erased again")
+    assert await world.contents() == set()
+
+
+async def test_a_dry_run_says_what_would_go_and_its_token_confirms_exactly_that(
+    world: World, forgetter: Forgetter
+) -> None:
+    await world.put(a_memory("likes tea", project="p"), a_memory("likes rum"))
+    plan = await forgetter.plan(ANN, ForgetScope(project="p"))
+    assert [memory.content for memory in plan.memories] == ["likes tea"]
+    assert plan.total == 1
+    await world.put(a_memory("likes gin", project="p"))
+    with pytest.raises(GiveUpError):
+        await forgetter.forget(ANN, EVERYTHING, token=plan.token)
+    with pytest.raises(GiveUpError):
+        await forgetter.forget(BOB, ForgetScope(project="p"), token=plan.token)
+    assert await world.contents() == {"likes tea", "likes rum", "likes gin"}
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(project="p"), token=plan.token))
+    assert await world.contents() == {"likes rum", "likes gin"}
+
+
+async def test_a_query_alone_forgets_nothing(world: World, forgetter: Forgetter) -> None:
+    with pytest.raises(GiveUpError):
+        await forgetter.forget(ANN, ForgetScope(query="tea"))
+
+
+async def test_a_receipt_is_shown_to_its_owner_alone(world: World, forgetter: Forgetter) -> None:
+    receipt = await forgetter.forget(ANN, EVERYTHING)
+    assert await forgetter.receipt(BOB, receipt.id) is None
+    assert await forgetter.receipt(OTHER_ANN, receipt.id) is None
+    assert await forgetter.receipt(ANN, "0" * 32) is None
+
+
+async def test_when_a_server_purges_in_its_own_time_the_receipt_says_until_when(world: World) -> None:
+    world.files.at_once = False
+    world.forget_limits = replace(world.forget_limits, server_purge=timedelta(days=4))
+    await world.put(a_memory("likes tea"))
+    async with world.forgetter() as first:
+        receipt = await first.forget(ANN, EVERYTHING)
+
+        async def pends() -> bool:
+            found = await first.receipt(ANN, receipt.id)
+            return found is not None and any(one.pending_until for one in found.stores)
+
+        await until(pends, "it says what is pending")
+        assert world.sample("forgets_pending") == 1
+    world.now += timedelta(days=4)
+    async with world.forgetter() as second:
+        receipt = await complete(second, receipt)
+    assert receipt.completed_at == world.now
+    assert world.sample("forgets_pending") == 0
+
+
+async def test_forgets_are_counted_by_scope(world: World, forgetter: Forgetter) -> None:
+    await forgetter.forget(ANN, ForgetScope(session="s", project="p"))
+    assert world.sample("forgets_total", scope="project+session", outcome="accepted") == 1
+
+
+class HeldUp(ListingExtractor):
+    """Extracts when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        found = await super().extract(turns, earlier=earlier)
+        self.reached.set()
+        await self.go_on.wait()
+        return found
+
+
+async def test_extraction_under_way_brings_nothing_back(world: World, forgetter: Forgetter) -> None:
+    extractor = world.extractor = HeldUp()
+    world.limits = replace(world.limits, batch=1)
+    reconciler = Reconciler(world.partitions, world.embedder, world.metrics)
+    world.reconciler = reconciler  # type: ignore[assignment]  # the real one
+    async with world.build() as learner:
+        await learner.accept(world.exchange("My budget is $10,000."))
+        await extractor.reached.wait()
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        extractor.go_on.set()
+    assert await world.contents() == set()
+    assert [entry async for entry in world.journal.of_owner(ANN)] == []
