@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.conversation import normal
+from memory_extproc.language.comparing import normal
 from memory_extproc.model import Caller, Exchanged, Message, Owner, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Coordination
