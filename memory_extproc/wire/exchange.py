@@ -18,6 +18,7 @@ from memory_extproc.model import Exchanged, Outcome, Stored
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Learns, NotesIncognito, Now
+from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import NO_DIALECT, Admitted, Declined
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.capture import Capture, capture
@@ -293,7 +294,7 @@ class Exchange:
                 history=heard.history,
                 asked=heard.asked,
                 # What the provider marked as refused is nothing the assistant told anybody.
-                answered="" if answer.refused else answer.text,
+                answered="" if answer.refused else without_blocks(answer.text),
                 at=self._began,  # what is forgotten while the answer comes was asked before
                 injected=heard.injected,
                 origin=heard.origin,
