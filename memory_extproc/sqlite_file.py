@@ -141,6 +141,11 @@ class SqliteFile:
                 if not self._path.exists():
                     return None
                 self._reader = self._connect(_GLANCE)
+                if not self._reader.execute("PRAGMA user_version").fetchone()[0]:
+                    # Another process is making it this moment: all of it is there at once, or nothing.
+                    self._reader.close()
+                    self._reader = None
+                    return None
             row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
         except sqlite3.Error as error:
             if self._reader is not None:

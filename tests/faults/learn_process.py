@@ -1,7 +1,10 @@
-"""A process that accepts turns and learns them, to be killed by a test: learn_process.py DIRECTORY TURNS POINT
+"""A process that accepts turns and learns them, to be killed by a test:
+learn_process.py DIRECTORY TURNS POINT [REDIS PREFIX]
 
-Prints the number of each turn that was journalled. At POINT (`put-3`: before the third put, `stored-3`: after
-it, `apply-1`, `applied-1`: around the first reconciliation) it kills itself; at `none` it drains and ends.
+Prints the number of each turn that was journalled. At POINT it kills itself: a step's name and how often it came
+there, `put-3` before the third put and `stored-3` after it. The steps, before and after: append appended, put
+stored, mark marked (as stored), extract extracted, apply applied, close closed (marked as learned). At `none` it
+drains and ends; with a REDIS, whose journal others may share, once nothing is left in it to be learned.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
@@ -25,6 +30,7 @@ from memory_extproc.errors import GiveUpError
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.journal_redis import RedisJournal, Sharing
 from memory_extproc.learn.learner import Learner, LearnLimits
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
@@ -43,7 +49,10 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import JournalEntry
+from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.builders import ANN, BOB
+from tests.fixtures.envoy import until
 from tests.unit.learn.learning import ListingExtractor
 
 
@@ -56,6 +65,46 @@ class Killer:
         self._passed[name] += 1
         if self._point == f"{name}-{self._passed[name]}":
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledJournal:
+    """A journal, and the steps around it."""
+
+    def __init__(self, journal: SqliteJournal | RedisJournal, killer: Killer) -> None:
+        self._journal, self._killer = journal, killer
+        self.pending, self.get, self.depth = journal.pending, journal.get, journal.depth
+        self.arrivals, self.holds, self.end = journal.arrivals, journal.holds, journal.end
+        self.mark_failed, self.erase_learned = journal.mark_failed, journal.erase_learned
+        self.erase_owner, self.erase, self.of_owner = journal.erase_owner, journal.erase, journal.of_owner
+        self.dead, self.retry = journal.dead, journal.retry
+
+    async def append(self, turn: Turn) -> Stored:
+        self._killer.at("append")
+        stored = await self._journal.append(turn)
+        self._killer.at("appended")
+        return stored
+
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        self._killer.at("mark")
+        await self._journal.mark_stored(entries)
+        self._killer.at("marked")
+
+    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
+        self._killer.at("close")
+        await self._journal.mark_learned(entries)
+        self._killer.at("closed")
+
+
+class KilledExtractor(ListingExtractor):
+    def __init__(self, killer: Killer) -> None:
+        super().__init__()
+        self._killer = killer
+
+    async def extract(self, turns: Sequence[Turn], **more: Any) -> list[Fact]:
+        self._killer.at("extract")
+        facts = await super().extract(turns, **more)
+        self._killer.at("extracted")
+        return facts
 
 
 class FileStore:
@@ -120,35 +169,59 @@ def the_exchange(n: int) -> Exchanged:
     return Exchanged(caller=caller, history=history, asked=f"I own {n} red bicycles.", answered="", at=utc_now())
 
 
-async def run(directory: Path, turns: int, point: str) -> None:
+async def opened(stack: AsyncExitStack, directory: Path, redis: Sequence[str]) -> SqliteJournal | RedisJournal:
+    if not redis:
+        return await stack.enter_async_context(SqliteJournal(directory / "journal.sqlite", now=utc_now))
+    url, prefix = redis
+    link = await stack.enter_async_context(RedisLink(url, LinkLimits(timeout=timedelta(seconds=5))))
+    # Long enough that a busy machine does not pass the work to and fro; a dead process is waited for so long.
+    sharing = Sharing(lease=timedelta(milliseconds=500), grace=timedelta(milliseconds=500))
+    return await stack.enter_async_context(RedisJournal(link, now=utc_now, prefix=prefix, sharing=sharing))
+
+
+async def _empty(journal: SqliteJournal | RedisJournal) -> bool:
+    return (await journal.depth()).turns == 0
+
+
+async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
     killer = Killer(point)
     store = FileStore(directory / "store.sqlite", killer)
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    async with (
-        SqliteCoordination(directory / "coordination.sqlite", now=utc_now) as coordination,
-        SqliteJournal(directory / "journal.sqlite", now=utc_now) as journal,
-        Learner(
-            journal,
-            Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
-            store,
-            CannedEmbedder(16),
-            coordination,
-            LearnLimits(batch=3, journal_wait=timedelta(seconds=10)),
-            Metrics(CollectorRegistry(), "test"),
-            extractor=ListingExtractor(),
-            reconciler=store,
-            now=utc_now,
-            chance=random.random,
-        ) as learner,
-    ):
+    async with AsyncExitStack() as stack:
+        coordination = await stack.enter_async_context(
+            SqliteCoordination(directory / "coordination.sqlite", now=utc_now)
+        )
+        journal = await opened(stack, directory, redis)
+        learner = await stack.enter_async_context(
+            Learner(
+                KilledJournal(journal, killer),
+                Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
+                store,
+                CannedEmbedder(16),
+                coordination,
+                LearnLimits(
+                    batch=3,
+                    idle=timedelta(milliseconds=50),
+                    look=timedelta(milliseconds=50),
+                    journal_wait=timedelta(seconds=10),
+                ),
+                Metrics(CollectorRegistry(), "test"),
+                extractor=KilledExtractor(killer),
+                reconciler=store,
+                now=utc_now,
+                chance=random.random,
+            )
+        )
         for n in range(turns):
             if told.is_set():
                 break
             if await learner.accept(the_exchange(n)) is Stored.JOURNALLED:
                 print(n, flush=True)  # noqa: T201 - what the test reads
+        if redis:
+            await until(lambda: _empty(journal), "nothing is left to be learned", seconds=30)
 
 
 if __name__ == "__main__":
     configure("warning", "json")
-    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

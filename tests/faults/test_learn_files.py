@@ -302,3 +302,12 @@ async def test_what_another_process_left_or_appended_arrives_once(tmp_path: Path
         await fresh.append(turn("first of the next"))
         fresh._given = 4
         assert [entry.turn.asked for entry in await fresh.arrivals(10)] == ["first of the next"]
+
+
+async def test_a_file_that_another_process_is_making_holds_nothing_yet(tmp_path: Path) -> None:
+    path = tmp_path / "coordination.sqlite"
+    path.touch()
+    async with SqliteCoordination(path, now=lambda: MONDAY) as coordination:
+        assert await coordination.version(ANN) == 0
+        await coordination.bump(ANN)
+        assert await coordination.version(ANN) == 1

@@ -9,15 +9,20 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+
+from tests.fixtures.redis import RedisServer, redis_server
+
+__all__ = ["redis_server"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(directory: Path, turns: int, point: str) -> subprocess.Popen[str]:
+def start(directory: Path, turns: int, point: str, *redis: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.learn_process", str(directory), str(turns), point],
+        [sys.executable, "-m", "tests.faults.learn_process", str(directory), str(turns), point, *redis],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -45,17 +50,33 @@ def assert_each_once(directory: Path, accepted: set[int]) -> None:
         assert set(found.values()) <= {1}, "a turn is there twice"
 
 
-@pytest.mark.parametrize("point", ["put-1", "put-4", "stored-1", "stored-4", "apply-1", "applied-1", "applied-3"])
-def test_a_process_killed_while_it_learns_loses_nothing_and_doubles_nothing(tmp_path: Path, point: str) -> None:
-    killed = start(tmp_path, 40, point)
-    before = journalled(killed)
-    assert killed.returncode == -signal.SIGKILL
-    # What was journalled is taken up while the client says everything once more.
-    again = start(tmp_path, 40, "none")
-    after = journalled(again)
-    assert again.returncode == 0
-    assert not before & after, "a turn that was told of is a duplicate the second time"
-    assert_each_once(tmp_path, set(range(40)))
+# Before and after each step from the journal to the mark that a turn is learned.
+STEPS = (
+    *("append", "appended", "put", "stored", "mark", "marked"),
+    *("extract", "extracted", "apply", "applied", "close", "closed"),
+)
+JOURNALS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
+
+
+@pytest.mark.parametrize("journal", JOURNALS)
+def test_a_process_killed_at_every_step_in_turn_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest, journal: str
+) -> None:
+    redis = () if journal == "sqlite" else (request.getfixturevalue("redis_server").url, uuid4().hex)
+    told: set[int] = set()
+    turns = 0
+    for step in STEPS:
+        # What was journalled is taken up while the client says everything once more, and more beside it.
+        turns += 8
+        killed = start(tmp_path, turns, f"{step}-2", *redis)
+        told_now = journalled(killed)
+        assert killed.returncode == -signal.SIGKILL, step
+        assert not told & told_now, "a turn that was told of is a duplicate the second time"
+        told |= told_now
+    last = start(tmp_path, turns, "none", *redis)
+    assert not told & journalled(last)
+    assert last.returncode == 0
+    assert_each_once(tmp_path, set(range(turns)))
 
 
 @pytest.mark.parametrize("lines", [1, 9])
@@ -82,3 +103,18 @@ def test_a_process_told_to_end_works_off_what_it_accepted(tmp_path: Path) -> Non
     with sqlite3.connect(tmp_path / "journal.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM turns WHERE stage <> 2").fetchone() == (0,)
     connection.close()
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("point", ["stored-1", "extracted-1", "applied-1"])
+def test_a_replica_that_is_killed_leaves_its_work_to_the_other(
+    tmp_path: Path, redis_server: RedisServer, point: str
+) -> None:
+    redis = (redis_server.url, uuid4().hex)
+    killed = start(tmp_path, 40, point, *redis)
+    # The other starts meanwhile, and hears the same turns, as when clients try again elsewhere.
+    other = start(tmp_path, 40, "none", *redis)
+    told, told_other = journalled(killed), journalled(other)
+    assert other.returncode == 0
+    assert not told & told_other, "a turn that one was told of is a duplicate at the other"
+    assert_each_once(tmp_path, set(range(40)))
