@@ -157,7 +157,7 @@ async def _retried(journals: Journals, turns: list[str] | None) -> int:
 
 async def _adopted(journals: Journals, directory: Path, says: Says) -> dict[str, int]:
     from memory_extproc.learn.journal import SqliteJournal  # noqa: PLC0415
-    from memory_extproc.learn.moving import all_left, move  # noqa: PLC0415
+    from memory_extproc.learn.moving import move  # noqa: PLC0415
 
     target = journals.main
     if target is None or directory == journals.path.parent:
@@ -167,7 +167,7 @@ async def _adopted(journals: Journals, directory: Path, says: Says) -> dict[str,
         whole = (await source.depth()).turns
         adopted = known = 0
         while entries := await source.pending(_PAGE):
-            moved = await move(entries, source, target, all_left)
+            moved = await move(entries, source, target)
             adopted, known = adopted + len(moved.ids), known + moved.known
             says("adopting", adopted + known, whole)
             if moved.full:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn.journal import Depth
-from memory_extproc.learn.moving import Left, all_left, move
+from memory_extproc.learn.moving import move
 from memory_extproc.model import DeadLetter, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalDepth, JournalEntry
@@ -23,12 +23,10 @@ _MOVED_AT_ONCE = 50
 
 @dataclass(slots=True)
 class SparedJournal:
-    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TryLaterError at an append. *left*
-    keeps back what was forgotten elsewhere in the meantime."""
+    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TryLaterError at an append."""
 
     shared: Journal
     spare: Journal
-    left: Left = all_left
     _put_aside: bool = False  # since the last move
     _looked: bool = False  # for what an earlier process put aside
 
@@ -55,9 +53,8 @@ class SparedJournal:
             self._put_aside = False
             return ()
         self._put_aside = True
-        moved = await move(entries, self.spare, self.shared, self.left)
-        log.info("journal.moved", turns=len(moved.ids), forgotten=moved.forgotten)
-        # A turn that is known already was put aside after all: the answer came too late to us.
+        moved = await move(entries, self.spare, self.shared)
+        log.info("journal.moved", turns=len(moved.ids))
         return await self.shared.get(moved.ids)
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memory_extproc.model import Stored, Turn
+from memory_extproc.model import Stored
 from memory_extproc.ports import Journal, JournalEntry
-
-Left = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]  # of turns of one owner: those that were not forgotten
-
-
-async def all_left(turns: Sequence[Turn]) -> Sequence[Turn]:
-    return turns
 
 
 @dataclass(slots=True)
@@ -21,24 +15,21 @@ class Moved:
 
     ids: list[str]  # by now in the target, and new there
     known: int = 0  # in the target already
-    forgotten: int = 0
     full: bool = False  # the target takes no more: what is left stays where it is
 
 
-async def move(entries: Sequence[JournalEntry], source: Journal, target: Journal, left: Left) -> Moved:
-    """Each is in the target before it leaves *source*, so that none is lost in between; a second time is known."""
+async def move(entries: Sequence[JournalEntry], source: Journal, target: Journal) -> Moved:
+    """Each is in *target* before it leaves *source*, so that none is lost in between; a second time it is known.
+    What was forgotten meanwhile is found out when the target's turns are learned."""
     moved = Moved([])
     for turn in (entry.turn for entry in entries):
-        if not await left([turn]):
-            moved.forgotten += 1
+        stored = await target.append(turn)
+        if stored is Stored.JOURNAL_FULL:
+            moved.full = True
+            break
+        if stored is Stored.DUPLICATE:
+            moved.known += 1
         else:
-            stored = await target.append(turn)
-            if stored is Stored.JOURNAL_FULL:
-                moved.full = True
-                break
-            if stored is Stored.DUPLICATE:
-                moved.known += 1
-            else:
-                moved.ids.append(turn.id)
+            moved.ids.append(turn.id)
         await source.erase(turn.owner, [turn.id])
     return moved

@@ -1,4 +1,4 @@
-"""What every Journal promises, over the one in memory, the SQLite file and a real Redis."""
+"""What every Journal promises: the one in memory, the SQLite file, a real Redis, one with another to spare."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.journal_redis import RedisJournal
+from memory_extproc.learn.journal_spare import SparedJournal
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import Journal
@@ -40,12 +41,17 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["transient", "sqlite", "spared", pytest.param("redis", marks=pytest.mark.redis)])
 def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenJournal:
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
         if request.param == "transient":
             yield TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            return
+        if request.param == "spared":
+            shared = TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            async with SqliteJournal(tmp_path / "spare.sqlite", now=clock) as spare:
+                yield SparedJournal(shared, spare)
             return
         if request.param == "redis":
             server: RedisServer = request.getfixturevalue("redis_server")

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.learn.journal_redis import RedisJournal, Sharing
-from memory_extproc.model import JournalState, Owner, Stored, Turn, digest
+from memory_extproc.model import Caller, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.redis_link import LinkLimits, RedisLink
-from tests.builders import MONDAY, a_turn
+from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, redis_server
+from tests.unit.learn.learning import LIMITS, Surroundings
 
 __all__ = ["redis_server"]
 
@@ -186,3 +187,44 @@ async def test_a_turn_of_another_version_is_a_dead_letter_and_not_in_the_way(rep
     await journal._link.client.hset(key, "turn", b"x")
     assert await asked(journal) == ["whole"]
     assert [letter.reason for letter in await journal.dead(10)] == ["unreadable"]
+
+
+async def test_facts_are_the_holders_business_and_messages_whoevers_heard_them(replicas: Replicas) -> None:
+    limits = replace(LIMITS, idle=timedelta(hours=1), look=timedelta(milliseconds=5))
+    holder, other = Surroundings(limits=limits), Surroundings(limits=limits)
+    holder.journal, other.journal = replicas.one(), replicas.one()
+    async with holder.learner():
+        await until(lambda: holder.journal.holds(ANN), "it holds everybody")
+        async with other.learner() as learner:
+            await learner.accept(other.exchange("I live in Paris."))
+            await learner.settled(Caller(ANN))
+            assert await other.findable("I live in Paris."), "at once, where it was said"
+            # The end of the session is the holder's to hear of.
+            await learner.accept(replace(other.exchange("I have a cat."), ends_session=True))
+            await until(lambda: len(holder.reconciler.facts) == 2, "the holder extracts")
+        assert other.reconciler.facts == []
+        assert await other.stored() == ["I live in Paris.", "I have a cat."]
+        assert await holder.stored() == []
+        await until(lambda: holder.sample("journal_depth") == 0, "all is learned")
+
+
+async def test_a_command_sees_who_shares_the_work_and_has_dead_letters_tried_again(replicas: Replicas) -> None:
+    first, second, command = replicas.one(BRIEF), replicas.one(BRIEF), replicas.one()
+    assert await command.shares() == []
+
+    async def shared() -> bool:
+        await first.arrivals(1)
+        await second.arrivals(1)
+        return await command.shares() == [32, 32]
+
+    await until(shared, "each has its half")
+    steady = replicas.one()
+    await steady.append(turn("bad"))
+    [entry] = await steady.pending(1)
+    await steady.mark_failed(entry, "GiveUpError", dead=True)
+    assert await command.retry([entry.turn.id]) == 1
+
+    async def again() -> bool:
+        return "bad" in [*await asked(first), *await asked(second)]
+
+    await until(again, "whoever holds it takes it up at once")

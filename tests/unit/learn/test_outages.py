@@ -1,0 +1,90 @@
+"""An hour without the store, or without the model that extracts: nothing is lost, the backlog drains by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.learner import Learner
+from memory_extproc.model import Stored
+from tests.builders import ANN, BOB
+from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
+
+MINUTES = 60
+
+
+async def talk_for_an_hour(world: Surroundings, learner: Learner) -> list[Stored]:
+    """Each of two people says something each minute."""
+    outcomes: list[Stored] = []
+    for minute in range(MINUTES):
+        words = f"I own {minute} red bicycles."
+        outcomes += [await learner.accept(world.exchange(words, owner=owner)) for owner in (ANN, BOB)]
+        world.now += timedelta(minutes=1)
+    return outcomes
+
+
+def said(minutes: int) -> list[str]:
+    return [f"I own {minute} red bicycles." for minute in range(minutes)]
+
+
+async def assert_drained(world: Surroundings) -> None:
+    await until(lambda: world.sample("journal_depth") == 0, "the backlog is learned", limit=20)
+    assert world.sample("journal_oldest_seconds") == 0
+    assert world.sample("journal_dead_letters") == 0
+    for owner in (ANN, BOB):
+        assert await world.stored(owner) == said(MINUTES)
+        assert [fact for whose, fact in world.reconciler.facts if whose == owner] == said(MINUTES)
+
+
+async def test_a_store_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> None:
+    world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5), attempts=1))
+    async with world.learner() as learner:
+        world.weather.down = True
+        assert set(await talk_for_an_hour(world, learner)) == {Stored.JOURNALLED}
+        await until(
+            lambda: world.sample("journal_oldest_seconds") == MINUTES * 60, "the age of the backlog is shown"
+        )
+        assert world.sample("journal_depth") == 2 * MINUTES
+        world.weather.down = False
+        await assert_drained(world)
+
+
+async def test_a_model_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> None:
+    extractor = ListingExtractor()
+    limits = replace(LIMITS, idle=timedelta(milliseconds=5), attempts=1)
+    world = Surroundings(limits=limits, extractor=extractor)
+    async with world.learner() as learner:
+        extractor.failing = TryLaterError("the endpoint is down")
+        assert set(await talk_for_an_hour(world, learner)) == {Stored.JOURNALLED}
+        await until(
+            lambda: world.sample("journal_oldest_seconds") == MINUTES * 60, "the age of the backlog is shown"
+        )
+        for owner in (ANN, BOB):
+            assert await world.stored(owner) == said(MINUTES), "messages need no model"
+        extractor.failing = None
+        await assert_drained(world)
+
+
+async def test_a_backlog_is_bounded_and_says_so() -> None:
+    world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5)))
+    world.journal = TransientJournal(now=lambda: world.now, max_turns=10)
+    async with world.learner() as learner:
+        world.weather.down = True
+        outcomes = await talk_for_an_hour(world, learner)
+        assert (outcomes.count(Stored.JOURNALLED), outcomes.count(Stored.JOURNAL_FULL)) == (10, 110)
+        world.weather.down = False
+        await until(lambda: world.sample("journal_depth") == 0, "the backlog is learned")
+        assert await learner.accept(world.exchange("There is room again.")) is Stored.JOURNALLED
+    assert await world.stored() == [*said(5), "There is room again."]
+
+
+async def test_a_process_that_ends_within_the_hour_leaves_it_to_the_next() -> None:
+    world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5), grace=timedelta(milliseconds=50)))
+    async with world.learner() as learner:
+        world.weather.down = True
+        await talk_for_an_hour(world, learner)
+    world.weather.down = False
+    async with world.learner():
+        await assert_drained(world)
