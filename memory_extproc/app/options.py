@@ -145,7 +145,15 @@ def server_options(settings: Settings) -> ServerOptions:
 
 
 def api_options(settings: Settings) -> ServerOptions:
-    """The operators' port leaves at once: nobody sends it requests that could be turned away first."""
+    """The memory API's port leaves at once: its clients are told to try elsewhere."""
+    own, tls = settings.api.tls, None
+    if own.given:
+        tls = ServerTls(Path(own.cert), Path(own.key), Path(own.client_ca) if own.client_ca else None)
+    given = server_options(settings)
     return replace(
-        server_options(settings), address=settings.listen.api, drain_wait=timedelta(), grace=timedelta(seconds=1)
+        given,
+        address=settings.listen.api,
+        tls=tls or given.tls,
+        drain_wait=timedelta(),
+        grace=timedelta(seconds=1),
     )

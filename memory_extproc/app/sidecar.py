@@ -20,12 +20,12 @@ from pathlib import Path
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
+from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
 from memory_extproc.app.learning import make_budget, make_extraction
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
-    api_options,
     learn_limits,
     milvus_options,
     partition_limits,
@@ -76,7 +76,8 @@ def utc_now() -> datetime:
 class Sidecar:
     """What runs, and where."""
 
-    ext_proc: str  # the address with the port in use
+    ext_proc: str  # the address with the port in use, here and below
+    api: str
     http: str
     metrics: Metrics
     partitions: Partitions
@@ -175,7 +176,19 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             [SERVICE],
             Processor(shop, _peers(settings)).register,
         )
-        api = GrpcServer(api_options(settings), [], lambda _server: None)
+        parts = ApiParts(
+            partitions=partitions,
+            embedder=embedder,
+            coordination=coordination,
+            journal=journal,
+            learns=learner,
+            explains=recaller,
+            consent=door.consent,
+            operations={},
+            metrics=metrics,
+            now=now,
+        )
+        api = await stack.enter_async_context(memory_api(settings, data, parts))
 
         async def tell(ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
             await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
@@ -188,7 +201,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
-        yield Sidecar(server.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter)
+        yield Sidecar(server.address, api.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter)
         log.info("sidecar.stopping")
 
 

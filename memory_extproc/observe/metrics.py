@@ -87,6 +87,10 @@ class Metrics:
         self.forgets = counter("forgets", "Accepted calls to forget.", "scope", "outcome")
         self.forgets_pending = gauge("forgets_pending", "Forgets that are not complete yet.")
         self.forget_oldest_seconds = gauge("forget_oldest_seconds", "Age of the oldest of them; 0 if none.")
+        self.api_seconds = histogram(
+            "api_seconds", "Calls of the memory API by how they ended.", STORE_BUCKETS, "method", "code"
+        )
+        self.api_denied = counter("api_denied", "Calls turned away before anything was done.", "reason")
         self.streams_open = gauge("streams_open", "ext_proc streams open now.")
         self.stream_faults = counter("stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind")
         self.process_bytes = gauge("process_bytes", "Bytes of bodies held for open exchanges.")

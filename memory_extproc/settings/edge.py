@@ -25,14 +25,13 @@ from memory_extproc.wire.rules import Rule, Then, When
 from memory_extproc.wire.sharing import Everyone, Sharing
 
 MIB = 1 << 20
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 InjectAs = Literal["auto", "system_message", "user_suffix"]
 
 
 class Listen(Section):
     ext_proc: Listening = Field("127.0.0.1:50051", description="gRPC for Envoy: host:port or unix:/path")
-    api: Listening = Field(
-        "127.0.0.1:50052", description="gRPC for operators: health and reflection; the memory API is to come"
-    )
+    api: Listening = Field("127.0.0.1:50052", description="gRPC of the memory API, with health and reflection")
     http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
     insecure: bool = Field(
         default=False,
@@ -56,9 +55,9 @@ class Jwt(Section):
     jwks_url: OptionalUrl = Field("", description="or where to fetch them; https, or http on loopback")
     issuer: str = Field("", description="iss the token must carry")
     audience: str = Field("", description="aud the token must carry")
-    algorithms: tuple[
-        Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"], ...
-    ] = Field(("RS256", "ES256"), min_length=1, description="signatures that count; never none, never shared keys")
+    algorithms: tuple[Algorithm, ...] = Field(
+        ("RS256", "ES256"), min_length=1, description="signatures that count; never none, never shared keys"
+    )
     header: Header = Field("authorization", description="where the token stands, after Bearer or alone")
     user_claim: str = Field("sub", min_length=1, description="claim that names the user; dots lead into objects")
     tenant_claim: str = Field("", description="claim that names the tenant; empty: all are of one unnamed tenant")

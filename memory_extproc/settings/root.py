@@ -9,10 +9,19 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
+from memory_extproc.settings.api import (
+    Api,
+    ApiJwt,
+    api_is_shut,
+    api_names_are_sound,
+    api_notices,
+    api_ways_are_whole,
+)
 from memory_extproc.settings.edge import (
     EnvoySection,
     IdentitySection,
     Inject,
+    Jwt,
     Limits,
     Listen,
     Privacy,
@@ -60,6 +69,7 @@ class Settings(Section):
     )
     rules: tuple[RuleSection, ...] = Field((), description="exceptions; the first that matches decides")
     forget: Forgetting = Field(Forgetting(), description="what stays forgotten, and the proof of it")
+    api: Api = Field(Api(), description="the memory API: who may call it")
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
     telemetry: Telemetry = Field(Telemetry(), description="logs")
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
@@ -117,6 +127,9 @@ def _notices(settings: Settings) -> Iterator[str]:
             f"listen.insecure: whoever reaches {settings.listen.ext_proc} can name any caller and read their "
             "memories; keep it inside a network that only Envoy shares"
         )
+    yield from api_notices(
+        settings.listen, settings.tls, settings.api, settings.identity, settings.coordination.url
+    )
     if settings.identity.trust_body:
         yield "identity.trust_body: whoever writes a request body can name its caller"
     if not settings.coordination.url:
@@ -237,18 +250,27 @@ def _membership_is_verified(identity: IdentitySection, scopes: Scopes) -> Faults
 
 
 def _tokens_can_be_verified(identity: IdentitySection) -> Faults:
-    jwt = identity.jwt
+    yield from _sound_tokens("identity.jwt", identity.jwt)
+
+
+def _api_tokens_can_be_verified(api: Api) -> Faults:
+    # Without keys of its own it takes those of identity, and may still say where the roles stand.
+    if api.jwt.given or api.jwt != ApiJwt(roles_claim=api.jwt.roles_claim):
+        yield from _sound_tokens("api.jwt", api.jwt)
+
+
+def _sound_tokens(path: str, jwt: Jwt | ApiJwt) -> Faults:
     if jwt.jwks_file and jwt.jwks_url:
-        yield "identity.jwt.jwks_file: jwks_url is given too: keep one"
+        yield f"{path}.jwks_file: jwks_url is given too: keep one"
     if not jwt.given and jwt != type(jwt)():
-        yield "identity.jwt: names no keys: give jwks_file or jwks_url"
+        yield f"{path}: names no keys: give jwks_file or jwks_url"
     if jwt.given:
         for key in ("issuer", "audience"):
             if not getattr(jwt, key):
-                yield f"identity.jwt.{key}: is missing; a token made for someone else would be taken"
+                yield f"{path}.{key}: is missing; a token made for someone else would be taken"
     parts = urlsplit(jwt.jwks_url)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        yield "identity.jwt.jwks_url: keys fetched without TLS can be anyone's: use https"
+        yield f"{path}.jwks_url: keys fetched without TLS can be anyone's: use https"
 
 
 def _share_of_callers(mode: str, percent: float | None) -> Faults:
@@ -317,6 +339,10 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("identity",), _one_source_of_identity),
     (("identity",), _tokens_can_be_verified),
     (("identity", "scopes"), _membership_is_verified),
+    (("api",), _api_tokens_can_be_verified),
+    (("api", "identity"), api_ways_are_whole),
+    (("api",), api_names_are_sound),
+    (("listen", "tls", "api", "identity"), api_is_shut),
     (("mode", "percent"), _share_of_callers),
     (("recall", "learn", "envoy"), _envoy_is_patient_enough),
     (("privacy",), _hashes_have_a_key),

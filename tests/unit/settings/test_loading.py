@@ -326,8 +326,9 @@ def test_what_is_allowed_but_risky_is_said(tree: dict[str, Any], word: str) -> N
     assert any(notice.startswith(word) for notice in Settings.model_validate(tree).notices())
 
 
-def test_a_redis_url_leaves_nothing_to_say() -> None:
-    assert Settings.model_validate({"coordination": {"url": "redis://redis:6379/0"}}).notices() == ()
+def test_a_redis_url_and_a_shared_secret_leave_nothing_to_say() -> None:
+    shared = {"coordination": {"url": "redis://redis:6379/0"}, "api": {"secret": "sixteen bytes ...."}}
+    assert Settings.model_validate(shared).notices() == ()
 
 
 def test_settings_made_in_code_obey_the_same_rules() -> None:

@@ -1,0 +1,212 @@
+"""The audit log: who did what to whose memories, a JSON line for each call, never anybody's words.
+
+Each line carries a keyed hash over itself and the line before, and a head file says how far the log goes, so that
+`audit_verify` finds a line that was removed, changed or cut off by somebody without the key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from memory_extproc.api.principal import Principal
+from memory_extproc.errors import ConfigurationError, TryLaterError
+from memory_extproc.model import Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Now
+
+log = logger(__name__)
+
+CURRENT = "audit.jsonl"
+HEAD = "audit.head"
+ROTATED = "audit-{:012d}.jsonl"  # by the number of its first line
+_MAC = ',"mac":"'
+_TAIL = 64 * 1024  # bytes read from the end to find the last line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    directory: Path
+    key: bytes = field(repr=False)
+    file_bytes: int = 64 * 1024 * 1024  # of one file, then another is begun; none is ever deleted by us
+    plain: bool = False  # names as they are instead of keyed hashes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """One call. *scope* holds the names of filters, never their values."""
+
+    principal: Principal
+    method: str
+    owner: Owner | None  # whose memories; None where the caller named nobody
+    outcome: str  # the gRPC code
+    reason: str = ""
+    scope: str = ""
+    count: int = 0  # memories read or written
+    request_id: str = ""
+
+
+def genesis(key: bytes) -> str:
+    """What stands in for the line before the first."""
+    return hmac.digest(key, b"audit genesis", "sha256").hex()
+
+
+def mac_of(key: bytes, before: str, body: str) -> str:
+    return hmac.digest(key, f"{before}\n{body}".encode(), "sha256").hex()
+
+
+def head_of(key: bytes, seq: int, mac: str) -> str:
+    """The head file's line: that the log goes as far as line *seq*."""
+    return f"{seq} {mac} {hmac.digest(key, f'audit head {seq} {mac}'.encode(), 'sha256').hex()}\n"
+
+
+def taken_apart(line: str) -> tuple[str, str] | None:
+    """What a line says, and its mac; None if it is no line of ours."""
+    body, found, rest = line.rpartition(_MAC)
+    return (body + "}", rest.removesuffix('"}')) if found and rest.endswith('"}') else None
+
+
+class AuditLog:
+    """Appends. What cannot be written is kept until it can be, and `check` refuses calls until then."""
+
+    def __init__(self, options: AuditOptions, now: Now) -> None:
+        self._options = options
+        self._now = now
+        self._path = options.directory / CURRENT
+        self._seq = 0
+        self._mac = genesis(options.key)
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        """Goes on where the last process ended. ConfigurationError where nothing can be written."""
+        try:
+            self._options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = self._opened()
+            self._take_up()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                [f"api.audit.directory: {self._options.directory} cannot be used: {type(error).__name__}"]
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        os.close(self._file)
+
+    def check(self) -> None:
+        """TryLaterError while the log cannot be written: what cannot be accounted for does not happen."""
+        if self._waiting and not self._flush():
+            raise TryLaterError("the audit log cannot be written")
+
+    def write(self, audited: Audited) -> None:
+        principal, owner = audited.principal, audited.owner
+        whose = "" if owner is None else self._named(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
+        self._waiting.append(
+            {
+                "time": self._now().isoformat(timespec="milliseconds"),
+                "who": self._named(f"who\0{principal.name}", f"{principal.tenant}/{principal.user}"),
+                "means": principal.means.value,
+                "roles": sorted(principal.roles),
+                "method": audited.method,
+                "whose": whose,
+                "scope": audited.scope,
+                "count": audited.count,
+                "outcome": audited.outcome,
+                "reason": audited.reason,
+                "request_id": audited.request_id,
+            }
+        )
+        self._flush()
+
+    def _named(self, hashed: str, plain: str) -> str:
+        if self._options.plain:
+            return plain
+        return hmac.digest(self._options.key, hashed.encode("utf-8", "surrogatepass"), "sha256").hex()[:24]
+
+    def _flush(self) -> bool:
+        while self._waiting:
+            body = json.dumps({"seq": self._seq + 1, **self._waiting[0]}, separators=(",", ":"))
+            mac = mac_of(self._options.key, self._mac, body)
+            try:
+                self._rotate_when_full()
+                self._append(f'{body[:-1]}{_MAC}{mac}"}}\n'.encode())
+                self._seq, self._mac = self._seq + 1, mac
+                self._waiting.popleft()
+                self._write_head()
+            except OSError as error:
+                log.warning("api.audit_unwritable", kind=type(error).__name__, waiting=len(self._waiting))
+                return False
+        return True
+
+    def _append(self, line: bytes) -> None:
+        size = os.fstat(self._file).st_size
+        written = 0
+        try:
+            written = os.write(self._file, line)
+        finally:
+            if written != len(line):
+                os.ftruncate(self._file, size)  # half a line would look like a changed one
+        if written != len(line):
+            raise OSError("the disk is full")
+
+    def _write_head(self) -> None:
+        made = self._options.directory / f"{HEAD}.new"
+        made.write_text(head_of(self._options.key, self._seq, self._mac))
+        made.replace(self._options.directory / HEAD)
+
+    def _rotate_when_full(self) -> None:
+        if os.fstat(self._file).st_size < self._options.file_bytes:
+            return
+        with self._path.open("rb") as file:
+            first = json.loads(file.readline())["seq"]
+        self._path.rename(self._options.directory / ROTATED.format(first))
+        opened = self._opened()
+        os.close(self._file)
+        self._file = opened
+
+    def _opened(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def _take_up(self) -> None:
+        """The last whole line; a torn one, which a crash left, was never acknowledged. Where lines that the head
+        knows of are gone, numbers go on behind them, so that the gap shows."""
+        line = _last_line(self._file)
+        rotated = sorted(self._options.directory.glob("audit-*.jsonl"))
+        if line is None and rotated:
+            with rotated[-1].open("rb") as file:
+                line = _last_line(file.fileno(), mend=False)
+        if line is not None:
+            parted = taken_apart(line.decode())
+            if parted is None:
+                raise ValueError("the last line of the audit log is none of ours")
+            self._seq, self._mac = json.loads(parted[0])["seq"], parted[1]
+        head = read_head(self._options.directory, self._options.key)
+        if head is not None and head[0] > self._seq:
+            self._seq, self._mac = head
+
+
+def read_head(directory: Path, key: bytes) -> tuple[int, str] | None:
+    """How far the log goes, (number, mac) of its last line; None where no head of ours says so."""
+    path = directory / HEAD
+    words = path.read_text(encoding="utf-8", errors="replace").split() if path.exists() else []
+    if len(words) != 3 or not words[0].isdecimal():  # noqa: PLR2004 - number, mac, and the mac over both
+        return None
+    seq, mac = int(words[0]), words[1]
+    return (seq, mac) if head_of(key, seq, mac).split() == words else None
+
+
+def _last_line(file: int, *, mend: bool = True) -> bytes | None:
+    size = os.fstat(file).st_size
+    start = max(0, size - _TAIL)
+    tail = os.pread(file, size - start, start)
+    whole = tail.rfind(b"\n") + 1
+    if mend and whole < len(tail):
+        os.ftruncate(file, start + whole)
+    lines = tail[:whole].splitlines()
+    return lines[-1] if lines else None

@@ -1,0 +1,229 @@
+"""Finding out who calls. Several ways can be configured; the first whose credentials a call shows decides alone.
+
+A credential that is shown and refused ends the search: a bad token is not papered over by a weaker proof. There is
+no guess and no default caller, but for the way called `none`, which takes everybody's word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import grpc
+
+from memory_extproc.api.principal import CertificateHolder, Means, Principal, Role, roles_of
+from memory_extproc.api.refusal import Reason, RefusedError
+from memory_extproc.wire.events import Headers
+from memory_extproc.wire.identity import VerifiesTokens, accepted, bearer, look_up, optional, single
+from memory_extproc.wire.peers import NAMES, AllowedPeers
+
+KEY_HEADER = "x-api-key"
+KEY_PREFIX = "mxk_"  # begins every API key, so that it is told from a token and found by secret scanners
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What came with a call besides its request."""
+
+    peer: str  # gRPC's word for the other side: ipv4:127.0.0.1:4711, ipv6:[::1]:4711, unix:/path
+    headers: Headers
+    certificate: Mapping[str, Iterable[bytes]] = field(default_factory=dict, repr=False)  # gRPC's auth context
+
+    @property
+    def local(self) -> bool:
+        """Whether the other side is on this machine."""
+        kind, _, rest = self.peer.partition(":")
+        if kind == "unix":
+            return True
+        host = unquote(rest).rpartition(":")[0].removeprefix("[").removesuffix("]")
+        try:
+            return kind in {"ipv4", "ipv6"} and ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def names(self) -> list[str]:
+        """Of a verified client certificate: its alternative names, or the common name where it has none."""
+        for kind in NAMES:
+            found = [name.decode("utf-8", "replace") for name in self.certificate.get(kind, ())]
+            if found:
+                return found
+        return []
+
+
+class Proves(Protocol):
+    def principal(self, presented: Presented) -> Principal | None:
+        """None: the call shows nothing of this kind. RefusedError: it does, and it does not count."""
+
+
+def refused() -> RefusedError:
+    """Which check failed is no business of who failed it."""
+    return RefusedError(
+        grpc.StatusCode.UNAUTHENTICATED, Reason.CREDENTIALS_REFUSED, "these credentials are not accepted"
+    )
+
+
+class Authenticator:
+    def __init__(self, ways: Sequence[Proves]) -> None:
+        self._ways = tuple(ways)
+
+    def principal(self, presented: Presented) -> Principal:
+        """RefusedError where nobody can be made out."""
+        for way in self._ways:
+            principal = way.principal(presented)
+            if principal is not None:
+                return principal
+        raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, Reason.NO_CREDENTIALS, "say who you are")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyOptions:
+    """Header names are lower case."""
+
+    user_header: str = "x-authz-user-id"
+    tenant_header: str = "x-authz-tenant-id"
+    roles_header: str = "x-authz-roles"
+    names: tuple[str, ...] = ()  # globs over certificate names of proxies that are not on this machine
+
+
+class TrustedProxy:
+    """Identity headers, as a gateway that did the authentication sets them. They count from a peer on this machine
+    or with a certificate of a listed name, and are not looked at from anybody else."""
+
+    def __init__(self, options: ProxyOptions) -> None:
+        self._options = options
+        self._peers = AllowedPeers(options.names)
+
+    def principal(self, presented: Presented) -> Principal | None:
+        headers, options = presented.headers, self._options
+        trusted = presented.local or self._peers.admit(presented.certificate)
+        if not trusted or options.user_header not in headers:
+            return None
+        user = accepted(single(headers, options.user_header))
+        named = single(headers, options.tenant_header)
+        tenant = None if named is None else optional(named)
+        if not user or tenant is None:
+            raise refused()
+        roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
+        return _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtClaims:
+    """Where a verified token names things; keys, joined by dots where they nest."""
+
+    user: str = "sub"
+    tenant: str = ""  # empty: every caller is of the one unnamed tenant
+    roles: str = ""  # empty: every caller is a user
+
+
+class Jwt:
+    """A bearer token, verified against pinned keys, algorithms, issuer and audience."""
+
+    def __init__(self, tokens: VerifiesTokens, claims: JwtClaims) -> None:
+        self._tokens, self._claims = tokens, claims
+
+    def principal(self, presented: Presented) -> Principal | None:
+        values = presented.headers.all("authorization")
+        if not values or any(_key_in(value) for value in values):
+            return None
+        token = bearer(single(presented.headers, "authorization") or "")
+        claims = self._tokens.claims(token) if token else None
+        if claims is None:
+            raise refused()
+        user = accepted(look_up(claims, self._claims.user))
+        tenant = optional(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
+        if not user or tenant is None:
+            raise refused()
+        roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
+        return _principal(Means.JWT, tenant, user, roles_of(_words(roles)))
+
+
+class KnowsKeys(Protocol):
+    def holder(self, key: str) -> KeyHolder | None:
+        """Whose key it is; compares in constant time."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    id: str
+    tenant: str
+    user: str = field(repr=False)
+    roles: frozenset[Role]
+
+
+class ApiKey:
+    """A static key in `x-api-key`, or as a bearer token that begins with our prefix."""
+
+    def __init__(self, keys: KnowsKeys) -> None:
+        self._keys = keys
+
+    def principal(self, presented: Presented) -> Principal | None:
+        shown = [*presented.headers.all(KEY_HEADER)]
+        shown += filter(None, (_key_in(value) for value in presented.headers.all("authorization")))
+        if not shown:
+            return None
+        holder = self._keys.holder(shown[0]) if len(shown) == 1 else None
+        if holder is None:
+            raise refused()
+        return Principal(holder.tenant, holder.user, holder.roles, Means.API_KEY, f"api_key\0{holder.id}")
+
+
+class Mtls:
+    """A client certificate that the server's authorities signed. The first holder that fits decides."""
+
+    def __init__(self, holders: Sequence[CertificateHolder]) -> None:
+        self._holders = tuple(holders)
+
+    def principal(self, presented: Presented) -> Principal | None:
+        names = presented.names
+        for holder in self._holders:
+            for name in names:
+                if fnmatchcase(name, holder.name):
+                    user = holder.user or accepted(name)
+                    if not user:
+                        raise refused()
+                    return _principal(Means.MTLS, holder.tenant, user, holder.roles)
+        return None
+
+
+class NoProof:
+    """Everybody is who they say, and may do everything: for one's own machine."""
+
+    def __init__(self, options: ProxyOptions) -> None:
+        self._options = options
+
+    def principal(self, presented: Presented) -> Principal | None:
+        named = [
+            single(presented.headers, name) for name in (self._options.user_header, self._options.tenant_header)
+        ]
+        user, tenant = (None if value is None else optional(value) for value in named)
+        if user is None or tenant is None:
+            raise refused()
+        return _principal(Means.NONE, tenant, user, frozenset({Role.ADMIN}))
+
+
+def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> Principal:
+    return Principal(tenant, user, roles, means, f"{means}\0{tenant}\0{user}")
+
+
+def _words(given: Any) -> list[str]:
+    """Of a claim or header: a list, or words between commas and blanks."""
+    if isinstance(given, str):
+        return given.replace(",", " ").split()
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+
+
+def _key_in(authorization: str) -> str:
+    token = bearer(authorization)
+    return token if token.startswith(KEY_PREFIX) else ""
+
+
+def key_hash(key: str) -> str:
+    """As the key file holds it, 64 hex digits. A key is 32 random bytes, so a fast hash gives nothing away."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

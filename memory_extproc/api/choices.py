@@ -1,0 +1,59 @@
+"""What users choose over the API: the end of a session, and whether anything may be kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memory_extproc.api.call import Call, Operation
+from memory_extproc.api.fields import Fields
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.messages import time_of
+from memory_extproc.model import Caller, Consent, ConsentChange
+from memory_extproc.ports import KnowsConsent, Learns
+
+
+class Sessions:
+    def __init__(self, learns: Learns) -> None:
+        self._learns = learns
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"EndSession": self.end}
+
+    async def end(self, call: Call, request: pb.EndSessionRequest) -> pb.EndSessionResponse:
+        fields = Fields()
+        session = fields.name("session_id", request.session_id, needed=True)
+        fields.check()
+        call.scope = "session_id"
+        await self._learns.end_session(Caller(call.owner, session=session))
+        return pb.EndSessionResponse()
+
+
+class Consents:
+    def __init__(self, consent: KnowsConsent) -> None:
+        self._consent = consent
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"GetConsent": self.get, "SetConsent": self.set}
+
+    async def get(self, call: Call, _: pb.GetConsentRequest) -> pb.GetConsentResponse:
+        history = await self._consent.history(call.owner)
+        state = await self._consent.get(call.owner)
+        return pb.GetConsentResponse(state=state.value, by_default=not history, history=map(change_of, history))
+
+    async def set(self, call: Call, request: pb.SetConsentRequest) -> pb.SetConsentResponse:
+        fields = Fields()
+        if not request.state:
+            fields.fault("state", f"one of {', '.join(Consent)}")
+        consent = fields.word("state", request.state, Consent, Consent.OFF)
+        if request.forget and consent is not Consent.OFF:
+            fields.fault("forget", "only with state off")
+        fields.check()
+        call.scope = "state"
+        await self._consent.set(call.owner, consent, by="user" if call.own else "admin")
+        return pb.SetConsentResponse(state=consent.value)
+
+
+def change_of(change: ConsentChange) -> pb.ConsentChange:
+    return pb.ConsentChange(at=time_of(change.at), state=change.consent.value, by=change.by)

@@ -1,0 +1,248 @@
+"""Storing, reading, listing, correcting and counting memories over the API."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import grpc
+
+from memory_extproc.api.call import Call, Operation, scope_of
+from memory_extproc.api.fields import Fields, is_id
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.messages import message_of, time_of
+from memory_extproc.api.page_tokens import PageTokens
+from memory_extproc.api.refusal import Reason, RefusedError, no_such_memory
+from memory_extproc.api.repeats import Noted, Repeats
+from memory_extproc.curate.catalogue import Catalogue, Filter, place_of
+from memory_extproc.curate.curator import Correction, Curator, DuplicateError, NotActiveError, OnDuplicate, Told
+from memory_extproc.language.words import fold
+from memory_extproc.model import Consent, Memory, MemoryState, MemoryType, Source, digest
+from memory_extproc.ports import KnowsConsent, Now
+
+PAGE_DEFAULT = 20
+_TEXT_BYTES = 256
+_FILTERS = ("project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text")
+_CORRECTABLE = ("content", "type", "project_id", "importance", "expires_at", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoriesLimits:
+    content_bytes: int = 8192  # of one memory
+
+
+class Memories:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        curator: Curator,
+        repeats: Repeats,
+        pages: PageTokens,
+        limits: MemoriesLimits,
+        *,
+        consent: KnowsConsent | None,
+        now: Now,
+    ) -> None:
+        self._catalogue, self._curator = catalogue, curator
+        self._repeats, self._pages, self._limits = repeats, pages, limits
+        self._consent, self._now = consent, now
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {
+            "StoreMemory": self.store,
+            "GetMemory": self.get,
+            "ListMemories": self.list,
+            "UpdateMemory": self.update,
+            "GetStats": self.stats,
+        }
+
+    async def store(self, call: Call, request: pb.StoreMemoryRequest) -> pb.StoreMemoryResponse:
+        told = self._told(request)
+        call.request_id = request.request_id
+        await self._check_consent(call)
+
+        async def work() -> Noted:
+            key = digest("request", request.request_id) if request.request_id else uuid.uuid4().hex
+            memory, decision = await self._curator.store(call.owner, told, key)
+            return {"id": memory.id, "decision": decision.value}
+
+        try:
+            noted = await self._repeats.once(call, request, work)
+        except DuplicateError as error:
+            raise RefusedError(
+                grpc.StatusCode.ALREADY_EXISTS, Reason.DUPLICATE, str(error), metadata={"id": error.memory_id}
+            ) from error
+        call.count = 1
+        return pb.StoreMemoryResponse(
+            memory=message_of(await self._found(call, noted["id"])), decision=noted["decision"]
+        )
+
+    async def get(self, call: Call, request: pb.GetMemoryRequest) -> pb.Memory:
+        memory = await self._found(call, request.id)
+        call.count = 1
+        history = await self._catalogue.history(call.owner, memory) if request.history else ()
+        answer = message_of(memory)
+        answer.history.extend(map(message_of, history))
+        return answer
+
+    async def list(self, call: Call, request: pb.ListMemoriesRequest) -> pb.ListMemoriesResponse:
+        fields = Fields()
+        chosen = _filter(fields, request)
+        limit = fields.limit("limit", request.limit, PAGE_DEFAULT)
+        fields.check()
+        call.scope = scope_of(request, *_FILTERS)
+        bound = _bound(call, request)
+        after = self._pages.read(request.page_token, bound) if request.page_token else None
+        page = await self._catalogue.page(call.owner, chosen, limit, after)
+        call.count = len(page.memories)
+        return pb.ListMemoriesResponse(
+            memories=map(message_of, page.memories),
+            total=page.total,
+            limit=limit,
+            next_page_token=self._pages.write(place_of(page.memories[-1]), bound) if page.more else "",
+        )
+
+    async def update(self, call: Call, request: pb.UpdateMemoryRequest) -> pb.Memory:
+        correction = self._correction(request)
+        call.request_id = request.request_id
+        call.scope = "+".join(sorted(correction.values))
+        if not is_id(request.id):
+            raise no_such_memory()
+        await self._check_consent(call)
+
+        async def work() -> Noted:
+            corrected = await self._curator.correct(call.owner, request.id, correction)
+            if corrected is None:
+                raise no_such_memory()
+            return {"id": corrected.id}
+
+        try:
+            noted = await self._repeats.once(call, request, work)
+        except NotActiveError as error:
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, Reason.NOT_ACTIVE, str(error)) from error
+        call.count = 1
+        return message_of(await self._found(call, noted["id"]))
+
+    async def stats(self, call: Call, _: pb.GetStatsRequest) -> pb.GetStatsResponse:
+        stats = await self._catalogue.stats(call.owner)
+        call.count = stats.total
+        return pb.GetStatsResponse(
+            total=stats.total,
+            recallable=stats.recallable,
+            by_type=stats.by_type,
+            by_state=stats.by_state,
+            by_source=stats.by_source,
+            by_age=stats.by_age,
+            bytes=stats.bytes,
+            backlog=stats.backlog,
+            dead_letters=stats.dead_letters,
+            oldest_at=time_of(stats.oldest),
+            newest_at=time_of(stats.newest),
+        )
+
+    async def _found(self, call: Call, memory_id: str) -> Memory:
+        memory = await self._catalogue.get(call.owner, memory_id) if is_id(memory_id) else None
+        if memory is None:
+            raise no_such_memory()
+        return memory
+
+    async def _check_consent(self, call: Call) -> None:
+        if self._consent is not None and await self._consent.get(call.owner) is not Consent.ON:
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION, Reason.NO_CONSENT, "the user allows nothing to be kept"
+            )
+
+    # --- reading requests ----------------------------------------------------------------------------
+    def _told(self, request: pb.StoreMemoryRequest) -> Told:
+        fields = Fields()
+        told = Told(
+            content=fields.text("content", request.content, self._limits.content_bytes),
+            type=fields.word("type", request.type, MemoryType, MemoryType.SEMANTIC),
+            project=fields.name("project_id", request.project_id),
+            session=fields.name("session_id", request.session_id),
+            importance=fields.share("importance", request.importance) if request.HasField("importance") else None,
+            expires_at=self._expiry(fields, "expires_at", request) if request.HasField("expires_at") else None,
+            metadata=fields.metadata("metadata", request.metadata) if request.HasField("metadata") else {},
+            on_duplicate=fields.word("on_duplicate", request.on_duplicate, OnDuplicate, OnDuplicate.UPDATE),
+        )
+        fields.request_id(request.request_id)
+        fields.check()
+        return told
+
+    def _correction(self, request: pb.UpdateMemoryRequest) -> Correction:
+        fields, memory = Fields(), request.memory
+        given = {descriptor.name for descriptor, _ in memory.ListFields()}
+        named = list(request.update_mask.paths) or [name for name in _CORRECTABLE if name in given]
+        unknown = sorted(set(named) - set(_CORRECTABLE))
+        if unknown or not named:
+            fields.fault("update_mask", f"some of {', '.join(_CORRECTABLE)}")
+        values = {}
+        for name in _CORRECTABLE:
+            if name in named:
+                key, value = self._new_value(fields, name, memory)
+                values[key] = value
+        fields.request_id(request.request_id)
+        fields.check()
+        return Correction(values=values)
+
+    def _new_value(self, fields: Fields, name: str, memory: pb.Memory) -> tuple[str, Any]:
+        """A field of a memory in our words, and what it becomes; what is absent is cleared."""
+        path = f"memory.{name}"
+        match name:
+            case "content":
+                return name, fields.text(path, memory.content, self._limits.content_bytes)
+            case "type":
+                return name, fields.word(path, memory.type, MemoryType, MemoryType.SEMANTIC)
+            case "project_id":
+                return "project", fields.name(path, memory.project_id)
+            case "importance":
+                return name, fields.share(path, memory.importance) if memory.HasField(name) else 0.5
+            case "expires_at":
+                return name, self._expiry(fields, path, memory) if memory.HasField(name) else None
+            case _:
+                return name, fields.metadata(path, memory.metadata)
+
+    def _expiry(self, fields: Fields, field: str, message: pb.StoreMemoryRequest | pb.Memory) -> datetime | None:
+        found = fields.time(field, message.expires_at)
+        if found is not None and found <= self._now():
+            fields.fault(field, "a time in the future")
+        return found
+
+
+def _filter(fields: Fields, request: pb.ListMemoriesRequest) -> Filter:
+    states = [word for word in request.state if word]
+    words = request.text.split()
+    if len(request.text.encode("utf-8", "surrogatepass")) > _TEXT_BYTES:
+        fields.fault("text", f"at most {_TEXT_BYTES} bytes")
+        words = []
+    if states == ["any"]:
+        chosen = frozenset(MemoryState)
+    elif states:
+        chosen = fields.words("state", states, MemoryState)
+    else:
+        chosen = frozenset({MemoryState.ACTIVE})
+    return Filter(
+        project=fields.name("project_id", request.project_id),
+        session=fields.name("session_id", request.session_id),
+        types=fields.words("type", request.type, MemoryType),
+        sources=fields.words("source", request.source, Source),
+        states=chosen,
+        after=fields.time("created_after", request.created_after) if request.HasField("created_after") else None,
+        before=fields.time("created_before", request.created_before)
+        if request.HasField("created_before")
+        else None,
+        words=tuple(fold(word) for word in words),
+    )
+
+
+def _bound(call: Call, request: pb.ListMemoriesRequest) -> bytes:
+    """What a page token counts for: this user's memories through this filter, in pages of whatever size."""
+    plain = pb.ListMemoriesRequest()
+    plain.CopyFrom(request)
+    for name in ("user_id", "page_token", "limit"):
+        plain.ClearField(name)
+    return f"{call.owner.key}\n".encode() + plain.SerializeToString(deterministic=True)

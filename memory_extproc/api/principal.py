@@ -1,0 +1,93 @@
+"""Who calls, and what a caller may do to whose memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    USER = "user"  # their own memories
+    ADMIN = "admin"  # those of any user of their tenant
+    AUDITOR = "auditor"  # looks at those of any user of their tenant, changes nothing
+
+
+class Means(StrEnum):
+    """How a caller proved who they are. Also the metric label, so a value is never renamed."""
+
+    MTLS = "mtls"
+    JWT = "jwt"
+    API_KEY = "api_key"
+    TRUSTED_PROXY = "trusted_proxy"
+    NONE = "none"
+
+
+class Access(StrEnum):
+    READ = "read"
+    WRITE = "write"
+
+
+class Whose(StrEnum):
+    OWN = "own"
+    OTHERS = "others"  # another user's of the caller's tenant; other tenants cannot be named
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller whose credentials were believed. *user* is empty for a key or certificate of no single user."""
+
+    tenant: str
+    user: str = field(repr=False)
+    roles: frozenset[Role]
+    means: Means
+    name: str = field(repr=False)  # tells this caller from others: for rates and the audit log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateHolder:
+    """Who has a certificate with a *name* (a glob). An empty *user*: the name is the user."""
+
+    name: str
+    tenant: str = ""
+    user: str = ""
+    roles: frozenset[Role] = frozenset({Role.USER})
+
+
+GRANTS: Mapping[tuple[Role, Access], frozenset[Whose]] = {
+    (Role.USER, Access.READ): frozenset({Whose.OWN}),
+    (Role.USER, Access.WRITE): frozenset({Whose.OWN}),
+    (Role.ADMIN, Access.READ): frozenset(Whose),
+    (Role.ADMIN, Access.WRITE): frozenset(Whose),
+    (Role.AUDITOR, Access.READ): frozenset(Whose),
+    (Role.AUDITOR, Access.WRITE): frozenset(),
+}
+
+# What each method does. A method that is not here is not served.
+METHODS: Mapping[str, Access] = {
+    "StoreMemory": Access.WRITE,
+    "GetMemory": Access.READ,
+    "ListMemories": Access.READ,
+    "SearchMemories": Access.READ,
+    "UpdateMemory": Access.WRITE,
+    "ForgetMemory": Access.WRITE,
+    "ForgetMemories": Access.WRITE,
+    "GetForgetReceipt": Access.READ,
+    "ExportMemories": Access.READ,
+    "ImportMemories": Access.WRITE,
+    "GetStats": Access.READ,
+    "ExplainRecall": Access.READ,
+    "EndSession": Access.WRITE,
+    "GetConsent": Access.READ,
+    "SetConsent": Access.WRITE,
+}
+
+
+def may(principal: Principal, access: Access, whose: Whose) -> bool:
+    return any(whose in GRANTS[role, access] for role in principal.roles)
+
+
+def roles_of(words: Iterable[str]) -> frozenset[Role]:
+    """The roles among *words*; a user's where none is, for words of other products grant nothing."""
+    known = frozenset(Role(word) for word in words if word in set(Role))
+    return known or frozenset({Role.USER})

@@ -1,0 +1,259 @@
+"""The memory API's gRPC service: every method comes through here, and none around it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn, Self
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from memory_extproc.api.admit import Admits
+from memory_extproc.api.audit import Audited, AuditLog
+from memory_extproc.api.authenticate import Presented
+from memory_extproc.api.call import Call, Operation
+from memory_extproc.api.gen import memory_pb2
+from memory_extproc.api.principal import METHODS, Access, Principal
+from memory_extproc.api.refusal import Reason, RefusedError, bad_request
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.wire.events import Headers
+
+log = logger(__name__)
+
+_SERVICE = memory_pb2.DESCRIPTOR.services_by_name["MemoryService"]
+SERVICE: str = _SERVICE.full_name
+Context = grpc.aio.ServicerContext[Any, Any]
+Work = Callable[[Call], Awaitable[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    timeout: timedelta = timedelta(seconds=30)  # of a call that has no earlier deadline of its own; not of streams
+    concurrent: int = 32  # calls worked on at the same time; more wait
+
+
+class MemoryService:
+    """Leaving it waits for changes that were begun: a caller who left does not leave half a change."""
+
+    def __init__(
+        self,
+        admits: Admits,
+        operations: Mapping[str, Operation],
+        limits: ServiceLimits,
+        *,
+        audit: AuditLog | None,
+        metrics: Metrics,
+    ) -> None:
+        """*operations* by the name of the method; a method without one answers UNIMPLEMENTED."""
+        unknown = operations.keys() - METHODS.keys()
+        if unknown:
+            raise ValueError(f"no such methods: {', '.join(sorted(unknown))}")
+        self._admits, self._operations, self._limits = admits, operations, limits
+        self._audit, self._metrics = audit, metrics
+        self._slots = asyncio.Semaphore(limits.concurrent)
+        self._changing: set[asyncio.Task[Message]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*self._changing, return_exceptions=True)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        handlers = {method.name: self._handler(method) for method in _SERVICE.methods if method.name in METHODS}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    def _handler(self, method: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+        reads = GetMessageClass(method.input_type).FromString
+        writes = GetMessageClass(method.output_type).SerializeToString
+        name = method.name
+
+        async def unary(request: Any, context: Context) -> Message:
+            return await self._unary(name, request.user_id, context, lambda call, do: do(call, request))
+
+        async def answers(request: Any, context: Context) -> AsyncIterator[Message]:
+            async with aclosing(self._stream(name, request, context)) as answered:
+                async for answer in answered:
+                    yield answer
+
+        async def takes(requests: AsyncIterator[Any], context: Context) -> Message:
+            first = await anext(aiter(requests), None)
+            start = first.start if first is not None and first.HasField("start") else None
+            user = "" if start is None else start.user_id
+
+            async def work(call: Call, do: Any) -> Message:
+                if start is None:
+                    raise bad_request(("start", "the first message says how, each further one holds a memory"))
+                answer: Message = await do(call, start, requests)
+                return answer
+
+            return await self._unary(name, user, context, work, bounded=False)
+
+        if method.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(answers, reads, writes)
+        if method.client_streaming:
+            return grpc.stream_unary_rpc_method_handler(takes, reads, writes)
+        return grpc.unary_unary_rpc_method_handler(unary, reads, writes)
+
+    # --- one call ------------------------------------------------------------------------------------
+    async def _unary(
+        self,
+        method: str,
+        user: str,
+        context: Context,
+        work: Callable[[Call, Any], Awaitable[Message]],
+        *,
+        bounded: bool = True,
+    ) -> Message:
+        started = time.monotonic()
+        try:
+            call = self._admitted(method, user, context)
+
+            async def carried_out() -> Message:
+                async with self._accounted(call, started), self._slots:
+                    return await work(call, self._operation(method))
+
+            return await self._bounded(METHODS[method], carried_out(), bounded=bounded)
+        except RefusedError as refused:
+            refusal = refused
+        return await _abort(context, refusal)
+
+    async def _stream(self, method: str, request: Any, context: Context) -> AsyncGenerator[Message]:
+        started, refusal = time.monotonic(), None
+        try:
+            call = self._admitted(method, request.user_id, context)
+            async with self._accounted(call, started):
+                do: Any = self._operation(method)
+                async with aclosing(do(call, request)) as answers:
+                    async for answer in answers:
+                        yield answer
+        except RefusedError as refused:
+            refusal = refused
+        if refusal is not None:
+            await _abort(context, refusal)
+
+    async def _bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
+        """A change that was begun is finished, whatever becomes of who asked for it."""
+        limit = self._limits.timeout.total_seconds() if bounded else None
+        try:
+            async with asyncio.timeout(limit):
+                if access is Access.READ:
+                    answer: Message = await work
+                    return answer
+                task = asyncio.create_task(work, name="memory api change")
+                self._changing.add(task)
+                task.add_done_callback(self._changed)
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            raise RefusedError(
+                grpc.StatusCode.DEADLINE_EXCEEDED, Reason.OUT_OF_TIME, "it takes too long just now"
+            ) from error
+
+    def _changed(self, task: asyncio.Task[Message]) -> None:
+        self._changing.discard(task)
+        if not task.cancelled():
+            task.exception()  # accounted for already, and perhaps nobody waits for it any more
+
+    def _operation(self, method: str) -> Operation:
+        operation = self._operations.get(method)
+        if operation is None:
+            raise RefusedError(
+                grpc.StatusCode.UNIMPLEMENTED, Reason.NOT_OFFERED, f"this server does not offer {method}"
+            )
+        return operation
+
+    def _admitted(self, method: str, user: str, context: Context) -> Call:
+        principal: Principal | None = None
+        try:
+            principal = self._admits.principal(_presented(context))
+            call = self._admits.call(method, principal, user)
+            self._accountable()
+        except RefusedError as refused:
+            self._metrics.api_denied.labels(refused.reason).inc()
+            log.info("api.denied", method=method, reason=refused.reason, code=refused.code.name)
+            if principal is not None and refused.code is grpc.StatusCode.PERMISSION_DENIED:
+                code, reason = refused.code.name, refused.reason
+                self._written(Audited(principal=principal, method=method, owner=None, outcome=code, reason=reason))
+            raise
+        return call
+
+    # --- accounting ----------------------------------------------------------------------------------
+    def _accounted(self, call: Call, started: float) -> _Accounted:
+        def ended(code: str, reason: str) -> None:
+            self._metrics.api_seconds.labels(call.method, code).observe(time.monotonic() - started)
+            self._written(Audited(
+                principal=call.principal, method=call.method, owner=call.owner, outcome=code, reason=reason,
+                scope=call.scope, count=call.count, request_id=call.request_id,
+            ))  # fmt: skip
+
+        return _Accounted(call.method, ended)
+
+    def _accountable(self) -> None:
+        if self._audit is None:
+            return
+        try:
+            self._audit.check()
+        except TryLaterError as error:
+            raise RefusedError(grpc.StatusCode.UNAVAILABLE, Reason.AUDIT_UNAVAILABLE, str(error)) from error
+
+    def _written(self, audited: Audited) -> None:
+        if self._audit is not None:
+            self._audit.write(audited)
+
+
+class _Accounted:
+    """Around the work of a call: whatever ends it is told to *ended*, and leaves as a RefusedError."""
+
+    def __init__(self, method: str, ended: Callable[[str, str], None]) -> None:
+        self._method, self._ended = method, ended
+
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            self._ended(grpc.StatusCode.OK.name, "")
+            return
+        if not isinstance(error, Exception):  # cancelled, or the generator was closed: the caller left
+            self._ended(grpc.StatusCode.CANCELLED.name, "")
+            return
+        # Beside the stream pump and the learner's loop this is the place where any exception ends: gRPC would tell
+        # the caller its text, which may hold somebody's words.
+        refused = self._refusal(error)
+        self._ended(refused.code.name, refused.reason)
+        if refused is not error:
+            raise refused from error
+
+    def _refusal(self, error: Exception) -> RefusedError:
+        if isinstance(error, RefusedError):
+            return error
+        if isinstance(error, TryLaterError):
+            log.warning("api.unavailable", method=self._method, kind=type(error).__name__)
+            return RefusedError(
+                grpc.StatusCode.UNAVAILABLE,
+                Reason.UNAVAILABLE,
+                "memory cannot be reached just now",
+                retry_after=timedelta(seconds=1),
+            )
+        log.error("api.failed", method=self._method, kind=type(error).__name__, ours=isinstance(error, GiveUpError))
+        return RefusedError(grpc.StatusCode.INTERNAL, Reason.INTERNAL, "a fault of the server; it is in its log")
+
+
+def _presented(context: Context) -> Presented:
+    pairs = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+    return Presented(context.peer(), Headers(pairs), context.auth_context())
+
+
+async def _abort(context: Context, refusal: RefusedError) -> NoReturn:
+    await context.abort(refusal.code, refusal.message, refusal.trailer())
+    raise AssertionError("abort raises")

@@ -1,0 +1,185 @@
+"""The memory API as configured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from memory_extproc.api.admit import Admits, NamesUser
+from memory_extproc.api.api_keys import ApiKeys
+from memory_extproc.api.audit import AuditLog, AuditOptions
+from memory_extproc.api.authenticate import (
+    ApiKey,
+    Authenticator,
+    Jwt,
+    JwtClaims,
+    Mtls,
+    NoProof,
+    Proves,
+    ProxyOptions,
+    TrustedProxy,
+)
+from memory_extproc.api.call import Operation
+from memory_extproc.api.choices import Consents, Sessions
+from memory_extproc.api.memories import Memories, MemoriesLimits
+from memory_extproc.api.page_tokens import PageTokens
+from memory_extproc.api.rate import RateLimits, Rates
+from memory_extproc.api.repeats import Repeats
+from memory_extproc.api.searching import Explains, SearchDefaults, Searching
+from memory_extproc.api.secrets import derived, secret_in
+from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
+from memory_extproc.app.curating import Understanding
+from memory_extproc.app.options import api_options
+from memory_extproc.curate.catalogue import Catalogue
+from memory_extproc.curate.curator import Curator
+from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Embeds, Journal, KnowsConsent, Learns, Now
+from memory_extproc.settings import Settings
+from memory_extproc.settings.api import jwt_of, ways_of
+from memory_extproc.store.partition import Partitions
+from memory_extproc.wire.identity import hashed_user
+from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
+from memory_extproc.wire.server import GrpcServer
+
+_VECTOR_BYTES = 4  # of each of its numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiParts:
+    """What the memory API is made of."""
+
+    partitions: Partitions
+    embedder: Embeds
+    coordination: Coordination
+    journal: Journal
+    learns: Learns
+    explains: Explains
+    consent: KnowsConsent | None
+    operations: Mapping[str, Operation]  # beside those that are made here
+    metrics: Metrics
+    now: Now
+
+
+@asynccontextmanager
+async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[GrpcServer]:
+    """The server, to be entered by who looks after the order of leaving; what the service needs is open while this
+    is entered, and changes that were begun are finished when it is left."""
+    async with AsyncExitStack() as stack:
+        given = settings.api.secret.get_secret_value()
+        secret = given.encode() if given else secret_in(data)
+        service = MemoryService(
+            Admits(
+                Authenticator(await _ways(settings, stack)),
+                Rates(RateLimits(settings.api.rate.per_second, settings.api.rate.burst), time.monotonic),
+                _names_user(settings),
+            ),
+            {**_operations(settings, secret, parts), **parts.operations},
+            ServiceLimits(timeout=settings.api.timeout, concurrent=settings.api.concurrency),
+            audit=_audit(settings, data, secret, parts.now, stack),
+            metrics=parts.metrics,
+        )
+        await stack.enter_async_context(service)
+        yield GrpcServer(api_options(settings), [SERVICE], service.register)
+
+
+def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions:
+    section = settings.api.audit
+    return AuditOptions(
+        directory=Path(section.directory).absolute() if section.directory else data / "audit",
+        key=derived(secret, "audit"),
+        file_bytes=section.file_bytes,
+        plain=section.names == "plain",
+    )
+
+
+def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: AsyncExitStack) -> AuditLog | None:
+    if not settings.api.audit.enabled:
+        return None
+    return stack.enter_context(AuditLog(audit_options(settings, data, secret), now))
+
+
+def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str, Operation]:
+    memory = settings.memory
+    catalogue = Catalogue(
+        parts.partitions,
+        parts.partitions,
+        parts.journal,
+        vector_bytes=_VECTOR_BYTES * memory.embedding.dimension,
+        now=parts.now,
+    )
+    understanding = Understanding(RulesExtractor(), parts.now)
+    memories = Memories(
+        catalogue,
+        Curator(parts.partitions, parts.partitions, parts.embedder, understanding, now=parts.now),
+        Repeats(parts.coordination, derived(secret, "repeats")),
+        PageTokens(derived(secret, "page tokens"), parts.now),
+        MemoriesLimits(content_bytes=settings.limits.content_bytes),
+        consent=parts.consent,
+        now=parts.now,
+    )
+    searching = Searching(
+        parts.explains,
+        parts.learns,
+        SearchDefaults(
+            limit=memory.default_retrieval_limit,
+            threshold=memory.default_similarity_threshold,
+            settle=max(settings.recall.settle, timedelta(seconds=1)),
+        ),
+        consent=parts.consent,
+    )
+    consents = Consents(parts.consent).operations if parts.consent is not None else {}
+    return {**memories.operations, **searching.operations, **Sessions(parts.learns).operations, **consents}
+
+
+async def _ways(settings: Settings, stack: AsyncExitStack) -> list[Proves]:
+    """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
+    connection shows next, nothing at all last."""
+    api, identity = settings.api, settings.identity
+    wanted = ways_of(api, identity)
+    proxy = ProxyOptions(
+        user_header=identity.user_header,
+        tenant_header=identity.tenant_header,
+        roles_header=api.trusted_proxy.roles_header,
+        names=api.trusted_proxy.names,
+    )
+    ways: list[Proves] = []
+    if "trusted_proxy" in wanted:
+        ways.append(TrustedProxy(proxy))
+    if "jwt" in wanted:
+        ways.append(await _jwt(settings, stack))
+    if "api_key" in wanted:
+        ways.append(ApiKey(await stack.enter_async_context(ApiKeys(Path(api.keys_file)))))
+    if "mtls" in wanted:
+        ways.append(Mtls([section.holder() for section in api.certificates]))
+    if "none" in wanted:
+        ways.append(NoProof(proxy))
+    return ways
+
+
+async def _jwt(settings: Settings, stack: AsyncExitStack) -> Jwt:
+    section = jwt_of(settings.api, settings.identity)
+    keys = keys_in_file(Path(section.jwks_file)) if section.jwks_file else keys_at_url(section.jwks_url)
+    options = TokenOptions(
+        algorithms=tuple(section.algorithms),
+        issuer=section.issuer,
+        audience=section.audience,
+        leeway=section.leeway,
+        refresh=section.refresh,
+    )
+    tokens = await stack.enter_async_context(Tokens(options, keys))
+    claims = JwtClaims(user=section.user_claim, tenant=section.tenant_claim, roles=section.roles_claim)
+    return Jwt(tokens, claims)
+
+
+def _names_user(settings: Settings) -> NamesUser:
+    key = settings.privacy.key
+
+    def named(tenant: str, user: str) -> str:
+        return user if key is None else hashed_user(key, tenant, user)
+
+    return named

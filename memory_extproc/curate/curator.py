@@ -1,0 +1,299 @@
+"""Memories that people write themselves: what is stored and corrected over the memory API.
+
+What is stored takes the place of what it contradicts, and confirms what it repeats, as facts from chats do. What
+is corrected keeps its id; what it said before stays as a superseded row of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.model import (
+    Embedded,
+    Found,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    Scope,
+    Source,
+    digest,
+)
+from memory_extproc.ports import Embeds, KeepsMemories, ListsMemories, Now
+
+# Of a memory's metadata, what the product itself goes by; nobody else sets it.
+RESERVED = frozenset(
+    {
+        "turn", "piece", "ordinal", "said", "revision", "confirmations", "version", "confidence", "sources",
+        "beside", "replaces", "also", "ends",
+    }
+)  # fmt: skip
+_NEIGHBOURS = 32  # looked at for one text
+_ATTEMPTS = 3  # at a correction, while others write the same row
+_FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
+
+
+class OnDuplicate(StrEnum):
+    """What happens when the same is remembered already."""
+
+    UPDATE = "update"
+    KEEP_BOTH = "keep_both"
+    REJECT = "reject"
+
+
+class Decision(StrEnum):
+    """What became of a text. Told to clients, so a value is never renamed."""
+
+    ADDED = "added"
+    CONFIRMED = "confirmed"
+    REPLACED = "replaced"
+
+
+class Standing(StrEnum):
+    """How a memory stands to a new text."""
+
+    OTHER = "other"  # it speaks of something else
+    SAME = "same"  # it says the same
+    CHANGED = "changed"  # it says something else of the same
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a text says of what, as far as it is understood: then later facts of the same can take its place."""
+
+    subject: str = field(default="", repr=False)
+    attribute: str = field(default="", repr=False)
+    value: str = field(default="", repr=False)
+    exclusive: bool = False  # only one value can hold at a time
+
+    def __bool__(self) -> bool:
+        return bool(self.subject and self.attribute and self.value)
+
+
+class Understands(Protocol):
+    """What the write path knows of facts."""
+
+    async def meaning(self, owner: Owner, content: str) -> Meaning:
+        """False where *content* is not understood."""
+
+    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing: ...
+
+
+class DuplicateError(MemoryExtprocError):
+    """The same is remembered already, and the caller wants no second one."""
+
+    def __init__(self, memory_id: str) -> None:
+        super().__init__("the same is remembered already")
+        self.memory_id = memory_id
+
+
+class NotActiveError(MemoryExtprocError):
+    """What was superseded, forgotten or put aside is not corrected: it is history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A text to remember. *metadata* may hold subject, attribute and value."""
+
+    content: str = field(repr=False)
+    type: MemoryType = MemoryType.SEMANTIC
+    project: str = ""
+    session: str = field(default="", repr=False)
+    importance: float | None = None
+    expires_at: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    on_duplicate: OnDuplicate = OnDuplicate.UPDATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """New values by field name: content, type, project, importance, expires_at, metadata."""
+
+    values: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def content(self) -> str | None:
+        return self.values.get("content")
+
+
+class Curator:
+    """Writes one owner's memories at their own word."""
+
+    def __init__(
+        self, keeps: KeepsMemories, lists: ListsMemories, embedder: Embeds, understands: Understands, *, now: Now
+    ) -> None:
+        self._keeps, self._lists, self._embedder = keeps, lists, embedder
+        self._understands = understands
+        self._now = now
+        # One write of an owner's at a time in this process: two equal texts at once become one memory.
+        self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
+
+    async def store(self, owner: Owner, told: Told, key: str) -> tuple[Memory, Decision]:
+        """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
+        DuplicateError where that is what the caller wants."""
+        meaning = _given_meaning(told.metadata) or await self._understands.meaning(owner, told.content)
+        row = self._row(owner, told, meaning, key)
+        there = await self._keeps.get(owner, [row.id])
+        if there:
+            return there[0], Decision.ADDED  # an earlier attempt came so far
+        vector = (await self._embedder.embed([row.content]))[0]
+        async with self._turn(owner):
+            decision = Decision.ADDED
+            older: Sequence[Memory] = ()
+            if told.on_duplicate is not OnDuplicate.KEEP_BOTH:
+                scope = Scope(types=_FACTS if row.type in _FACTS else frozenset({row.type}))
+                found = (await self._keeps.nearest(owner, vector, _NEIGHBOURS, scope)).found
+                same, older = self._sorted_out(row, meaning, found)
+                if same is not None and told.on_duplicate is OnDuplicate.REJECT:
+                    raise DuplicateError(same.id)
+                if same is not None and (confirmed := await self._confirm(owner, same, told)) is not None:
+                    return confirmed, Decision.CONFIRMED
+                decision = Decision.REPLACED if older else Decision.ADDED
+            await self._keeps.put(owner, [Embedded(row, vector)])
+            # After the put: a crash between the two leaves both, never none.
+            for old in older:
+                await self._keeps.supersede(owner, old.id, row.id, row.created_at)
+            return row, decision
+
+    async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
+        """The memory with the new values; None where there is none. NotActiveError for history, TryLaterError
+        while others keep changing it."""
+        async with self._turn(owner):
+            for _ in range(_ATTEMPTS):
+                there = await self._keeps.get(owner, [memory_id])
+                if not there or there[0].state is MemoryState.DELETED:
+                    return None
+                if there[0].state is not MemoryState.ACTIVE:
+                    raise NotActiveError("only an active memory can be corrected")
+                corrected = await self._corrected(there[0], correction)
+                if corrected == there[0] or await self._replace(owner, there[0], corrected):
+                    return corrected
+        raise TryLaterError("the memory keeps changing")
+
+    def _sorted_out(
+        self, row: Memory, meaning: Meaning, found: Sequence[Found]
+    ) -> tuple[Memory | None, Sequence[Memory]]:
+        """The memory that says the same, if the newest of those that speak of the same does; and else those whose
+        place *row* takes."""
+        standing: dict[Standing, list[Memory]] = {each: [] for each in Standing}
+        for one in found:
+            if one.memory.project == row.project and one.memory.id != row.id:
+                standing[self._understands.standing(row.content, meaning, one)].append(one.memory)
+        spoken = [*standing[Standing.SAME], *standing[Standing.CHANGED]]
+        newest = max(spoken, key=lambda memory: (memory.valid_from or memory.created_at, memory.id), default=None)
+        if newest in standing[Standing.SAME]:
+            return newest, ()
+        return None, sorted(spoken, key=lambda memory: memory.id)
+
+    async def _confirm(self, owner: Owner, same: Memory, told: Told) -> Memory | None:
+        """None: it is gone meanwhile."""
+        now = self._now().replace(microsecond=0)
+        confirmed: Memory | None = None
+
+        def confirm(row: Embedded) -> Sequence[Embedded]:
+            nonlocal confirmed
+            memory = row.memory
+            before = memory.metadata.get("confirmations", 0)
+            count = before + 1 if isinstance(before, int) else 1
+            confirmed = changed = replace(
+                memory,
+                updated_at=max(now, memory.updated_at),
+                importance=memory.importance if told.importance is None else told.importance,
+                expires_at=told.expires_at or memory.expires_at,
+                metadata={**memory.metadata, **told.metadata, "confirmations": count},
+            )
+            return [Embedded(changed, row.vector)]
+
+        await self._lists.change(owner, same.id, confirm)
+        return confirmed
+
+    async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
+        now = self._now().replace(microsecond=0)
+        values = dict(correction.values)
+        kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
+        metadata = {**values.pop("metadata", memory.metadata), **kept}
+        changed = replace(memory, **values, metadata=metadata)
+        if changed == memory:
+            return memory
+        if changed.content != memory.content:
+            meaning = await self._understands.meaning(memory.owner, changed.content)
+            if "metadata" not in correction.values:
+                metadata.update(_meaning_of_correction(meaning, memory, changed.content))
+                metadata["said"] = round(now.timestamp(), 3)
+            changed = replace(changed, source=Source.API, valid_from=now, embed_model=self._embedder.fingerprint)
+        revision = memory.metadata.get("revision", 1)
+        metadata["revision"] = revision + 1 if isinstance(revision, int) else 2
+        return replace(changed, metadata=metadata, updated_at=max(now, memory.updated_at))
+
+    async def _replace(self, owner: Owner, before: Memory, after: Memory) -> bool:
+        """False: the row is no longer as it was read."""
+        anew = before.content != after.content
+        vector = (await self._embedder.embed([after.content]))[0] if anew else None
+        moved = False
+
+        def exchange(row: Embedded) -> Sequence[Embedded]:
+            nonlocal moved
+            moved = row.memory != before
+            if moved:
+                return ()
+            version = replace(
+                before,
+                id=digest("version", owner.key, before.id, str(after.metadata["revision"])),
+                state=MemoryState.SUPERSEDED,
+                superseded_by=before.id,
+                valid_to=after.updated_at,
+            )
+            return [Embedded(version, row.vector), Embedded(after, row.vector if vector is None else vector)]
+
+        return await self._lists.change(owner, before.id, exchange) and not moved
+
+    def _row(self, owner: Owner, told: Told, meaning: Meaning, key: str) -> Memory:
+        now = self._now()
+        whole = now.replace(microsecond=0)
+        understood = (
+            {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value} if meaning else {}
+        )
+        return Memory(
+            id=digest("api", owner.key, key),
+            owner=owner,
+            type=told.type,
+            content=told.content,
+            source=Source.API,
+            created_at=whole,
+            updated_at=whole,
+            valid_from=whole,
+            expires_at=told.expires_at,
+            project=told.project,
+            session=told.session,
+            importance=0.5 if told.importance is None else told.importance,
+            embed_model=self._embedder.fingerprint,
+            metadata={**understood, **told.metadata, "said": round(now.timestamp(), 3)},
+        )
+
+    def _turn(self, owner: Owner) -> asyncio.Lock:
+        lock = self._turns.get(owner)
+        if lock is None:
+            lock = self._turns[owner] = asyncio.Lock()
+        return lock
+
+
+def _given_meaning(metadata: Mapping[str, Any]) -> Meaning:
+    subject, attribute, value = (metadata.get(name) for name in ("subject", "attribute", "value"))
+    if isinstance(subject, str) and isinstance(attribute, str) and isinstance(value, str):
+        return Meaning(subject, attribute, value)
+    return Meaning()
+
+
+def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> Mapping[str, Any]:
+    """What a corrected fact is about. Where its new words are not understood it still is about what it was about,
+    and says something else of it."""
+    if meaning:
+        return {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value}
+    return {"value": content} if "value" in before.metadata else {}
