@@ -35,7 +35,9 @@ async def assert_drained(world: Surroundings) -> None:
     assert world.sample("journal_dead_letters") == 0
     for owner in (ANN, BOB):
         assert await world.stored(owner) == said(MINUTES)
-        assert [fact for whose, fact in world.reconciler.facts if whose == owner] == said(MINUTES)
+        # What comes once the model is back may be read before what has to be tried again: dates decide then.
+        facts = [fact for whose, fact in world.reconciler.facts if whose == owner]
+        assert sorted(facts) == sorted(said(MINUTES)), "each once"
 
 
 async def test_a_store_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> None:
