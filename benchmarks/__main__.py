@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks import exchanges, growth, report, starting
+from benchmarks import exchanges, growth, learning, report, starting
 from benchmarks.exchanges import USERS, Effort, NotMeasuredError
 from benchmarks.figures import Results
 from benchmarks.lines import ChildFailedError
 from benchmarks.sidecar import Place, prepare
 from memory_extproc.observe import log
 
-PARTS = ("start", "requests", "chunks", "growth")
+PARTS = ("start", "requests", "chunks", "growth", "learn")
 DOCS = Path("docs/benchmarks")
 Say = Callable[[str], None]
 
@@ -38,7 +38,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="table and plots go here; a whole run: docs/benchmarks")] = None,
     seed: Annotated[int, typer.Option(help="of the order in which the ways take turns")] = 1,
 ) -> None:
-    """What memory costs: added latency, throughput, streamed answers, start, growth."""
+    """What memory costs: added latency, throughput, streamed answers, start, growth, learning."""
     console = Console(stderr=True)
     log.configure("warning", "console")
     parts = [part.strip() for part in only.split(",")] if only else list(PARTS)
@@ -95,7 +95,10 @@ def _runs(
     async def grown() -> object:
         return await growth.growth(scratch, order, quick=quick, million=million)
 
-    return {"start": start, "requests": requests, "chunks": chunks, "growth": grown}
+    async def learned() -> object:
+        return await learning.learning(scratch, quick=quick)
+
+    return {"start": start, "requests": requests, "chunks": chunks, "growth": grown, "learn": learned}
 
 
 app()

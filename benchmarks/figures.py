@@ -93,6 +93,17 @@ class Growth(msgspec.Struct, frozen=True):
     missing: dict[str, str]
 
 
+class Learning(msgspec.Struct, frozen=True):
+    """Part (f); calls and tokens are for 100 turns."""
+
+    turns: int  # of one round
+    by_rules: list[float]  # turns learned a second, each round
+    by_model: float  # the same with a model that answers at once
+    calls: dict[str, float]  # of the model, by what for
+    prompt_tokens: float
+    completion_tokens: float
+
+
 class Machine(msgspec.Struct, frozen=True):
     cores: int
     architecture: str
@@ -111,6 +122,7 @@ class Results(msgspec.Struct, frozen=True):
     chunks: Chunks | None = None
     start: Start | None = None
     growth: Growth | None = None
+    learn: Learning | None = None
 
     def targets(self) -> list[Target]:
         made: list[Target] = []

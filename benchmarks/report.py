@@ -63,6 +63,7 @@ def markdown(results: Results) -> Iterator[str]:
     yield from _chunks(results)
     yield from _start(results)
     yield from _growth(results)
+    yield from _learn(results)
 
 
 def _table(*head: str) -> Iterator[str]:
@@ -165,6 +166,27 @@ def _growth(results: Results) -> Iterator[str]:
     for backend, why in found.missing.items():
         yield _row(backend, "not measured", why, "", "", "")
     yield "\n![growth](growth.svg)"
+
+
+def _learn(results: Results) -> Iterator[str]:
+    found = results.learn
+    if found is None:
+        return
+    yield "\n## Learning"
+    yield ""
+    yield (
+        "Exchanges handed to the write path at once by eight callers: journalled in SQLite, embedded, stored in "
+        "Milvus Lite, facts extracted in batches of ten and reconciled; of ten turns six tell something. *By a "
+        "model*: an endpoint that answers at once with what the rules find; tokens are estimates, the "
+        "prompts' words included."
+    )
+    yield from _table("what", "measured")
+    yield _row("turns learned a second, by the rules", ", ".join(f"{rate:.0f}" for rate in found.by_rules))
+    yield _row("turns learned a second, by a model that answers at once", f"{found.by_model:.0f}")
+    for kind, calls in found.calls.items():
+        yield _row(f"calls of the model in 100 turns, to {kind}", f"{calls:.1f}")
+    yield _row("prompt tokens in 100 turns", f"{found.prompt_tokens:,.0f}")
+    yield _row("answer tokens in 100 turns", f"{found.completion_tokens:,.0f}")
 
 
 def _pair(spread: Spread) -> str:
