@@ -13,8 +13,8 @@ from memory_extproc.learn.same import about, agree, currencies, repeats, saying
 from memory_extproc.model import Found, Memory, Scope, Source
 
 # Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things 3 pairs in 1,000 are
-# above the first and none above the second. Values of one thing are as often below as above it, which is why subject
-# and attribute decide before it does (docs/memory-model.md has the figures).
+# above the first and none above the second. Values of one thing are as often below as above it, so subject and
+# attribute decide before it does (docs/memory-model.md has the figures).
 FAR = 0.7
 ALIKE = 0.9
 MOST_UNCLEAR = 8  # memories a model is asked about for one fact
