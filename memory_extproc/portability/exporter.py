@@ -17,6 +17,10 @@ _PLACE = re.compile(rf"m\.(-?[0-9]{{1,18}})\.({ID})")
 _REST = "rest"
 
 
+class NoPlaceError(GiveUpError):
+    """An export is to go on after a place that is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExportLimits:
     page: int = 200  # memories read at a time; so many are held at most, whatever there is
@@ -77,5 +81,5 @@ def _read_place(place: str) -> tuple[int, str] | None:
         return None
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise GiveUpError("no place of an export")
+        raise NoPlaceError("no place of an export")
     return int(found[1]), found[2]

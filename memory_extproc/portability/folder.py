@@ -7,7 +7,7 @@ the folder (a README, a `.git`, a note without an id) is left alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -64,14 +64,23 @@ class Folder:
             raise GiveUpError(f"{path}: {error.strerror}") from error
         self._written += 1
 
-    def mirror(self) -> Mirrored:
-        """Removes the pages of ours that were not put: of memories that are gone, or whose type is another now."""
+    def mirror(self, *, keep: Container[str] = ()) -> Mirrored:
+        """Removes the pages of ours that were not put: of memories that are gone, or whose type is another now.
+        Pages at *keep* stay."""
         removed = 0
         for place in list_pages(self._root):
-            if id_at(place) and (0, str(place)) not in self._kept:
+            if str(place) not in keep and (0, str(place)) not in self._kept and self._ours(place):
                 (self._root / place).unlink(missing_ok=True)
                 removed += 1
         return Mirrored(self._written, self._same, removed)
+
+    def _ours(self, place: PurePosixPath) -> bool:
+        """A page that says the id of its name was written by us; `new.md` of a person's was not."""
+        try:
+            page = (self._root / place).read_bytes()
+            return bool(id_at(place)) and read_page(page).id == id_at(place)
+        except (RefusedError, OSError):
+            return False
 
 
 def list_pages(root: Path) -> Iterator[PurePosixPath]:

@@ -13,6 +13,8 @@ from memory_extproc.portability.record import Record, RefusedError, read_record
 
 FORMAT = "memory-extproc"
 VERSION = 1
+TURN = "waiting_turn"  # accepted and not learned yet
+CONSENT = "consent"
 LINE_BYTES = 1024 * 1024  # a longer line is no memory of ours
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -37,9 +39,14 @@ def line_of(record: Record) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 
+def beside(kind: str, fields: dict[str, Any]) -> bytes:
+    """What is known of a user and is no memory; an import passes over it."""
+    return _encoder.encode({kind: fields}) + b"\n"
+
+
 def read_lines(lines: Iterable[bytes]) -> Iterator[Read]:
-    """Each memory, or where and why there is none; empty lines and heads are passed over. RefusedError for a
-    file of a newer version, because half of it would be guessed."""
+    """Each memory, or where and why there is none; empty lines, heads and what else is known of a user are passed
+    over. RefusedError for a file of a newer version, because half of it would be guessed."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -52,6 +59,8 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Read]:
             if "format" in str(error):
                 raise
             yield Refused(f"line {number}", str(error))
+            continue
+        if plain.keys() in ({TURN}, {CONSENT}):
             continue
         try:
             yield read_record(plain)
