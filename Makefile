@@ -107,9 +107,11 @@ envoy: $(ENVOY) ## the Envoy binary alone
 
 protos: setup ## generate the protobuf modules again
 	@$(BIN)/python scripts/generate_protos.py
+	@$(BIN)/python scripts/generate_openapi.py
 
 protos-check: $(BUF) ## the generated modules are up to date; the memory API's proto keeps buf's rules and its promises
 	@$(BIN)/python scripts/generate_protos.py --check
+	@$(BIN)/python scripts/generate_openapi.py --check
 	@$(BIN)/python scripts/check_protos.py
 
 parity: setup ## make the reference vectors again, with PyTorch in an environment of its own

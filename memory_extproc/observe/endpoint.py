@@ -1,8 +1,8 @@
-"""The HTTP port for operators: /metrics, /healthz, /readyz."""
+"""The HTTP port for operators: /metrics, /healthz, /readyz, and documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
@@ -18,15 +18,25 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     """Serves on *host*:*port* while entered; *port* 0 takes a free one, told by `port` afterwards.
 
     /healthz answers 200 as long as the process can answer at all. /readyz answers 503 with the reason while
-    *not_ready* gives one. Neither asks for the store: without it requests go on unenriched.
+    *not_ready* gives one. Neither asks for the store: without it requests go on unenriched. *documents* are JSON,
+    by path.
     """
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, not_ready: NotReady) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        not_ready: NotReady,
+        documents: Mapping[str, bytes] | None = None,
+    ) -> None:
         self._host, self.port, self._registry, self._not_ready = host, port, registry, not_ready
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
+        for path, body in (documents or {}).items():
+            application.router.add_get(path, _answering(body))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
 
     async def __aenter__(self) -> Self:
@@ -50,3 +60,10 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     async def _readyz(self, _: web.Request) -> web.Response:
         reason = self._not_ready()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+
+def _answering(body: bytes) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type="application/json")
+
+    return answer
