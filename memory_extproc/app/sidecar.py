@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
@@ -35,7 +36,7 @@ from memory_extproc.app.options import (
 )
 from memory_extproc.app.recalling import make_recaller
 from memory_extproc.app.screening import Door, open_door
-from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
+from memory_extproc.app.transferring import make_transfers
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.learner import Learner
@@ -96,21 +97,18 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         data = hold_data_directory(settings, stack)
         embedder = await open_embedder(settings, metrics, stack)
         link = await open_link(settings, metrics, stack)
-        keys = await open_keys(settings, data, link, stack)
-        coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
+        coordination = await open_coordination(settings, data, link, now, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
         erasing = await open_erasing(settings, data, link, stack)
-        kept = sealed_store(settings, store, keys)
-        hiding = erasing.hiding(kept)
+        hiding = erasing.hiding(store)
         partitions = await stack.enter_async_context(
             Partitions(
                 hiding, coordination, partition_limits(settings), metrics, now=now, forgotten=erasing.forgotten
             )
         )
         await take_part(erasing, partitions, stack)
-        plain_journal, writable = await open_journal(settings, data, link, now, stack)
-        journal = sealed_journal(plain_journal, keys)
+        journal, writable = await open_journal(settings, data, link, now, stack)
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
@@ -142,11 +140,10 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         identity = await _identity(settings, stack)
         replays = Replays(options, coordination, background=background, metrics=metrics, now=now)
         holders = Erasable(
-            store=kept,
+            store=store,
             partitions=partitions,
             journal=journal,
             coordination=coordination,
-            keys=renewed_keys(keys, kept, journal),
             purges=store,
             caches=(replays.forget,),
         )
@@ -181,6 +178,17 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             [SERVICE],
             Processor(shop, _peers(settings)).register,
         )
+        transfers = make_transfers(
+            settings,
+            hiding,
+            journal,
+            partitions,
+            embedder,
+            coordination,
+            now=now,
+            consent=door.consent,
+            forgotten=erasing.forgotten,
+        )
         parts = ApiParts(
             partitions=partitions,
             embedder=embedder,
@@ -189,7 +197,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             learns=learner,
             explains=recaller,
             consent=door.consent,
-            operations={},
+            operations=transfers.operations,
             metrics=metrics,
             now=now,
         )
@@ -201,13 +209,20 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         readiness = Readiness(writable, tell)
         host, _, port = settings.listen.http.rpartition(":")
         endpoint = await stack.enter_async_context(
-            OperationsEndpoint(host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason)
+            OperationsEndpoint(
+                host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason, documents=_documents()
+            )
         )
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
         yield Sidecar(server.address, api.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter)
         log.info("sidecar.stopping")
+
+
+def _documents() -> dict[str, bytes]:
+    """What the HTTP port shows beside its own: how the memory API is spoken to over HTTP."""
+    return {"/openapi.json": files("memory_extproc.api.gen").joinpath("openapi.json").read_bytes()}
 
 
 def _registry() -> CollectorRegistry:

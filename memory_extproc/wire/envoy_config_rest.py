@@ -47,6 +47,8 @@ def _transcoder(rest: RestApi) -> transcoder_v3.GrpcJsonTranscoder:
     return transcoder_v3.GrpcJsonTranscoder(
         proto_descriptor_bin=rest.descriptor,
         services=[rest.service],
+        # The path that the transcoder writes has no route of its own: looked up again it would be the LLM's.
+        match_incoming_request_route=True,
         # Names as they are documented, and zeros and empty texts too: clients read them without asking first.
         print_options=transcoder_v3.GrpcJsonTranscoderPrintOptions(
             preserve_proto_field_names=True,

@@ -1,0 +1,182 @@
+"""The memory API as commands use it: where it is, who asks, and failures in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+
+if TYPE_CHECKING:
+    import grpc
+    from google.protobuf.message import Message
+
+USUAL = "127.0.0.1:50052"
+_MESSAGE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    address: str = USUAL  # host:port or unix:/path
+    tls: bool = False
+    ca: Path | None = None  # of the server's certificate; None: the machine's authorities
+    cert: Path | None = None  # ours, for mutual TLS
+    key: Path | None = None
+    token: str = field(default="", repr=False)
+    api_key: str = field(default="", repr=False)
+    as_user: str = field(default="", repr=False)  # where the server believes identity headers
+    as_tenant: str = ""
+    timeout: float = 30.0  # seconds, of a call that is no stream
+
+
+class ApiError(MemoryExtprocError):
+    """A call that failed, in words for people."""
+
+    def __init__(self, message: str, *, code: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+    @property
+    def wrong_use(self) -> bool:
+        """Whether other arguments would help."""
+        return self.code in {"INVALID_ARGUMENT", "OUT_OF_RANGE"}
+
+
+class Api:
+    """Calls of the memory API by name. ApiError for whatever goes wrong."""
+
+    def __init__(self, channel: grpc.Channel, connection: Connection) -> None:
+        from memory_extproc.api.gen import memory_pb2_grpc  # noqa: PLC0415 - quick `--help`
+
+        self._stub: Any = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._connection = connection
+        self._sent = tuple(_headers(connection))
+
+    def call(self, method: str, request: Message) -> Any:
+        """The answer to a single request."""
+        with _told(self._connection.address):
+            return getattr(self._stub, method)(request, metadata=self._sent, timeout=self._connection.timeout)
+
+    def stream(self, method: str, request: Message) -> Iterator[Any]:
+        """The answers, one by one, for as long as it takes."""
+        with _told(self._connection.address):
+            yield from getattr(self._stub, method)(request, metadata=self._sent)
+
+    def send(self, method: str, requests: Iterable[Message]) -> Any:
+        """The answer to a stream of requests. What *requests* raises is raised here."""
+        raised: list[MemoryExtprocError] = []
+
+        def watched() -> Iterator[Message]:
+            try:
+                yield from requests
+            except MemoryExtprocError as error:
+                raised.append(error)
+                raise
+
+        try:
+            with _told(self._connection.address):
+                return getattr(self._stub, method)(watched(), metadata=self._sent)
+        except ApiError:
+            if raised:
+                raise raised[0] from None
+            raise
+
+
+@contextmanager
+def connected(connection: Connection) -> Iterator[Api]:
+    import grpc  # noqa: PLC0415 - quick `--help`
+
+    options = [("grpc.max_receive_message_length", _MESSAGE_BYTES)]
+    credentials = _credentials(connection)
+    if credentials is None:
+        channel = grpc.insecure_channel(connection.address, options)
+    else:
+        channel = grpc.secure_channel(connection.address, credentials, options)
+    with channel:
+        yield Api(channel, connection)
+
+
+def _credentials(connection: Connection) -> grpc.ChannelCredentials | None:
+    import grpc  # noqa: PLC0415
+
+    files = {"--tls-ca": connection.ca, "--tls-cert": connection.cert, "--tls-key": connection.key}
+    if not connection.tls and not any(files.values()):
+        return None
+    if (connection.cert is None) != (connection.key is None):
+        raise ConfigurationError(["--tls-cert, --tls-key: one without the other"])
+    read: dict[str, bytes | None] = {}
+    for option, path in files.items():
+        try:
+            read[option] = None if path is None else path.read_bytes()
+        except OSError as error:
+            raise ConfigurationError([f"{option}: {path} cannot be read: {error.strerror}"]) from error
+    return grpc.ssl_channel_credentials(read["--tls-ca"], read["--tls-key"], read["--tls-cert"])
+
+
+def _headers(connection: Connection) -> Iterator[tuple[str, str]]:
+    if connection.token:
+        yield "authorization", f"Bearer {connection.token}"
+    if connection.api_key:
+        yield "x-api-key", connection.api_key
+    if connection.as_user:
+        yield "x-authz-user-id", connection.as_user
+        if connection.as_tenant:
+            yield "x-authz-tenant-id", connection.as_tenant
+
+
+@contextmanager
+def _told(address: str) -> Iterator[None]:
+    import grpc  # noqa: PLC0415
+
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise _in_words(error, address) from None
+    except ValueError as error:  # of gRPC, for a header that cannot be sent
+        raise GiveUpError(str(error)) from error
+
+
+_WORDS = {
+    "UNAUTHENTICATED": "the memory API does not know who you are: try --token, --api-key or --as",
+    "PERMISSION_DENIED": "you may not do that",
+    "UNIMPLEMENTED": "this memory API does not offer that",
+    "DEADLINE_EXCEEDED": "the memory API did not answer in time",
+}
+
+
+def _in_words(error: Any, address: str) -> ApiError:
+    """GRPC's error with what google.rpc's details say: which field, what would be right, when to try again."""
+    code, said = error.code().name, error.details() or ""
+    reason, fields, after = "", [], ""
+    for detail in _details(error):
+        match detail.DESCRIPTOR.name:
+            case "ErrorInfo":
+                reason = detail.reason
+            case "BadRequest":
+                fields = [f"{one.field}: {one.description}" for one in detail.field_violations]
+            case "RetryInfo":
+                after = f"; try again in {detail.retry_delay.ToTimedelta().total_seconds():g} s"
+    if code == "UNAVAILABLE" and not reason:
+        said = f"the memory API cannot be reached at {address}"
+    elif not reason:
+        said = _WORDS.get(code, said or code)
+    if code == "UNAUTHENTICATED" and said:
+        said = f"{said} (--token, --api-key or --as)" if reason else said
+    return ApiError("; ".join(fields) + after if fields else said + after, code=code, reason=reason)
+
+
+def _details(error: Any) -> Iterator[Any]:
+    from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415
+
+    for key, value in error.trailing_metadata() or ():
+        if key != "grpc-status-details-bin":
+            continue
+        for packed in status_pb2.Status.FromString(value).details:
+            kind = getattr(error_details_pb2, packed.TypeName().removeprefix("google.rpc."), None)
+            if kind is not None:
+                detail = kind()
+                packed.Unpack(detail)
+                yield detail

@@ -1,0 +1,437 @@
+"""`memory-extproc memory`: see, correct and forget what is remembered, over the memory API."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from memory_extproc.cli import memory_show as show
+from memory_extproc.cli.api_options import Api, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.memory_files import export, import_, sync
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.model import MemoryType
+
+# The API's messages are imported where they are used: gRPC takes a third of a second, which `--help` need not wait.
+
+app = typer.Typer(help="See, correct and forget what is remembered, over the memory API.", no_args_is_help=True)
+
+Kind = Literal["semantic", "procedural", "episodic", "reflective"]
+Types = Annotated[list[MemoryType] | None, typer.Option("--type", help="only of this type; may be repeated")]
+Project = Annotated[str, typer.Option(help="only of this project")]
+Session = Annotated[str, typer.Option(help="only of this session")]
+MemoryId = Annotated[str, typer.Argument(help="a memory's id")]
+RequestId = Annotated[
+    str, typer.Option("--request-id", help="a call that is made again with it changes nothing the second time")
+]
+
+
+def moment(text: str) -> Any:
+    """A time as the API takes it. typer.BadParameter for what is none."""
+    from google.protobuf.timestamp_pb2 import Timestamp  # noqa: PLC0415
+
+    made = Timestamp()
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text}: expected a date or time like 2026-03-02 or 2026-03-02T09:00:00Z"
+        ) from None
+    made.FromDatetime(parsed.astimezone())
+    return made
+
+
+@with_api
+def list_memories(
+    api: Api,
+    *,
+    types: Types = None,
+    project: Project = "",
+    session: Session = "",
+    source: Annotated[list[str] | None, typer.Option(help="only of this source; may be repeated")] = None,
+    state: Annotated[list[str] | None, typer.Option(help="active unless given; any: all")] = None,
+    after: Annotated[str, typer.Option(help="only what came to be then or later")] = "",
+    before: Annotated[str, typer.Option(help="only what came to be before")] = "",
+    text: Annotated[str, typer.Option(help="only those that hold all of these words")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = 50,
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """List memories, the newest first."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    memories: list[Any] = []
+    token, total = "", 0
+    while len(memories) < limit:
+        page = api.call(
+            "ListMemories",
+            pb.ListMemoriesRequest(
+                user_id=user,
+                project_id=project,
+                type=_words(types),
+                session_id=session,
+                source=source or [],
+                state=state or [],
+                created_after=moment(after) if after else None,
+                created_before=moment(before) if before else None,
+                text=text,
+                limit=min(100, limit - len(memories)),
+                page_token=token,
+            ),
+        )
+        memories += page.memories
+        token, total = page.next_page_token, page.total
+        if not token:
+            break
+    if as_json:
+        show.show_json({"memories": [show.plain(one) for one in memories], "total": total, "limit": limit})
+        return
+    if memories:
+        show.show_memories(memories)
+    show.console().print(f"{len(memories)} of {total}")
+
+
+@with_api
+def search(
+    api: Api,
+    *,
+    query: Annotated[str, typer.Argument(help="as a user would ask")],
+    types: Types = None,
+    project: Project = "",
+    limit: Annotated[int, typer.Option(min=0, max=100, help="0: as configured for chats")] = 0,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="by default as for chats")] = None,
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find what a chat would be given for a question."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    request = pb.SearchMemoriesRequest(
+        user_id=user, query=query, project_id=project, type=_words(types), limit=limit, threshold=threshold
+    )
+    found = api.call("SearchMemories", request)
+    if as_json:
+        show.show_json(show.plain(found))
+    elif found.results:
+        show.show_memories(
+            [one.memory for one in found.results], relevance=[one.relevance for one in found.results]
+        )
+    else:
+        show.console().print("nothing relevant enough")
+
+
+@with_api
+def get(
+    api: Api,
+    *,
+    id_: MemoryId,
+    history: Annotated[bool, typer.Option("--history", help="with what it said before")] = False,
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show one memory."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    _show_one(api.call("GetMemory", pb.GetMemoryRequest(id=id_, user_id=user, history=history)), as_json=as_json)
+
+
+@with_api
+def store(
+    api: Api,
+    *,
+    content: Annotated[str, typer.Argument(help="what to remember")],
+    type_: Annotated[Kind, typer.Option("--type")] = "semantic",
+    project: Annotated[str, typer.Option(help="it belongs to")] = "",
+    session: Annotated[str, typer.Option(help="it belongs to")] = "",
+    importance: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    expires: Annotated[str, typer.Option(help="when it stops to hold, a date or time")] = "",
+    metadata: Annotated[str, typer.Option(help="a JSON object")] = "",
+    on_duplicate: Annotated[
+        Literal["update", "keep_both", "reject"], typer.Option(help="when the same is remembered already")
+    ] = "update",
+    request_id: RequestId = "",
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remember a text."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    stored = api.call(
+        "StoreMemory",
+        pb.StoreMemoryRequest(
+            user_id=user,
+            content=content,
+            type=type_,
+            project_id=project,
+            session_id=session,
+            importance=importance,
+            expires_at=moment(expires) if expires else None,
+            metadata=_struct(metadata),
+            on_duplicate=on_duplicate,
+            request_id=request_id,
+        ),
+    )
+    if as_json:
+        show.show_json(show.plain(stored))
+    else:
+        show.console().print(f"{stored.decision}: {stored.memory.id}", markup=False)
+
+
+@with_api
+def update(
+    api: Api,
+    *,
+    id_: MemoryId,
+    content: Annotated[str | None, typer.Option(help="what is right")] = None,
+    type_: Annotated[Kind | None, typer.Option("--type")] = None,
+    project: Annotated[str | None, typer.Option(help="empty: of none")] = None,
+    importance: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    expires: Annotated[str | None, typer.Option(help="a date or time; empty: never")] = None,
+    metadata: Annotated[str | None, typer.Option(help="a JSON object")] = None,
+    request_id: RequestId = "",
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Correct a memory. What it said before is kept as a version."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    given: dict[str, Any] = {
+        "content": content,
+        "type": type_,
+        "project_id": project,
+        "importance": importance,
+        "expires_at": expires,
+        "metadata": metadata,
+    }
+    mask = [name for name, value in given.items() if value is not None]
+    if not mask:
+        raise ConfigurationError(["nothing to correct: give --content, --type, --project or another"])
+    given["expires_at"] = moment(expires) if expires else None
+    given["metadata"] = _struct(metadata or "")
+    request = pb.UpdateMemoryRequest(
+        id=id_, memory=pb.Memory(**{name: given[name] for name in mask}), user_id=user, request_id=request_id
+    )
+    request.update_mask.paths.extend(mask)
+    _show_one(api.call("UpdateMemory", request), as_json=as_json)
+
+
+@with_api
+def forget(
+    api: Api,
+    *,
+    ids: Annotated[list[str] | None, typer.Argument(help="memories' ids")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="everything that is remembered")] = False,
+    query: Annotated[str, typer.Option(help="what is known about this")] = "",
+    types: Types = None,
+    project: Project = "",
+    session: Session = "",
+    before: Annotated[str, typer.Option(help="only what came to be before")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and forget nothing")] = False,
+    request_id: RequestId = "",
+    user: UserOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget memories, and all that came from them. It cannot be undone."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    request = pb.ForgetMemoriesRequest(
+        user_id=user,
+        memory_ids=ids or [],
+        query=query,
+        type=_words(types),
+        project_id=project,
+        session_id=session,
+        before=moment(before) if before else None,
+    )
+    narrowed = bool(ids or query or types or project or session or before)
+    if narrowed == everything:
+        raise ConfigurationError(
+            ["say what to forget: ids, --query, --type, --project, --session, --before or --all"]
+        )
+    request.dry_run = True
+    plan = api.call("ForgetMemories", request)
+    if dry_run:
+        _show_plan(plan, as_json=as_json)
+        return
+    if not yes:
+        if as_json:
+            raise ConfigurationError(["--json asks nobody: add --yes"])
+        _show_plan(plan, as_json=False)
+        if not typer.confirm(f"forget {plan.total} memories for good?", err=True):
+            raise typer.Exit(1)
+    request.dry_run = False
+    # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
+    if query:
+        request.confirmation_token = plan.confirmation_token
+    request.request_id = request_id
+    done = api.call("ForgetMemories", request)
+    if as_json:
+        show.show_json(show.plain(done))
+    else:
+        show.console().print(done.message, markup=False)
+        show.show_receipt(done.receipt)
+
+
+@with_api
+def receipt(
+    api: Api,
+    *,
+    id_: Annotated[str, typer.Argument(help="a receipt's id")],
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a forget has come. With --json: what `verify-forget` takes."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    found = api.call("GetForgetReceipt", pb.GetForgetReceiptRequest(receipt_id=id_, user_id=user))
+    if as_json:
+        show.show_json(show.plain(found))
+    else:
+        show.show_receipt(found)
+
+
+@with_api
+def stats(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
+    """Count what is remembered."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    counted = api.call("GetStats", pb.GetStatsRequest(user_id=user))
+    if as_json:
+        show.show_json(show.plain(counted))
+    else:
+        show.show_stats(counted)
+
+
+@with_api
+def explain(
+    api: Api,
+    *,
+    text: Annotated[str, typer.Argument(help="the user's last message")],
+    earlier: Annotated[list[str] | None, typer.Option(help="a message before it; may be repeated")] = None,
+    types: Types = None,
+    project: Project = "",
+    limit: Annotated[int, typer.Option(min=0, max=100, help="0: as configured for chats")] = 0,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="by default as for chats")] = None,
+    force: Annotated[bool, typer.Option("--force", help="search even where the gate would not")] = False,
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show why recall answers a message as it does."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    explained = api.call(
+        "ExplainRecall",
+        pb.ExplainRecallRequest(
+            user_id=user,
+            text=text,
+            earlier=earlier or [],
+            project_id=project,
+            type=_words(types),
+            limit=limit,
+            threshold=threshold,
+            force=force,
+        ),
+    )
+    if as_json:
+        show.show_json(show.plain(explained))
+    else:
+        show.show_explanation(explained)
+
+
+@with_api
+def end_session(
+    api: Api,
+    *,
+    session: Annotated[str, typer.Argument(help="as the client named it")],
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """End a session: what was said in it is learned now."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    ended = api.call("EndSession", pb.EndSessionRequest(user_id=user, session_id=session))
+    if as_json:
+        show.show_json(show.plain(ended))
+    else:
+        show.console().print("the session's end is taken note of")
+
+
+@with_api
+def consent(
+    api: Api,
+    *,
+    state: Annotated[
+        Literal["on", "recall_only", "off"] | None, typer.Argument(help="to be set; else shown")
+    ] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="with off: forget everything, too")] = False,
+    user: UserOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set whether words may be remembered and recalled."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    if forget and state != "off":
+        raise ConfigurationError(["--forget goes with off alone"])
+    if state is None:
+        known = api.call("GetConsent", pb.GetConsentRequest(user_id=user))
+    else:
+        if forget and not yes and not typer.confirm("forget everything that is remembered, for good?", err=True):
+            raise typer.Exit(1)
+        known = api.call("SetConsent", pb.SetConsentRequest(user_id=user, state=state, forget=forget))
+    if as_json:
+        show.show_json(show.plain(known))
+        return
+    out: Console = show.console()
+    by_default = state is None and known.by_default
+    out.print(f"consent: {known.state}{', as nobody said otherwise' if by_default else ''}", markup=False)
+    if state is None:
+        for change in known.history:
+            out.print(f"  {change.at.ToDatetime():%Y-%m-%d %H:%M} {change.state} by {change.by}", markup=False)
+    elif known.HasField("receipt"):
+        show.show_receipt(known.receipt)
+
+
+def _show_plan(plan: Any, *, as_json: bool) -> None:
+    if as_json:
+        show.show_json(show.plain(plan))
+        return
+    if plan.would_forget:
+        show.show_memories(plan.would_forget)
+    show.console().print(f"{plan.total} memories would be forgotten")
+
+
+def _show_one(memory: Any, *, as_json: bool) -> None:
+    if as_json:
+        show.show_json(show.plain(memory))
+    else:
+        show.show_memory(memory)
+
+
+def _words(types: list[MemoryType] | None) -> list[str]:
+    return [one.value for one in types or []]
+
+
+def _struct(text: str) -> Any:
+    from google.protobuf.struct_pb2 import Struct  # noqa: PLC0415
+
+    if not text:
+        return None
+    made = Struct()
+    try:
+        made.update(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        raise typer.BadParameter("--metadata: expected a JSON object") from None
+    return made
+
+
+app.command("list")(list_memories)
+for command in (search, get, store, update, forget, receipt, stats, explain, consent):
+    app.command(command.__name__)(command)
+for named, files in (("export", export), ("import", import_), ("sync", sync)):
+    app.command(named)(with_api(files))
+app.command("end-session")(end_session)

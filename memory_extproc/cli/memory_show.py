@@ -1,0 +1,114 @@
+"""The memory API's answers: tables for people, JSON with the API's own names for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+_SHOWN = 300  # characters of a memory in a table
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """As REST would answer: names as in the proto, times as RFC 3339, zeros and empty texts too."""
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - quick `--help`
+
+    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+def show_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def console() -> Console:
+    return Console(highlight=False)
+
+
+def harmless(text: str) -> str:
+    """Without what a terminal would obey: memories are what others made the caller's model say."""
+    return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
+
+
+def show_memories(memories: Iterable[Any], *, relevance: Iterable[float] | None = None) -> None:
+    scores = None if relevance is None else iter(relevance)
+    table = Table()
+    for name in (*(("relevance",) if scores else ()), "memory", "type", "since", "id"):
+        # An id is there to be copied: where there is no room it goes over two lines, whole.
+        table.add_column(name, justify="right" if name == "relevance" else "left", overflow="fold")
+    for memory in memories:
+        words = harmless(memory.content)
+        said = Text(words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…")
+        if memory.state and memory.state != "active":
+            said.append(f"\n({memory.state})", style="dim")
+        cells: list[Any] = [said, memory.type, f"{memory.created_at.ToDatetime():%Y-%m-%d}", memory.id]
+        table.add_row(*([f"{next(scores):.2f}"] if scores else []), *cells)
+    console().print(table)
+
+
+def show_memory(memory: Any) -> None:
+    """All that is known of one."""
+    table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in plain(memory).items():
+        if name not in {"content", "history"} and value not in ("", 0, {}, "0", []):
+            shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+            table.add_row(name, Text(harmless(shown)))
+    console().print(Text(harmless(memory.content)), soft_wrap=True)
+    console().print(table)
+    for before in memory.history:
+        console().print(
+            Text(f"until {before.valid_to.ToDatetime():%Y-%m-%d}: {harmless(before.content)}", style="dim"),
+            soft_wrap=True,
+        )
+
+
+def show_receipt(receipt: Any) -> None:
+    table = Table("store", "state", "removed", "by when", "still to happen")
+    for store in receipt.stores:
+        until = f"{store.pending_until.ToDatetime():%Y-%m-%d %H:%M}" if store.HasField("pending_until") else ""
+        table.add_row(store.store, store.state, str(store.removed), until, store.note)
+    console().print(
+        f"receipt {receipt.id}: {receipt.state}, {receipt.memories} memories, {receipt.scope}", markup=False
+    )
+    if receipt.stores:
+        console().print(table)
+    if receipt.signature:
+        console().print(f"signed with key {receipt.key_id}", markup=False)
+
+
+def show_stats(stats: Any) -> None:
+    table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in plain(stats).items():
+        shown = (
+            ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
+        )
+        table.add_row(name.replace("_", " "), shown)
+    console().print(table)
+
+
+def show_explanation(explained: Any) -> None:
+    said = [f"outcome {explained.outcome}"]
+    said += [f"{name} {getattr(explained, name)}" for name in ("gate", "path") if getattr(explained, name)]
+    if explained.HasField("worth"):
+        said.append(f"anything worth injecting {explained.worth:.3f}")
+    console().print(", ".join(said), markup=False)
+    if explained.query:
+        console().print(Text(f"searched for: {harmless(explained.query)}"), soft_wrap=True)
+    table = Table("verdict", "relevance", "memory", "features", show_lines=True)
+    for one in explained.considered:
+        features = "\n".join(f"{name} {value:.3f}" for name, value in sorted(one.features.items()))
+        words = Text(harmless(one.memory.content)[:_SHOWN])
+        table.add_row(one.verdict.replace("_", " "), f"{one.relevance:.3f}", words, features)
+    if explained.considered:
+        console().print(table)
