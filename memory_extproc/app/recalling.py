@@ -37,6 +37,7 @@ def make_recaller(
     learns: Learns | None = None,
 ) -> Recaller:
     """The read path as configured; the tools that measure and explain it use the same one."""
+    metrics.recall_deadline.set(settings.deadline.total_seconds())
     limits = RerankLimits(first=settings.recall.rerank_candidates)
     return Recaller(
         finds,

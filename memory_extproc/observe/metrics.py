@@ -42,6 +42,7 @@ class Metrics:
         self.recall_injected = histogram("recall_injected", "Memories in an injected block.", COUNT_BUCKETS)
         self.injected_tokens = histogram("injected_tokens", "Estimated tokens of a block.", TOKEN_BUCKETS)
         self.recalls_running = gauge("recalls_running", "Recalls in flight.")
+        self.recall_deadline = gauge("recall_deadline_seconds", "Bound of the read path, as configured.")
         self.recall_path = counter("recall_path", "Recalls by the path that was taken.", "path")
         self.shared_searches = counter(
             "shared_searches", "Searches of memories that a caller shares, by how they ended.", "scope", "outcome"

@@ -1,0 +1,127 @@
+"""From an accepted turn to a memory."""
+
+from __future__ import annotations
+
+from scripts.dashboards.panels import Panel, Query, Row, gauge, or_none, quantile, rate
+
+LEARNING = (
+    Row(
+        "Journal",
+        (
+            Panel(
+                "Turns waiting",
+                "Accepted and not learned yet. It grows while a model or the store is away, and falls by itself afterwards.",
+                "short",
+                (Query(gauge("memory_extproc_journal_depth"), "waiting"),),
+            ),
+            Panel(
+                "Oldest turn",
+                "How long the oldest of them has waited.",
+                "s",
+                (Query(gauge("memory_extproc_journal_oldest_seconds", "max")),),
+                warn_above=600,
+            ),
+            Panel(
+                "Turns by outcome",
+                "What became of completed exchanges: journalled is the rule.",
+                "reqps",
+                (Query(rate("memory_extproc_turns_total", "outcome"), "{{outcome}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Dead letters",
+                "Turns given up on: memory-extproc learn dead-letters lists them, learn retry tries them again.",
+                "short",
+                (Query(gauge("memory_extproc_journal_dead_letters")),),
+                warn_above=1,
+            ),
+        ),
+    ),
+    Row(
+        "What is kept",
+        (
+            Panel(
+                "Messages",
+                "Of turns, by what became of them.",
+                "reqps",
+                (Query(rate("memory_extproc_remembered_total", "role, decision"), "{{role}}: {{decision}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Facts",
+                "What became of extracted facts.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_reconcile_total", "decision")), "{{decision}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Withheld",
+                "Secrets, identifiers and instructions found in people's words and not kept as said.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_withheld_total", "kind")), "{{kind}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Forgets",
+                "Accepted calls to forget, by scope and how they ended; and those not complete yet.",
+                "short",
+                (
+                    Query(
+                        or_none(rate("memory_extproc_forgets_total", "scope, outcome")), "{{scope}}: {{outcome}}"
+                    ),
+                    Query(or_none(gauge("memory_extproc_forgets_pending")), "pending"),
+                ),
+            ),
+        ),
+    ),
+    Row(
+        "Extraction",
+        (
+            Panel(
+                "Batches",
+                "Extracted, by extractor and outcome.",
+                "reqps",
+                (
+                    Query(
+                        or_none(rate("memory_extproc_extractions_total", "extractor, outcome")),
+                        "{{extractor}}: {{outcome}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
+                "Time for a batch",
+                "Until a batch of turns is extracted: p95, by extractor.",
+                "s",
+                (
+                    Query(
+                        or_none(quantile(0.95, "memory_extproc_extraction_seconds", "extractor")), "{{extractor}}"
+                    ),
+                ),
+            ),
+            Panel(
+                "Calls of language models",
+                "By what they are for, and how they ended.",
+                "reqps",
+                (
+                    Query(
+                        or_none(rate("memory_extproc_llm_requests_total", "role, outcome")), "{{role}}: {{outcome}}"
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
+                "Tokens of language models",
+                "As they counted them, each second: what learning costs.",
+                "short",
+                (
+                    Query(
+                        or_none(rate("memory_extproc_llm_tokens_total", "role, direction")),
+                        "{{role}}: {{direction}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,195 @@
+"""What memory does for requests, and what it costs them."""
+
+from __future__ import annotations
+
+from scripts.dashboards.panels import OURS, Panel, Query, Row, gauge, mean, or_none, percentiles, quantile, rate
+
+EXCHANGES = "memory_extproc_exchanges_total"
+ASKED = 'outcome=~"used|nothing_relevant|empty"'
+FAILED = 'outcome=~"out_of_time|overloaded|unavailable"'
+_USED = 'outcome="used"'
+
+OVERVIEW = (
+    Row(
+        "At a glance",
+        (
+            Panel(
+                "Requests",
+                "Exchanges that reached the sidecar, each second.",
+                "reqps",
+                (Query(rate(EXCHANGES)),),
+                small=True,
+            ),
+            Panel(
+                "Hit rate",
+                "Of the requests that were searched for: the share into which memories went.",
+                "percentunit",
+                (Query(f"{rate(EXCHANGES, more=_USED)} / {rate(EXCHANGES, more=ASKED)}"),),
+                small=True,
+            ),
+            Panel(
+                "Memory failed",
+                "Share of requests that had to do without: late, overloaded, or store or model away. They passed all"
+                " the same.",
+                "percentunit",
+                (Query(f"({or_none(rate(EXCHANGES, more=FAILED))}) / {rate(EXCHANGES)}"),),
+                small=True,
+                warn_above=0.01,
+            ),
+            Panel(
+                "Added latency p99",
+                "The whole read path, in the sidecar. Envoy's own part stands on the board Envoy's view.",
+                "s",
+                (Query(quantile(0.99, "memory_extproc_recall_seconds", more='stage="total"')),),
+                small=True,
+                warn_above=0.15,
+            ),
+            Panel(
+                "Store",
+                "1 while the memory store answers on every pod.",
+                "none",
+                (Query(gauge("memory_extproc_store_up", "min")),),
+                small=True,
+                warn_below=1,
+            ),
+            Panel(
+                "Turns waiting",
+                "Accepted, not learned yet.",
+                "short",
+                (Query(gauge("memory_extproc_journal_depth")),),
+                small=True,
+                warn_above=1000,
+            ),
+        ),
+    ),
+    Row(
+        "Requests",
+        (
+            Panel(
+                "Requests by outcome",
+                "How each exchange left us; the words are explained in docs/operations.md.",
+                "reqps",
+                (Query(rate(EXCHANGES, "outcome"), "{{outcome}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Requests by API",
+                "Which LLM API the bodies spoke.",
+                "reqps",
+                (Query(rate(EXCHANGES, "dialect"), "{{dialect}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Recalls by path",
+                "hybrid is the rule; lexical: the embedding model was late or away; store: the caller's memories are not held in process.",
+                "reqps",
+                (Query(rate("memory_extproc_recall_path_total", "path"), "{{path}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "What went wrong",
+                "Each word has a line in docs/operations.md that says what to do.",
+                "reqps",
+                (
+                    Query(or_none(rate(EXCHANGES, "outcome", FAILED)), "{{outcome}}"),
+                    Query(or_none(rate("memory_extproc_stream_faults_total", "kind")), "stream: {{kind}}"),
+                ),
+            ),
+        ),
+    ),
+    Row(
+        "Added latency",
+        (
+            Panel(
+                "Read path",
+                "From the request's body to the reply to Envoy. Its bound is recall.deadline.",
+                "s",
+                percentiles("memory_extproc_recall_seconds", 'stage="total"'),
+            ),
+            Panel(
+                "By stage, p95",
+                "Where the time goes.",
+                "s",
+                (Query(quantile(0.95, "memory_extproc_recall_seconds", "stage", 'stage!="total"'), "{{stage}}"),),
+            ),
+        ),
+    ),
+    Row(
+        "What is injected",
+        (
+            Panel(
+                "Memories in a block",
+                "Of those requests that got one.",
+                "short",
+                (
+                    Query(mean("memory_extproc_recall_injected"), "mean"),
+                    Query(quantile(0.95, "memory_extproc_recall_injected"), "p95"),
+                ),
+            ),
+            Panel(
+                "Tokens in a block",
+                "Estimated; what memory adds to a prompt.",
+                "short",
+                (
+                    Query(mean("memory_extproc_injected_tokens"), "mean"),
+                    Query(quantile(0.95, "memory_extproc_injected_tokens"), "p95"),
+                ),
+            ),
+            Panel(
+                "Prompt cache",
+                "Share of the prompts' tokens that came from the provider's cache, by outcome. With memory it should be no lower than without.",
+                "percentunit",
+                (
+                    Query(
+                        f"{rate('memory_extproc_llm_cached_tokens_total', 'outcome')} / {rate('memory_extproc_llm_prompt_tokens_total', 'outcome')}",
+                        "{{outcome}}",
+                    ),
+                    Query("vector(0)", "none"),
+                ),
+            ),
+            Panel(
+                "Blocks put back",
+                "What became of the blocks that a conversation was given before.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_replays_total", "outcome")), "{{outcome}}"),),
+                stacked=True,
+            ),
+        ),
+    ),
+    Row(
+        "Saturation",
+        (
+            Panel(
+                "In flight",
+                "Streams open, and recalls among them. Beyond recall.max_concurrent they are overloaded.",
+                "short",
+                (
+                    Query(gauge("memory_extproc_streams_open"), "streams"),
+                    Query(gauge("memory_extproc_recalls_running"), "recalls"),
+                ),
+            ),
+            Panel(
+                "CPU",
+                "Of each pod, in cores. One process uses about one core and a half.",
+                "short",
+                (Query(f"rate(process_cpu_seconds_total{{{OURS}}}[$__rate_interval])", "{{instance}}"),),
+            ),
+            Panel(
+                "Memory",
+                "Resident, of each pod; and what is held of it for memories and for open bodies.",
+                "bytes",
+                (
+                    Query(f"process_resident_memory_bytes{{{OURS}}}", "{{instance}}"),
+                    Query(gauge("memory_extproc_partition_bytes"), "memories"),
+                    Query(gauge("memory_extproc_process_bytes"), "bodies"),
+                ),
+            ),
+            Panel(
+                "Versions",
+                "What runs, by version; two during an upgrade.",
+                "short",
+                (Query(f"count by (version) (memory_extproc_build_info{{{OURS}}})", "{{version}}"),),
+            ),
+        ),
+    ),
+)

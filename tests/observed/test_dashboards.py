@@ -1,0 +1,102 @@
+"""Every panel of every dashboard shows something, and what it shows exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+
+from tests.fixtures.chart import CHART, ROOT
+from tests.fixtures.envoy import a_chat, until
+from tests.fixtures.prometheus import scraping
+from tests.fixtures.upstream import ANSWER, an_answer
+from tests.fixtures.whole import WholeStand
+
+BOARDS = sorted((CHART / "dashboards").glob("*.json"))
+_CHOSEN = {"$__rate_interval": "20s", "$job": "memory", "$envoy": "envoy", "$cluster": ".+"}
+Tree = dict[str, Any]
+
+
+def panels(board: Path) -> Iterator[Tree]:
+    tree = json.loads(board.read_text())
+    for each in tree["panels"]:
+        yield from ([each] if each["type"] != "row" else each.get("panels", []))
+
+
+def expressions(panel: Tree) -> list[str]:
+    found = []
+    for target in panel["targets"]:
+        expression = target["expr"]
+        for name, value in _CHOSEN.items():
+            expression = expression.replace(name, value)
+        found.append(expression)
+    return found
+
+
+def by_name(path: Path) -> str:
+    return path.stem
+
+
+def test_there_is_a_board_for_each_of_those_who_look() -> None:
+    assert [each.stem for each in BOARDS] == ["envoy", "learning", "overview", "store"]
+
+
+def test_the_boards_are_those_that_the_code_writes() -> None:
+    command = [sys.executable, "-m", "scripts.dashboards", "--check"]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=by_name)
+def test_every_panel_says_what_it_shows_and_in_which_unit(board: Path) -> None:
+    for panel in panels(board):
+        assert len(panel["description"]) > 15, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["datasource"]["uid"] == "${datasource}", panel["title"]
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=by_name)
+def test_every_expression_parses_and_uses_no_variable_that_is_not_declared(board: Path) -> None:
+    declared = {each["name"] for each in json.loads(board.read_text())["templating"]["list"]}
+    for panel in panels(board):
+        for target in panel["targets"]:
+            used = set(re.findall(r"\$(\w+)", target["expr"])) - {"__rate_interval"}
+            assert used <= declared, panel["title"]
+        for expression in expressions(panel):
+            promql_parser.parse(expression)
+
+
+async def test_no_panel_is_empty_while_the_sidecar_works(whole: WholeStand, tmp_path: Path) -> None:
+    """A real Prometheus scrapes the sidecar and the real Envoy under load; every query gives series."""
+    usage = {"prompt_tokens": 900, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 512}}
+    whole.upstream.answers = an_answer(json.dumps({**ANSWER, "usage": usage}).encode())
+    await whole.start()
+    targets = {
+        "memory": (whole.whole.http, "/metrics"),
+        "envoy": (f"127.0.0.1:{whole.envoy.admin}", "/stats/prometheus"),
+    }
+    async with scraping(tmp_path, targets) as prometheus:
+        for round_of in range(4):
+            for user in ("ann", "bob"):
+                for asked in ("My budget for the Hawaii trip is $10,000.", "What's my budget for the trip?"):
+                    assert (await whole.chat(a_chat(asked), user=user)).status == 200
+            await until(partial(prometheus.scraped, 2 * round_of + 2), "scraped again", seconds=20)
+        empty = [
+            f"{board.stem}: {panel['title']}: {expression}"
+            for board in BOARDS
+            for panel in panels(board)
+            for expression in expressions(panel)
+            if not await prometheus.value(expression)
+        ]
+        assert empty == []
+        # What may be absent is 0 there; what must not be is asked without that.
+        for name in ("exchanges_total", "recall_seconds_bucket", "turns_total", "store_up"):
+            assert await prometheus.value(f"memory_extproc_{name}"), name
