@@ -6,6 +6,7 @@ shared journal as soon as that answers, and is worked on from there alone.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,7 +48,11 @@ class SparedJournal:
         cannot reach one another."""
         if self._looked and not self._put_aside:
             return ()
-        entries = await self.spare.pending(_MOVED_AT_ONCE)
+        try:
+            entries = await self.spare.pending(_MOVED_AT_ONCE)
+        except MemoryExtprocError as error:  # what others accepted must not wait for our disk
+            log.warning("journal.spare_unreadable", error=type(error).__name__)
+            return ()
         self._looked = True
         if not entries:
             self._put_aside = False
@@ -88,14 +93,14 @@ class SparedJournal:
             yield entry
 
     async def depth(self) -> JournalDepth:
-        """Of both; of what was put aside alone while the shared one cannot be asked."""
-        aside = await self.spare.depth()
-        try:
-            shared = await self.shared.depth()
-        except TryLaterError:
-            return aside
-        oldest = [depth.oldest for depth in (shared, aside) if depth.oldest is not None]
-        return Depth(shared.turns + aside.turns, shared.dead + aside.dead, min(oldest, default=None))
+        """Of both, or of the one that can be asked."""
+        both = await asyncio.gather(self.shared.depth(), self.spare.depth(), return_exceptions=True)
+        told = [depth for depth in both if not isinstance(depth, BaseException)]
+        for fault in both:
+            if isinstance(fault, BaseException) and not (told and isinstance(fault, MemoryExtprocError)):
+                raise fault
+        oldest = min((depth.oldest for depth in told if depth.oldest is not None), default=None)
+        return Depth(sum(depth.turns for depth in told), sum(depth.dead for depth in told), oldest)
 
     async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
         return await self.shared.dead(limit, after=after)

@@ -78,6 +78,21 @@ async def test_a_full_shared_journal_leaves_the_rest_where_it_is() -> None:
     assert await world.arrived() == ["b"]
 
 
+async def test_a_disk_that_fails_does_not_hold_up_what_others_accepted() -> None:
+    world = World()
+    await world.shared.append(turn("of another"))
+    world.shared.reopen()
+    world.spare.fault = GiveUpError("damaged")
+    assert await world.arrived() == ["of another"]
+    assert (await world.journal.depth()).turns == 1
+    assert await world.journal.append(turn("ours")) is Stored.JOURNALLED
+    world.shared.fault = AWAY
+    with pytest.raises(GiveUpError):
+        await world.journal.append(turn("nowhere to go"))
+    with pytest.raises(TryLaterError):
+        await world.journal.depth()
+
+
 async def test_an_owner_is_erased_from_both() -> None:
     world = World()
     world.shared.fault = AWAY
