@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks import exchanges, growth, learning, report, starting
+from benchmarks import draining, exchanges, growth, learning, report, starting
 from benchmarks.exchanges import USERS, Effort, NotMeasuredError
 from benchmarks.figures import Results
 from benchmarks.lines import ChildFailedError
 from benchmarks.sidecar import Place, prepare
 from memory_extproc.observe import log
 
-PARTS = ("start", "requests", "chunks", "growth", "learn")
+PARTS = ("start", "requests", "chunks", "growth", "learn", "drain")
 DOCS = Path("docs/benchmarks")
 Say = Callable[[str], None]
 
@@ -98,7 +98,17 @@ def _runs(
     async def learned() -> object:
         return await learning.learning(scratch, quick=quick)
 
-    return {"start": start, "requests": requests, "chunks": chunks, "growth": grown, "learn": learned}
+    async def drained() -> object:
+        return await draining.drain(scratch, quick=quick)
+
+    return {
+        "start": start,
+        "requests": requests,
+        "chunks": chunks,
+        "growth": grown,
+        "learn": learned,
+        "drain": drained,
+    }
 
 
 app()

@@ -104,6 +104,14 @@ class Learning(msgspec.Struct, frozen=True):
     completion_tokens: float
 
 
+class Drain(msgspec.Struct, frozen=True):
+    """Part (g), of one journal; turns a second."""
+
+    turns: int
+    journalled: float  # appended all at once
+    drained: float  # learned from the journal, facts included
+
+
 class Machine(msgspec.Struct, frozen=True):
     cores: int
     architecture: str
@@ -123,6 +131,7 @@ class Results(msgspec.Struct, frozen=True):
     start: Start | None = None
     growth: Growth | None = None
     learn: Learning | None = None
+    drain: dict[str, Drain] | None = None  # by journal
 
     def targets(self) -> list[Target]:
         made: list[Target] = []

@@ -30,6 +30,7 @@ from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Journal
 from memory_extproc.settings import Settings, load
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.partition import Partitions
@@ -70,7 +71,7 @@ def exchange(number: int, callers: int = CALLERS) -> Exchanged:
 @dataclass
 class Rig:
     learner: Learner
-    journal: SqliteJournal
+    journal: Journal
     metrics: Metrics
 
     async def learn(self, turns: range) -> float:
@@ -84,7 +85,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(settings: Settings, data: Path) -> AsyncIterator[Rig]:
+async def rig(settings: Settings, data: Path, journal: Journal | None = None) -> AsyncIterator[Rig]:
     """The write path as served: the real embedding model, journal and Milvus Lite."""
 
     def now() -> datetime:
@@ -101,7 +102,8 @@ async def rig(settings: Settings, data: Path) -> AsyncIterator[Rig]:
         partitions = await stack.enter_async_context(
             Partitions(store, coordination, partition_limits(settings), metrics, now=now)
         )
-        journal = await stack.enter_async_context(SqliteJournal(data / "journal.db", now=now))
+        if journal is None:
+            journal = await stack.enter_async_context(SqliteJournal(data / "journal.db", now=now))
         extraction: Extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
         names = iter(range(10**9))
         learner = await stack.enter_async_context(

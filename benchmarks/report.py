@@ -64,6 +64,7 @@ def markdown(results: Results) -> Iterator[str]:
     yield from _start(results)
     yield from _growth(results)
     yield from _learn(results)
+    yield from _drain(results)
 
 
 def _table(*head: str) -> Iterator[str]:
@@ -187,6 +188,20 @@ def _learn(results: Results) -> Iterator[str]:
         yield _row(f"calls of the model in 100 turns, to {kind}", f"{calls:.1f}")
     yield _row("prompt tokens in 100 turns", f"{found.prompt_tokens:,.0f}")
     yield _row("answer tokens in 100 turns", f"{found.completion_tokens:,.0f}")
+
+
+def _drain(results: Results) -> Iterator[str]:
+    if results.drain is None:
+        return
+    yield "\n## A backlog"
+    yield ""
+    yield (
+        "Turns appended to a journal all at once, then learned from it by a sidecar that starts: embedded, stored "
+        "in Milvus Lite, facts extracted by the rules and reconciled."
+    )
+    yield from _table("journal", "turns", "journalled a second", "learned a second")
+    for name, found in results.drain.items():
+        yield _row(name, f"{found.turns:,}", f"{found.journalled:,.0f}", f"{found.drained:.0f}")
 
 
 def _pair(spread: Spread) -> str:
