@@ -17,8 +17,8 @@ from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
-from memory_extproc.learn.earlier import Earlier
 from memory_extproc.learn.extract import Extracts, Fact
+from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
 from memory_extproc.learn.remember import Judged, ids_of, judge
@@ -106,10 +106,11 @@ class Learner:
         self._coordination = coordination
         self._limits = limits
         self._metrics = metrics
-        self._extractor = extractor
-        self._stand_in = stand_in
-        self._stood_in: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
-        self._earlier = Earlier()
+        self._finding = (
+            None
+            if extractor is None
+            else Finding(extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now)
+        )
         self._reconciler = reconciler
         self._now = now
         self._chance = chance
@@ -366,7 +367,7 @@ class Learner:
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
         """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
         ours = [entry for entry in entries if self._journal.holds(entry.turn.owner)]
-        if self._extractor is None:
+        if self._finding is None:
             await self._journal.mark_learned(ours)
             return
         for turn in (entry.turn for entry in ours):
@@ -400,35 +401,19 @@ class Learner:
         for turn_ids in batches:
             epoch = await self._coordination.epoch(owner)
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
-            if not entries or self._extractor is None or not self._journal.holds(owner):
+            if not entries or self._finding is None or not self._journal.holds(owner):
+                if self._finding is not None:
+                    self._finding.gone(turn_ids)
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
-            facts, final = await self._facts(owner, turns, epoch)
+            facts, final = await self._finding.facts(owner, turns, epoch)
             await self._still_in(epoch, owner)
             await self._reconciler.apply(owner, facts, turns)
             if not final:
-                self._stood_in.update(turn_ids)
+                self._finding.waits(turns)
                 raise TryLaterError("the stand-in served; the extractor is still to come")
             await self._journal.mark_learned(entries)
-            self._stood_in.difference_update(turn_ids)
-            self._earlier.note(owner, turns[-1].session, epoch, turns)
-
-    async def _facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
-        """With whether it is for good: turns of which the stand-in gave facts are asked of the extractor again."""
-        if self._extractor is None:
-            return [], True
-        earlier = self._earlier.of(owner, turns[0].session, epoch)
-        try:
-            return await self._extractor.extract(turns, earlier=earlier), True
-        except TryLaterError:
-            if self._stand_in is None:
-                raise
-            waited = self._now() - turns[-1].at > self._limits.patience
-            final = waited or len(self._stood_in) >= self._limits.stood_in_for
-            if not final and self._stood_in.issuperset(turn.id for turn in turns):
-                raise
-            log.warning("extract.stand_in", extractor=self._stand_in.name, turns=len(turns), final=final)
-        return await self._stand_in.extract(turns, earlier=earlier), final
+            self._finding.done(owner, turns, epoch)
 
     async def _not_extracted(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
         if len(turn_ids) > 1:  # one of them is at fault: each is tried by itself

@@ -3,6 +3,9 @@ what was injected never comes back as something new."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,11 +13,12 @@ import pytest
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.earlier import Earlier
+from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.gathering import Trigger
 from memory_extproc.learn.learner import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.model import Caller, Memory, MemoryState, Source
+from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
 from tests.builders import ANN, BOB, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
@@ -66,6 +70,43 @@ async def test_no_more_turns_wait_for_the_model_than_may() -> None:
             return (await world.journal.depth()).turns == 1
 
         await until(one_waits, "one of them waits")
+
+
+async def test_the_sessions_of_one_caller_are_read_one_after_the_other() -> None:
+    class Busy(ListingExtractor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.at_once: Counter[Owner] = Counter()
+            self.most: Counter[Owner] = Counter()
+
+        async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+            owner = turns[0].owner
+            self.at_once[owner] += 1
+            self.most[owner] = max(self.most[owner], self.at_once[owner])
+            await asyncio.sleep(0)
+            self.at_once[owner] -= 1
+            return await super().extract(turns)
+
+    extractor = Busy()
+    world = Surroundings(limits=AT_ONCE, extractor=extractor)
+    async with world.learner() as learner:
+        for session in "abc":
+            for owner in (ANN, BOB):
+                await learner.accept(world.exchange(f"I have a cat in {session}.", owner=owner, session=session))
+        await until(lambda: len(extractor.batches) == 6, "all were read")
+    assert set(extractor.most.values()) == {1}
+
+
+async def test_a_turn_that_was_forgotten_while_it_waited_holds_no_place() -> None:
+    world, model, _ = a_world(replace(AT_ONCE, stood_in_for=1))
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await until(lambda: world.reconciler.facts, "the stand-in's fact is there")
+        await world.journal.erase_owner(ANN)
+        await learner.accept(world.exchange(PARIS))  # and the lane tries again
+        await until(lambda: len(world.reconciler.facts) == 2, "the next turn was served")
+        model.failing = None
+        await until(lambda: len(model.batches) == 1, "it had waited for the model")
 
 
 async def test_a_batch_is_read_with_the_turns_before_it() -> None:
