@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
 
 from memory_extproc.api.call import Call, Operation
 from memory_extproc.api.fields import Fields
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.messages import time_of
+from memory_extproc.api.refusal import Reason, RefusedError
 from memory_extproc.model import Caller, Consent, ConsentChange
 from memory_extproc.ports import KnowsConsent, Learns
 
@@ -30,8 +34,9 @@ class Sessions:
 
 
 class Consents:
-    def __init__(self, consent: KnowsConsent) -> None:
-        self._consent = consent
+    def __init__(self, consent: KnowsConsent, forget: Callable[[Call, Any], Awaitable[Any]] | None = None) -> None:
+        """*forget* carries out ForgetMemories; without it consent cannot be withdrawn together with a forget."""
+        self._consent, self._forget = consent, forget
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -50,9 +55,18 @@ class Consents:
         if request.forget and consent is not Consent.OFF:
             fields.fault("forget", "only with state off")
         fields.check()
-        call.scope = "state"
+        if request.forget and self._forget is None:
+            raise RefusedError(
+                grpc.StatusCode.UNIMPLEMENTED, Reason.NOT_OFFERED, "this server does not offer ForgetMemories"
+            )
+        call.scope = "state+forget" if request.forget else "state"
         await self._consent.set(call.owner, consent, by="user" if call.own else "admin")
-        return pb.SetConsentResponse(state=consent.value)
+        answer = pb.SetConsentResponse(state=consent.value)
+        if request.forget and self._forget is not None:
+            # After the choice: what is said meanwhile is not kept, so nothing comes in behind the forget.
+            forgotten = await self._forget(call, pb.ForgetMemoriesRequest())
+            answer.receipt.CopyFrom(forgotten.receipt)
+        return answer
 
 
 def change_of(change: ConsentChange) -> pb.ConsentChange:

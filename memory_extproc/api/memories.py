@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import grpc
+from google.protobuf.struct_pb2 import Struct
 
 from memory_extproc.api.call import Call, Operation, scope_of
 from memory_extproc.api.fields import Fields, is_id
@@ -45,7 +46,10 @@ class Memories:
         *,
         consent: KnowsConsent | None,
         now: Now,
+        without_secrets: Callable[[str], str] = lambda text: text,
     ) -> None:
+        """*without_secrets* masks keys, passwords and card numbers, as on the way from chats."""
+        self._without_secrets = without_secrets
         self._catalogue, self._curator = catalogue, curator
         self._repeats, self._pages, self._limits = repeats, pages, limits
         self._consent, self._now = consent, now
@@ -160,13 +164,13 @@ class Memories:
     def _told(self, request: pb.StoreMemoryRequest) -> Told:
         fields = Fields()
         told = Told(
-            content=fields.text("content", request.content, self._limits.content_bytes),
+            content=self._text(fields, "content", request.content),
             type=fields.word("type", request.type, MemoryType, MemoryType.SEMANTIC),
             project=fields.name("project_id", request.project_id),
             session=fields.name("session_id", request.session_id),
             importance=fields.share("importance", request.importance) if request.HasField("importance") else None,
             expires_at=self._expiry(fields, "expires_at", request) if request.HasField("expires_at") else None,
-            metadata=fields.metadata("metadata", request.metadata) if request.HasField("metadata") else {},
+            metadata=self._metadata(fields, "metadata", request.metadata) if request.HasField("metadata") else {},
             on_duplicate=fields.word("on_duplicate", request.on_duplicate, OnDuplicate, OnDuplicate.UPDATE),
         )
         fields.request_id(request.request_id)
@@ -194,7 +198,7 @@ class Memories:
         path = f"memory.{name}"
         match name:
             case "content":
-                return name, fields.text(path, memory.content, self._limits.content_bytes)
+                return name, self._text(fields, path, memory.content)
             case "type":
                 return name, fields.word(path, memory.type, MemoryType, MemoryType.SEMANTIC)
             case "project_id":
@@ -204,13 +208,28 @@ class Memories:
             case "expires_at":
                 return name, self._expiry(fields, path, memory) if memory.HasField(name) else None
             case _:
-                return name, fields.metadata(path, memory.metadata)
+                return name, self._metadata(fields, path, memory.metadata)
+
+    def _text(self, fields: Fields, field: str, given: str) -> str:
+        return self._without_secrets(fields.text(field, given, self._limits.content_bytes))
+
+    def _metadata(self, fields: Fields, field: str, given: Struct) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = _each_text(fields.metadata(field, given), self._without_secrets)
+        return found
 
     def _expiry(self, fields: Fields, field: str, message: pb.StoreMemoryRequest | pb.Memory) -> datetime | None:
         found = fields.time(field, message.expires_at)
         if found is not None and found <= self._now():
             fields.fault(field, "a time in the future")
         return found
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _each_text(one, change) for key, one in value.items()}
+    return [_each_text(one, change) for one in value] if isinstance(value, list) else value
 
 
 def _filter(fields: Fields, request: pb.ListMemoriesRequest) -> Filter:

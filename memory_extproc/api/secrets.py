@@ -21,12 +21,21 @@ def derived(secret: bytes, purpose: str) -> bytes:
 def secret_in(directory: Path) -> bytes:
     """The secret of this data directory, made when it is first asked for; only its owner can read it."""
     path = directory / _FILE
-    try:
-        if not path.exists():
+    if not path.exists():
+        try:
             _make(path)
+        except OSError as error:
+            raise ConfigurationError([f"data_dir: {path} cannot be written: {error.strerror}"]) from error
+    return read_secret(directory)
+
+
+def read_secret(directory: Path) -> bytes:
+    """As secret_in, where it must be there already."""
+    path = directory / _FILE
+    try:
         secret = path.read_bytes()
     except OSError as error:
-        raise ConfigurationError([f"data_dir: {path} cannot be used: {error.strerror}"]) from error
+        raise ConfigurationError([f"data_dir: {path} cannot be read: {error.strerror}"]) from error
     if len(secret) < SECRET_BYTES:
         raise ConfigurationError(
             [f"data_dir: {path} is damaged: it holds no secret of {SECRET_BYTES} bytes or more"]

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from memory_extproc.api.admit import Admits, NamesUser
 from memory_extproc.api.api_keys import ApiKeys
@@ -39,6 +40,8 @@ from memory_extproc.curate.curator import Curator
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Journal, KnowsConsent, Learns, Now
+from memory_extproc.safety.secrets import find_secrets
+from memory_extproc.safety.spans import masked
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.store.partition import Partitions
@@ -121,6 +124,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
         consent=parts.consent,
         now=parts.now,
+        without_secrets=lambda text: masked(text, find_secrets(text)).text,
     )
     searching = Searching(
         parts.explains,
@@ -132,7 +136,8 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         ),
         consent=parts.consent,
     )
-    consents = Consents(parts.consent).operations if parts.consent is not None else {}
+    forget: Any = parts.operations.get("ForgetMemories")
+    consents = Consents(parts.consent, forget).operations if parts.consent is not None else {}
     return {**memories.operations, **searching.operations, **Sessions(parts.learns).operations, **consents}
 
 

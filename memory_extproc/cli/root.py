@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from memory_extproc import __version__
-from memory_extproc.cli import config, envoy_config, learn, memory, models
+from memory_extproc.cli import audit, config, envoy_config, learn, memory, models
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.explain import explain
 from memory_extproc.cli.serve import serve
@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 app.command("serve")(serve)
 app.add_typer(config.app, name="config")
+app.add_typer(audit.app, name="audit")
+app.add_typer(audit.keys, name="api-key")
 app.add_typer(models.app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(evaluate.app, name="eval")
