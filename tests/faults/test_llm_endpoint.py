@@ -51,6 +51,10 @@ class Bench:
         labels = {"role": ROLE, "outcome": outcome}
         return self.metrics.registry.get_sample_value("memory_extproc_llm_requests_total", labels) or 0.0
 
+    def tokens(self, direction: str) -> float:
+        labels = {"role": ROLE, "direction": direction}
+        return self.metrics.registry.get_sample_value("memory_extproc_llm_tokens_total", labels) or 0.0
+
 
 @asynccontextmanager
 async def asking(*replies: Reply, **limits: Any) -> AsyncIterator[tuple[StandIn, Bench]]:
@@ -71,6 +75,20 @@ async def test_a_plain_answer_is_its_text_and_is_counted() -> None:
     assert asked["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "capital?"}]
     assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("qwen3", 500, 0.1)
     assert "response_format" not in asked
+
+
+async def test_tokens_are_counted_as_the_endpoint_says_and_an_odd_usage_costs_no_answer() -> None:
+    usages: list[Any] = [
+        {"prompt_tokens": 30, "completion_tokens": 4},
+        {"prompt_tokens": -5, "completion_tokens": "many"},
+        "none",
+        None,
+    ]
+    replies = [a_completion("x", usage=usage) for usage in usages]
+    async with asking(*replies) as (_, bench):
+        for _ in replies:
+            assert await bench.completions.complete("", "") == "x"
+        assert [bench.tokens("prompt"), bench.tokens("completion")] == [30, 4]
 
 
 async def test_our_calls_carry_the_marker_and_no_made_up_key() -> None:

@@ -172,3 +172,44 @@ async def test_a_model_in_the_read_path_that_fails_leaves_the_plain_query(
         assert "$10,000" in faulty.shown
         assert faulty.logs.said("query.rewrite_failed")
         assert endpoint.asked
+
+
+async def test_once_a_callers_tokens_are_spent_the_rules_serve_them_and_the_model_others(
+    faulty: FaultStand,
+) -> None:
+    async with serving((a_completion('{"facts": []}'),)) as endpoint:
+        faulty.change(
+            external_models=[a_model(endpoint)],
+            learn={"model_tokens": {"caller_hour": 1}},
+            memory={"extraction_batch_size": 1},
+        )
+        await faulty.start()
+        await faulty.say(BUDGET)
+        done = {"extractor": "llm", "outcome": "done"}
+        await until(lambda: faulty.sample("extractions_total", **done) == 1, "the model was asked", seconds=15)
+        await faulty.say("I live in Paris.")
+        await until(
+            lambda: faulty.sample("reconcile_total", decision="added") == 1, "the fact is there", seconds=15
+        )
+        assert faulty.sample("extractions_total", extractor="llm", outcome="over_budget") == 1
+        await faulty.say("I live in Rome.", user="bob")
+        await until(lambda: faulty.sample("extractions_total", **done) == 2, "another's turn", seconds=15)
+        assert len(endpoint.asked) == 2
+
+
+async def test_facts_of_the_rules_are_read_by_the_model_once_it_is_back(faulty: FaultStand) -> None:
+    async with serving(OUTAGE) as endpoint:
+        faulty.change(external_models=[a_model(endpoint)], memory={"extraction_batch_size": 1})
+        await faulty.start()
+        await faulty.say(BUDGET)
+        await until(
+            lambda: faulty.sample("reconcile_total", decision="added") == 1, "the rules' fact is there", seconds=15
+        )
+        (fact,) = [one for one in await faulty.memories() if one.startswith("User's budget")]
+        endpoint.replies = proposing(fact=fact, attribute="money for the journey", subject="user", value="$10,000")
+        done = {"extractor": "llm", "outcome": "done"}
+        await until(lambda: faulty.sample("extractions_total", **done) == 1, "the model has read it", seconds=30)
+        await until(
+            lambda: faulty.sample("reconcile_total", decision="known") == 1, "it found what is known", seconds=10
+        )
+        assert sum(one == fact for one in await faulty.memories()) == 1
