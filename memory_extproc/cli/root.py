@@ -11,6 +11,7 @@ from memory_extproc.cli import audit, config, envoy_config, learn, memory, model
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.explain import explain
 from memory_extproc.cli.serve import serve
+from memory_extproc.cli.verify_forget import verify_forget
 
 app = typer.Typer(
     name="memory-extproc",
@@ -27,6 +28,7 @@ app.add_typer(memory.app, name="memory")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(learn.app, name="learn")
 app.command("explain")(explain)
+app.command("verify-forget")(verify_forget)
 app.command("envoy-config")(envoy_config.envoy_config)
 
 

@@ -126,6 +126,10 @@ class _Growing:
             for word in found:
                 holding[word].add(one)
         for memory in list(self.taken.values()):
+            again: list[Memory] = []
+            for turn in said_again_in(memory):
+                self._quote(turn, again)
+            self.take(again)
             if is_message(memory):
                 same = normal(memory.content).casefold()
                 carrying = {
@@ -169,6 +173,12 @@ def telling(words: frozenset[str]) -> frozenset[str]:
     return frozenset(
         word for word in words if word not in _EMPTY and (len(word) >= _LITTLE or any(map(str.isdigit, word)))
     )
+
+
+def said_again_in(fact: Memory) -> Sequence[str]:
+    """Ids of the later turns that said *fact* once more."""
+    also = fact.metadata.get("also", {})
+    return [turn for turn in also if isinstance(turn, str)] if isinstance(also, Mapping) else []
 
 
 def sources_of(memory: Memory) -> Sequence[str]:

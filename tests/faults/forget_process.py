@@ -1,0 +1,180 @@
+"""A process with real stores that chats and has things forgotten, to be killed by a test:
+forget_process.py DIRECTORY SEED
+
+Prints `says N USER SESSION` before each turn, `said N` once it is accepted, `forgot ID UPTO SESSION` once a forget
+of all turns below UPTO has returned. With `finish` for a seed it says nothing new: it finishes every forget and
+prints `left WORDS` for each memory that it recalls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.ledger_sqlite import SqliteLedger
+from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.sessions import WORDED, SessionLimits, Sessions
+from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, Stored
+from memory_extproc.observe.log import configure
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from tests.builders import ANN, BOB
+from tests.fixtures.envoy import until
+from tests.unit.learn.learning import ListingExtractor
+
+DIMENSION = 16
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def words(number: int) -> str:
+    return f"My canary{number:05}canary is yellow."
+
+
+@dataclass
+class Parts:
+    store: MilvusStore
+    partitions: Partitions
+    learner: Learner
+    forgetter: Forgetter
+    ledger: SqliteLedger
+    journal: SqliteJournal
+
+
+async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
+    metrics = Metrics(CollectorRegistry(), "test")
+    embedder = CannedEmbedder(DIMENSION)
+    coordination = await stack.enter_async_context(SqliteCoordination(directory / "coordination.db", now=utc_now))
+    options = MilvusOptions(
+        collection="memories",
+        dimension=DIMENSION,
+        fingerprint="canned",
+        path=directory / "milvus.db",
+        shards=1,
+        timeout=timedelta(seconds=10),
+    )
+    store = MilvusStore(options, metrics, now=utc_now)
+    await store.open()
+    stack.push_async_callback(store.close)
+    ledger = await stack.enter_async_context(SqliteLedger(directory / "erasure.db"))
+    journal = await stack.enter_async_context(SqliteJournal(directory / "journal.db", now=utc_now))
+    forgotten = Forgotten(ledger, SoleReplica())
+    hiding = HidingStore(store, forgotten)
+    partitions = await stack.enter_async_context(
+        Partitions(hiding, coordination, PartitionLimits(), metrics, now=utc_now, forgotten=forgotten)
+    )
+    learner = await stack.enter_async_context(
+        Learner(
+            journal,
+            Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
+            partitions,
+            embedder,
+            coordination,
+            LearnLimits(batch=2, journal_wait=timedelta(seconds=10), idle=timedelta(milliseconds=50)),
+            metrics,
+            extractor=ListingExtractor(),
+            reconciler=Reconciler(partitions, embedder, metrics),
+            now=utc_now,
+            chance=random.random,
+            forgotten=forgotten,
+        )
+    )
+    forgetter = await stack.enter_async_context(
+        Forgetter(
+            ledger,
+            forgotten,
+            SoleReplica(),
+            Erasable(store=store, partitions=partitions, journal=journal, coordination=coordination, purges=store),
+            ForgetLimits(worded=WORDED, patience=timedelta(seconds=30)),
+            metrics,
+            now=utc_now,
+            chance=random.random,
+        )
+    )
+    hiding.found = forgetter.sweep
+    return Parts(store, partitions, learner, forgetter, ledger, journal)
+
+
+def tell(*words_: object) -> None:
+    sys.stdout.write(" ".join(str(word) for word in words_) + "\n")
+    sys.stdout.flush()
+
+
+async def chat(parts: Parts, dice: random.Random, numbers: list[int]) -> None:
+    number = len(numbers)
+    numbers.append(number)
+    owner: Owner = dice.choice((ANN, ANN, BOB))
+    session = dice.choice(("s1", "s2"))
+    history = (Message(Role.USER, f"Opening {number}"), Message(Role.ASSISTANT, "Go on."))
+    exchanged = Exchanged(
+        caller=Caller(owner, session=session),
+        history=history,
+        asked=words(number),
+        answered=f"Noted: {words(number)}",
+        at=utc_now(),
+        response_id=f"response {number}",
+    )
+    # Before it is handed over: whether it was taken in is not known if we die now.
+    tell("says", number, owner.user, session)
+    await asyncio.sleep(dice.random() * 0.01)
+    if await parts.learner.accept(exchanged) in {Stored.JOURNALLED, Stored.JOURNAL_LATE}:
+        tell("said", number)
+
+
+async def forget(parts: Parts, dice: random.Random, numbers: list[int]) -> None:
+    session = dice.choice(("", "s1", "s2"))
+    upto = len(numbers)
+    await asyncio.sleep(0.002)  # the clock of what was said before has moved on
+    receipt = await parts.forgetter.forget(ANN, ForgetScope(session=session))
+    tell("forgot", receipt.id, upto, session or "-")
+
+
+async def live(directory: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    numbers: list[int] = [0] * dice.randrange(0, 1)
+    async with AsyncExitStack() as stack:
+        parts = await opened(directory, stack)
+        tell("ready")
+        while True:
+            acts = [dice.choice((chat, chat, chat, forget)) for _ in range(4)]
+            await asyncio.gather(*(act(parts, dice, numbers) for act in acts))
+
+
+async def finish(directory: Path) -> None:
+    async with AsyncExitStack() as stack:
+        parts = await opened(directory, stack)
+
+        async def complete() -> bool:
+            learned = (await parts.journal.depth()).turns == 0
+            return learned and not await parts.ledger.unfinished()
+
+        await until(complete, "every forget is complete and every turn learned", seconds=60)
+        for owner in (ANN, BOB):
+            async for page in parts.partitions.rows(owner):
+                for memory in page:
+                    tell("left", memory.content.replace(" ", "_"))
+
+
+if __name__ == "__main__":
+    configure("critical", "json")
+    where, what = Path(sys.argv[1]), sys.argv[2]
+    asyncio.run(finish(where) if what == "finish" else live(where, int(what)))
