@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.erasure.receipts import Signer, is_genuine, key_id, read_public, read_signer
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.reconcile import Reconciler
@@ -23,6 +29,7 @@ from memory_extproc.model import (
     MemoryType,
     Message,
     Role,
+    Scope,
     Stored,
     Turn,
 )
@@ -311,3 +318,60 @@ async def test_extraction_under_way_brings_nothing_back(world: World, forgetter:
         extractor.go_on.set()
     assert await world.contents() == set()
     assert [entry async for entry in world.journal.of_owner(ANN)] == []
+
+
+async def test_a_write_that_comes_after_its_forget_is_not_kept(world: World, forgetter: Forgetter) -> None:
+    """Of an extraction that had passed every other check, or of a replica that was cut off for a while."""
+    late = a_memory("likes tea")
+    await forgetter.forget(ANN, EVERYTHING)
+    await world.put(late, a_memory("likes tea", BOB))
+    (vector,) = await world.embedder.embed([late.content])
+    await world.hiding.put(ANN, [Embedded(late, vector)])
+    assert await world.contents() == set()
+    assert await world.contents(BOB) == {"likes tea"}
+    assert not await world.findable("likes tea")
+
+
+async def test_what_was_forgotten_is_hidden_from_every_way_of_reading(world: World, forgetter: Forgetter) -> None:
+    gone, kept = a_memory("likes tea"), a_memory("likes rum")
+    await world.put(gone, kept)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(gone.id,))))
+    rows = await world.embedder.embed([gone.content, kept.content])
+    await world.store.put(ANN, [Embedded(gone, rows[0]), Embedded(kept, rows[1])])  # a backup, behind our back
+    hiding = world.hiding
+    assert [memory.id for memory in await hiding.get(ANN, [gone.id, kept.id])] == [kept.id]
+    assert [row.memory.id for row in await hiding.fetch(ANN, [gone.id, kept.id])] == [kept.id]
+    assert [one.memory.id for one in (await hiding.nearest(ANN, rows[0], 5, Scope())).found] == [kept.id]
+    assert gone.id not in [row.memory.id for row in await hiding.worded(ANN, "tea rum", 5, Scope())]
+    assert [row.memory.id async for page in hiding.pages(ANN, 10, fresh=True) for row in page] == [kept.id]
+
+
+async def test_a_signed_receipt_can_be_checked_and_a_changed_one_is_found(world: World) -> None:
+    world.signer = Signer(Ed25519PrivateKey.generate())
+    async with world.forgetter() as forgetter:
+        receipt = await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+    assert receipt.key_id == world.signer.key_id
+    assert is_genuine(receipt.signed, receipt.signature, world.signer.public)
+    assert not is_genuine(receipt.signed.replace(b"user", b"memo"), receipt.signature, world.signer.public)
+    assert not is_genuine(receipt.signed, receipt.signature, Ed25519PrivateKey.generate().public_key())
+    assert b"ann" not in receipt.signed
+    assert json.loads(receipt.signed)["state"] == "complete"
+
+
+def test_a_file_with_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    for text in (b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"):
+        path.write_bytes(text)
+        with pytest.raises(GiveUpError):
+            read_signer(path)
+    other = ec.generate_private_key(ec.SECP256R1())
+    path.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(GiveUpError):
+        read_signer(path)
+    with pytest.raises(GiveUpError):
+        read_public(path)
+    mine = Ed25519PrivateKey.generate()
+    path.write_bytes(mine.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    assert read_signer(path).key_id == key_id(read_public(path))
+    path.write_bytes(mine.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    assert key_id(read_public(path)) == key_id(mine.public_key())
