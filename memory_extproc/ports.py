@@ -362,7 +362,8 @@ class WrapsKeys(Protocol):
         """*key* sealed under the master key and bound to *context*."""
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """What `wrap` was given. GiveUpError where it was another master key, or another context."""
+        """What `wrap` was given. TryLaterError where it was a master key that is not at hand, GiveUpError for
+        another context."""
 
 
 class Keys(Protocol):

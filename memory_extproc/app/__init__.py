@@ -1,22 +1,28 @@
 """The composition root: the one package that knows which adapter stands behind which port."""
 
+from memory_extproc.app.coordinating import open_link
 from memory_extproc.app.learning import make_extraction
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import milvus_options, partition_limits, piece_limits, wire_options
 from memory_extproc.app.recalling import make_recaller
+from memory_extproc.app.sealing import keys_alone, open_keys, sealed_store
 from memory_extproc.app.sidecar import LOCK, Sidecar, hold_data_directory, sidecar, utc_now
 
 __all__ = [
     "LOCK",
     "Sidecar",
     "hold_data_directory",
+    "keys_alone",
     "make_extraction",
     "make_recaller",
     "milvus_options",
     "open_embedder",
+    "open_keys",
+    "open_link",
     "open_reranks",
     "partition_limits",
     "piece_limits",
+    "sealed_store",
     "sidecar",
     "utc_now",
     "wire_options",

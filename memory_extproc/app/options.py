@@ -10,6 +10,7 @@ from memory_extproc.learn.learner import LearnLimits
 from memory_extproc.learn.pieces import PIECE_TOKENS, PieceLimits
 from memory_extproc.ports import Embeds
 from memory_extproc.recall.recaller import RecallLimits
+from memory_extproc.sealing.box import sealable
 from memory_extproc.settings import Settings
 from memory_extproc.store.options import Layout, MilvusOptions
 from memory_extproc.store.partition import PartitionLimits
@@ -38,7 +39,8 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
         tls_cert=milvus.tls.cert,
         tls_key=milvus.tls.key,
         tls_server_name=milvus.tls.server_name,
-        full_text=milvus.full_text,
+        # An index of sealed words would find nothing.
+        full_text=milvus.full_text and not settings.privacy.encrypt_content,
         timeout=milvus.timeout,
         content_bytes=settings.limits.content_bytes,
     )
@@ -48,7 +50,8 @@ def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
     """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
     the default model, because what is injected should be to the point."""
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
-    return PieceLimits(tokens=tokens, bytes=settings.limits.content_bytes)
+    content = settings.limits.content_bytes
+    return PieceLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
 
 
 def partition_limits(settings: Settings) -> PartitionLimits:

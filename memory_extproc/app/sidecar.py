@@ -36,6 +36,7 @@ from memory_extproc.app.options import (
 )
 from memory_extproc.app.recalling import make_recaller
 from memory_extproc.app.screening import Door, open_door
+from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.transferring import make_transfers
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
@@ -97,18 +98,21 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         data = hold_data_directory(settings, stack)
         embedder = await open_embedder(settings, metrics, stack)
         link = await open_link(settings, metrics, stack)
-        coordination = await open_coordination(settings, data, link, now, stack)
+        keys = await open_keys(settings, data, link, stack)
+        coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
         erasing = await open_erasing(settings, data, link, stack)
-        hiding = erasing.hiding(store)
+        kept = sealed_store(settings, store, keys)
+        hiding = erasing.hiding(kept)
         partitions = await stack.enter_async_context(
             Partitions(
                 hiding, coordination, partition_limits(settings), metrics, now=now, forgotten=erasing.forgotten
             )
         )
         await take_part(erasing, partitions, stack)
-        journal, writable = await open_journal(settings, data, link, now, stack)
+        plain_journal, writable = await open_journal(settings, data, link, now, stack)
+        journal = sealed_journal(plain_journal, keys)
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
@@ -140,10 +144,11 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         identity = await _identity(settings, stack)
         replays = Replays(options, coordination, background=background, metrics=metrics, now=now)
         holders = Erasable(
-            store=store,
+            store=kept,
             partitions=partitions,
             journal=journal,
             coordination=coordination,
+            keys=renewed_keys(keys, kept, journal),
             purges=store,
             caches=(replays.forget,),
         )

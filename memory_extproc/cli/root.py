@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from memory_extproc import __version__
-from memory_extproc.cli import audit, config, envoy_config, learn, memory, models
+from memory_extproc.cli import audit, config, envoy_config, keys, learn, memory, models
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.explain import explain
 from memory_extproc.cli.serve import serve
@@ -27,6 +27,7 @@ app.add_typer(models.app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(learn.app, name="learn")
+app.add_typer(keys.app, name="keys")
 app.command("explain")(explain)
 app.command("verify-forget")(verify_forget)
 app.command("envoy-config")(envoy_config.envoy_config)

@@ -17,8 +17,11 @@ from memory_extproc.app import (
     make_recaller,
     milvus_options,
     open_embedder,
+    open_keys,
+    open_link,
     open_reranks,
     piece_limits,
+    sealed_store,
     utc_now,
 )
 from memory_extproc.coordination.transient import TransientCoordination
@@ -78,7 +81,9 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         # It reads once, what is there now: versions of other replicas play no part.
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
         coordination = TransientCoordination(now)
-        partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=now))
+        link = await open_link(settings, metrics, stack)
+        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack))
+        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
         yield make_recaller(settings, partitions, embedder, metrics, stack, now=now, reranks=reranks)
 

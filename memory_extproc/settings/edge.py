@@ -310,7 +310,15 @@ class Privacy(Section):
     hash_user_ids: bool = Field(default=False, description="true: a keyed hash stands for the user id everywhere")
     hash_key: SecretStr = Field(SecretStr(""), description="16 bytes or more; secret; lost, memories are orphaned")
     hash_key_file: str = Field("", description="file that holds the hash key")
-    encrypt_content: Literal[False] = Field(default=False, description="reserved: only this value yet")
+    encrypt_content: bool = Field(
+        default=False, description="true: texts rest sealed, in Milvus and the journal, with a key of each caller's"
+    )
+    master_key_file: str = Field(
+        "", description="file of the master keys that wrap those, a line each; `memory-extproc keys new` prints one"
+    )
+    keys_file: str = Field(
+        "", description="where the wrapped keys rest; empty: keys.db under data_dir, or Redis where there is one"
+    )
     consent: ConsentDefault = Field(
         "opt_out", description="of who never chose: opt_out: has memory until they say no; opt_in: none until yes"
     )

@@ -138,6 +138,8 @@ def _notices(settings: Settings) -> Iterator[str]:
         yield "coordination.accept_volatile: what was accepted or forgotten is lost when Redis dies or is full"
     if settings.privacy.hash_user_ids:
         yield "privacy.hash_user_ids: another or a lost hash key leaves all memories without their owner"
+    if settings.privacy.encrypt_content:
+        yield "privacy.encrypt_content: a lost master key, or lost wrapped keys, leave all texts unreadable"
 
 
 Faults = Iterator[str]
@@ -302,6 +304,16 @@ def _hashes_have_a_key(privacy: Privacy) -> Faults:
         yield "privacy.hash_key: is given, but hash_user_ids is off"
 
 
+def _sealing_is_whole(privacy: Privacy, coordination: CoordinationSection) -> Faults:
+    if privacy.encrypt_content and not privacy.master_key_file:
+        yield "privacy.master_key_file: encrypt_content needs one; `memory-extproc keys new` prints a key for it"
+    for key in ("master_key_file", "keys_file"):
+        if getattr(privacy, key) and not privacy.encrypt_content:
+            yield f"privacy.{key}: is given, but encrypt_content is off"
+    if privacy.keys_file and coordination.url:
+        yield "privacy.keys_file: replicas share their keys in Redis, and coordination.url names one"
+
+
 def _bodies_fit(limits: Limits) -> Faults:
     if limits.request_body + limits.answer_capture > limits.process_bytes:
         yield "limits.process_bytes: is below request_body and answer_capture together: one exchange would fill it"
@@ -346,6 +358,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("mode", "percent"), _share_of_callers),
     (("recall", "learn", "envoy"), _envoy_is_patient_enough),
     (("privacy",), _hashes_have_a_key),
+    (("privacy", "coordination"), _sealing_is_whole),
     (("limits",), _bodies_fit),
     (("shutdown", "envoy"), _envoy_notices_leaving),
     (("coordination",), _redis_password_has_a_server),

@@ -16,6 +16,10 @@ from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
+from memory_extproc.sealing.coordination import SealedCoordination
+from memory_extproc.sealing.keys import WrappedKeys
+from memory_extproc.sealing.master import TransientMaster
+from memory_extproc.sealing.tables import TransientKeyTable
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
@@ -37,11 +41,14 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(params=["transient", "sealed", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     match request.param:
         case "transient":
             yield TransientCoordination(utc_now)
+        case "sealed":
+            keys = WrappedKeys(TransientKeyTable(), TransientMaster())
+            yield SealedCoordination(TransientCoordination(utc_now), keys)
         case "sqlite":
             async with SqliteCoordination(tmp_path / "coordination.sqlite", now=utc_now) as sqlite:
                 yield sqlite

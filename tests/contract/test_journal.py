@@ -20,6 +20,10 @@ from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import Journal
 from memory_extproc.redis_link import LinkLimits, RedisLink
+from memory_extproc.sealing.journal import SealedJournal
+from memory_extproc.sealing.keys import WrappedKeys
+from memory_extproc.sealing.master import TransientMaster
+from memory_extproc.sealing.tables import TransientKeyTable
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 
@@ -41,7 +45,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["transient", "sqlite", "spared", pytest.param("redis", marks=pytest.mark.redis)])
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
+
+
+@pytest.fixture(params=["transient", "sealed", "sealed_sqlite", "sqlite", "spared", REDIS])
 def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenJournal:
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
@@ -52,6 +59,10 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
             shared = TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
             async with SqliteJournal(tmp_path / "spare.sqlite", now=clock) as spare:
                 yield SparedJournal(shared, spare)
+            return
+        keys = WrappedKeys(TransientKeyTable(), TransientMaster())
+        if request.param == "sealed":
+            yield SealedJournal(TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead), keys)
             return
         if request.param == "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
@@ -66,7 +77,7 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
             return
         path = tmp_path / "journal.sqlite"
         async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
-            yield journal
+            yield SealedJournal(journal, keys) if request.param == "sealed_sqlite" else journal
 
     return opened
 

@@ -21,6 +21,12 @@ from hypothesis import strategies as st
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.ports import MemoryStore
+from memory_extproc.sealing.box import sealable
+from memory_extproc.sealing.keys import WrappedKeys
+from memory_extproc.sealing.master import TransientMaster
+from memory_extproc.sealing.store import SealedStore
+from memory_extproc.sealing.tables import TransientKeyTable
+from memory_extproc.store.rules import CONTENT_BYTES
 from memory_extproc.store.transient import TransientStore
 from tests.builders import MONDAY, a_memory
 from tests.fixtures.milvus_stores import (
@@ -43,7 +49,14 @@ EVERYTHING = Scope()
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=["transient", "lite", "lite_server", pytest.param("milvus", marks=pytest.mark.server)],
+    params=[
+        "transient",
+        "sealed",
+        "sealed_lite",
+        "lite",
+        "lite_server",
+        pytest.param("milvus", marks=pytest.mark.server),
+    ],
 )
 async def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -51,11 +64,19 @@ async def store(
     if request.param == "transient":
         yield TransientStore(DIMENSION, now=on_monday, finds_words=True)
         return
+    if request.param == "sealed":
+        yield sealed(TransientStore(DIMENSION, now=on_monday, finds_words=True))
+        return
     path: Path = tmp_path_factory.mktemp("store")
     fixture = {"lite_server": "milvus_lite", "milvus": "milvus"}.get(request.param)
     address = request.getfixturevalue(fixture).address if fixture else ""
     async with AsyncExitStack() as stack:
-        yield await stack.enter_async_context(opened(options(path, address)))
+        store = await stack.enter_async_context(opened(options(path, address)))
+        yield sealed(store) if request.param == "sealed_lite" else store
+
+
+def sealed(store: MemoryStore) -> SealedStore:
+    return SealedStore(store, WrappedKeys(TransientKeyTable(), TransientMaster()), content_bytes=CONTENT_BYTES)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -348,11 +369,12 @@ async def test_an_owner_whose_name_cannot_be_stored_is_refused_everywhere(store:
 
 async def test_long_content_is_cut_between_two_characters(store: MemoryStore) -> None:
     ann, _, _ = somebody()
-    exact, longer = "x" + "ž" * 4095, "🌴" * 3000
+    room = sealable(CONTENT_BYTES) if isinstance(store, SealedStore) else CONTENT_BYTES
+    exact, longer = "x" + "ž" * ((room - 1) // 2), "🌴" * 3000
     rows = [a_row(exact, ann, id="exact"), a_row(longer, ann, id="longer"), a_row("a\ud800b", ann, id="surrogate")]
     await store.put(ann, rows)
     kept = {memory.id: memory.content for memory in await store.get(ann, ["exact", "longer", "surrogate"])}
-    assert kept == {"exact": exact, "longer": "🌴" * 2048, "surrogate": "a?b"}
+    assert kept == {"exact": exact, "longer": "🌴" * (room // 4), "surrogate": "a?b"}
 
 
 # Whatever a gateway may let through as a name: quotes, escapes, line ends, operators, any script.

@@ -106,7 +106,8 @@ def test_the_envoy_configuration_follows_the_sidecars_own(run: CliRunner) -> Non
     (listener,) = resources["listeners"]
     assert listener["per_connection_buffer_limit_bytes"] == 4 << 20
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    strip, memory, _ = (each["typed_config"] for each in manager["http_filters"])
+    filters = {each["name"]: each["typed_config"] for each in manager["http_filters"]}
+    strip, memory = filters["identity_strip"], filters["memory"]
     assert strip["mutations"]["request_mutations"] == [{"remove": "x-who"}, {"remove": "x-authz-tenant-id"}]
     assert memory["message_timeout"] == "2.400s"
     assert memory["metadata_options"]["forwarding_namespaces"]["untyped"] == ["auth", "router"]

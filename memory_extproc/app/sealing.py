@@ -1,0 +1,114 @@
+"""Texts at rest as configured: sealed, or as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Coordination, Journal, Keys, MemoryStore
+from memory_extproc.sealing.coordination import SealedCoordination
+from memory_extproc.sealing.journal import SealedJournal
+from memory_extproc.sealing.keys import KeyTable, WrappedKeys
+from memory_extproc.sealing.master import MasterKeyFile, UnknownMasterKeyError
+from memory_extproc.sealing.renewal import RenewedKeys
+from memory_extproc.sealing.store import SealedStore
+from memory_extproc.sealing.tables import RedisKeyTable, SqliteKeyTable
+from memory_extproc.settings import Settings
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
+
+log = logger(__name__)
+
+KEYS = "keys.db"
+
+
+async def open_keys(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
+) -> WrappedKeys | None:
+    """None where texts rest as they are. ConfigurationError for a master key that does not open what is there, and
+    where texts were sealed and are to be read as they are."""
+    if not settings.privacy.encrypt_content:
+        await _refuse_sealed(settings, data, link)
+        return None
+    master = MasterKeyFile(Path(settings.privacy.master_key_file))
+    if master.open_to_others:
+        log.warning("keys.master_key_open_to_others")
+    keys = WrappedKeys(await _table(settings, data, link, stack), master)
+    try:
+        await keys.check()
+    except (UnknownMasterKeyError, GiveUpError) as error:
+        raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
+    except TryLaterError as error:
+        # Not a reason to stay away: it is asked again each time.
+        log.warning("keys.not_checked", kind=type(error).__name__)
+    return keys
+
+
+def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None) -> MemoryStore:
+    return store if keys is None else SealedStore(store, keys, content_bytes=settings.limits.content_bytes)
+
+
+def sealed_journal(journal: Journal, keys: WrappedKeys | None) -> Journal:
+    return journal if keys is None else SealedJournal(journal, keys)
+
+
+def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) -> Coordination:
+    return coordination if keys is None else SealedCoordination(coordination, keys)
+
+
+def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> Keys | None:
+    """What a forget destroys keys with."""
+    return None if keys is None else RenewedKeys(keys, store, journal)
+
+
+@asynccontextmanager
+async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, MasterKeyFile]]:
+    """For the commands, beside a sidecar that runs or without one. ConfigurationError where nothing is sealed."""
+    if not settings.privacy.encrypt_content:
+        raise ConfigurationError(["privacy.encrypt_content: is off, so there are no keys"])
+    async with AsyncExitStack() as stack:
+        link = await _link(settings, stack)
+        table = await _table(settings, Path(settings.data_dir), link, stack)
+        master = MasterKeyFile(Path(settings.privacy.master_key_file))
+        yield WrappedKeys(table, master), master
+
+
+async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
+    section = settings.coordination
+    if not section.url:
+        return None
+    from memory_extproc.redis_link import LinkLimits, RedisLink  # noqa: PLC0415 - where it is configured
+
+    password = section.password.get_secret_value() or None
+    return await stack.enter_async_context(
+        RedisLink(section.url, LinkLimits(timeout=section.timeout), password=password)
+    )
+
+
+async def _table(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> KeyTable:
+    if link is not None:
+        return RedisKeyTable(link, prefix=settings.coordination.prefix)
+    named = settings.privacy.keys_file
+    path = Path(named) if named else data / KEYS
+    return await stack.enter_async_context(SqliteKeyTable(path))
+
+
+async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None) -> None:
+    """Read as they are, sealed texts would be put before a model as they rest."""
+    fault = "privacy.encrypt_content: is off, but texts were sealed"
+    mend = "switch it on, or delete their keys to give them up"
+    if (data / KEYS).exists():
+        raise ConfigurationError([f"{fault} (keys in {data / KEYS}): {mend}"])
+    if link is None:
+        return
+    try:
+        there = await RedisKeyTable(link, prefix=settings.coordination.prefix).holds_any()
+    except TryLaterError:
+        return
+    if there:
+        raise ConfigurationError([f"{fault} (keys in Redis): {mend}"])

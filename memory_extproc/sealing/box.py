@@ -1,0 +1,83 @@
+"""Sealing one text: AES-256-GCM under its owner's data key, bound to where it belongs.
+
+The nonce is made from the key and all that is sealed (a synthetic one, as in RFC 8452, but by HMAC): the same text
+in the same place gives the same bytes, so that a retry is known as one, and a nonce comes twice only with the same
+message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import DataKey
+
+_VERSION = b"\x01"
+_ID_BYTES, _NONCE_BYTES, _TAG_BYTES = 8, 12, 16
+OVERHEAD = len(_VERSION) + _ID_BYTES + _NONCE_BYTES + _TAG_BYTES
+
+
+class SealedAwayError(GiveUpError):
+    """Sealed with a key that is no more: nobody can read it again."""
+
+
+def seal(key: DataKey, context: bytes, plain: bytes) -> bytes:
+    """*plain* for who has *key* and names the same *context*; OVERHEAD bytes longer."""
+    nonce = _nonce(key, context, plain)
+    return _VERSION + key.id + nonce + AESGCM(key.secret).encrypt(nonce, plain, context)
+
+
+def unseal(key: DataKey | None, context: bytes, sealed: bytes) -> bytes:
+    """What was sealed. SealedAwayError where another key than *key* sealed it; GiveUpError where it was damaged or
+    belongs elsewhere."""
+    body = len(_VERSION) + _ID_BYTES
+    if len(sealed) < OVERHEAD or sealed[:1] != _VERSION:
+        raise GiveUpError("a sealed text that is damaged or of a newer version")
+    if key is None or sealed[1:body] != key.id:
+        raise SealedAwayError("a text sealed with a key that is gone")
+    nonce, rest = sealed[body : body + _NONCE_BYTES], sealed[body + _NONCE_BYTES :]
+    try:
+        return AESGCM(key.secret).decrypt(nonce, rest, context)
+    except InvalidTag:
+        raise GiveUpError("a sealed text that was damaged or moved") from None
+
+
+def is_sealed(value: bytes) -> bool:
+    """Whether *value* looks like what `seal` made; no JSON does."""
+    return value[:1] == _VERSION
+
+
+def seal_text(key: DataKey, context: bytes, text: str) -> str:
+    """As seal, in ASCII. Lone surrogates, which no store takes, become question marks."""
+    return base64.b64encode(seal(key, context, text.encode("utf-8", "replace"))).decode()
+
+
+def unseal_text(key: DataKey | None, context: bytes, sealed: str) -> str:
+    try:
+        raw = base64.b64decode(sealed, validate=True)
+    except (binascii.Error, ValueError):
+        raise GiveUpError("a sealed text that is damaged") from None
+    return unseal(key, context, raw).decode()
+
+
+def sealable(room: int) -> int:
+    """Bytes of UTF-8 that, sealed, fit into *room* bytes of ASCII."""
+    return max(0, room // 4 * 3 - OVERHEAD)
+
+
+def context_of(*parts: str) -> bytes:
+    """Names a place, no two alike: lengths are part of it."""
+    encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+    return b"".join(len(one).to_bytes(4, "big") + one for one in encoded)
+
+
+def _nonce(key: DataKey, context: bytes, plain: bytes) -> bytes:
+    own = hmac.new(key.secret, b"memory-extproc nonce", hashlib.sha256).digest()
+    message = len(context).to_bytes(8, "big") + context + plain
+    return hmac.new(own, message, hashlib.sha256).digest()[:_NONCE_BYTES]
