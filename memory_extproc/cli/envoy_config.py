@@ -72,6 +72,7 @@ def envoy_config(
             identity=identity,
             user_header=settings.identity.user_header,
             tenant_header=settings.identity.tenant_header,
+            roles_header=settings.api.trusted_proxy.roles_header,
             message_timeout=settings.message_timeout,
             health_interval=settings.envoy.health_interval,
             route_timeout=settings.envoy.route_timeout,

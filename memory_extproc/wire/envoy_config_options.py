@@ -73,6 +73,7 @@ class EnvoyOptions:
     identity: IdentityMode
     user_header: str
     tenant_header: str
+    roles_header: str = ""  # with which a gateway tells the memory API what a caller may do
     message_timeout: timedelta  # above the sidecar's own deadline
     health_interval: timedelta
     route_timeout: timedelta  # of a whole exchange; zero: none
@@ -86,7 +87,7 @@ class EnvoyOptions:
 
     @property
     def identity_headers(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.user_header, self.tenant_header) if name)
+        return tuple(name for name in (self.user_header, self.tenant_header, self.roles_header) if name)
 
     @property
     def forwarded_namespaces(self) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.wire.envoy_config import bootstrap, plain, sidecar_cluster
+from memory_extproc.wire.envoy_config import api_cluster, bootstrap, plain, sidecar_cluster
 from memory_extproc.wire.envoy_config_filters import identity_filters, memory_filter
 from memory_extproc.wire.envoy_config_options import SIDECAR, EnvoyOptions, IdentityMode
+from memory_extproc.wire.envoy_config_rest import rest_filter, rest_routes
 
 Tree = dict[str, Any]
 
@@ -55,10 +56,12 @@ _VERIFIED = """\
 _NOTES = {IdentityMode.TRUST: _TRUSTED, IdentityMode.STRIP: _STRIPPED, IdentityMode.JWT: _VERIFIED}
 _SHAPED = {
     Shape.BOOTSTRAP: "",
-    Shape.FILTER: "# Put http_filters before envoy.filters.http.router, clusters among yours, and the listener's\n"
-    "# per_connection_buffer_limit_bytes at the value below: what is above it, Envoy answers with 413.\n",
+    Shape.FILTER: "# Put http_filters before envoy.filters.http.router, clusters among yours, routes before\n"
+    "# yours, and the listener's per_connection_buffer_limit_bytes at the value below: what is above it, Envoy\n"
+    "# answers with 413.\n",
     Shape.ENVOY_GATEWAY: "# Look at the policies' status: an invalid one is skipped, and with it all memory.\n"
-    "# A sidecar in another namespace than the Gateway needs a ReferenceGrant there.\n",
+    "# A sidecar in another namespace than the Gateway needs a ReferenceGrant there.\n"
+    "# The memory API has no HTTP routes here: no policy of Envoy Gateway's can say them.\n",
     Shape.ISTIO: "# For a gateway made by Istio; the sidecar's Service port must be named grpc or http2.\n",
 }
 
@@ -75,9 +78,23 @@ def _head(options: EnvoyOptions, shape: Shape) -> str:
 def _filter(options: EnvoyOptions) -> Tree:
     return {
         "per_connection_buffer_limit_bytes": options.buffer_bytes,
-        "http_filters": [plain(each) for each in (*identity_filters(options), memory_filter(options))],
-        "clusters": [plain(sidecar_cluster(options))],
+        "http_filters": [
+            plain(each) for each in (*identity_filters(options), *_rest_filters(options), memory_filter(options))
+        ],
+        **_rest_parts(options),
     }
+
+
+def _rest_filters(options: EnvoyOptions) -> list[Any]:
+    return [] if options.rest is None else [rest_filter()]
+
+
+def _rest_parts(options: EnvoyOptions) -> Tree:
+    if options.rest is None:
+        return {"clusters": [plain(sidecar_cluster(options))]}
+    clusters = (sidecar_cluster(options), api_cluster(options, options.rest))
+    routes = [plain(route) for route in rest_routes(options, options.rest)]
+    return {"routes": routes, "clusters": [plain(each) for each in clusters]}
 
 
 def _service(options: EnvoyOptions) -> tuple[str, str, int]:
@@ -219,6 +236,7 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
     patches = [
         *(_patch("HTTP_FILTER", {"listener": _ROUTER}, "INSERT_FIRST", each) for each in stripped),
         _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", memory),
+        *_istio_rest(options, where=host),
         _patch("LISTENER", {}, "MERGE", {"per_connection_buffer_limit_bytes": options.buffer_bytes}),
         _patch("CLUSTER", {"cluster": {"service": host, "portNumber": port}}, "MERGE", cluster),
     ]
@@ -244,6 +262,20 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
             )
         )
     return documents
+
+
+def _istio_rest(options: EnvoyOptions, *, where: str) -> list[Tree]:
+    """The memory API's routes stand before all others of the gateway, of every host."""
+    if options.rest is None:
+        return []
+    routes = [plain(route) for route in rest_routes(options, options.rest)]
+    for route in routes:
+        route["route"]["cluster"] = f"outbound|{options.rest.address.rpartition(':')[2]}||{where}"
+    return [
+        # Before the sidecar's own, which was put right before the router.
+        _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", plain(rest_filter())),
+        *(_patch("HTTP_ROUTE", {}, "INSERT_FIRST", route) for route in routes),
+    ]
 
 
 def _patch(to: str, match: Tree, operation: str, value: Tree) -> Tree:

@@ -17,12 +17,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from memory_extproc.api.descriptors import SERVICE, descriptor_set
 from memory_extproc.model import Outcome
 from memory_extproc.wire.envoy_config_options import (
     JWT_AUTHN,
     ClientTls,
     EnvoyOptions,
     IdentityMode,
+    RestApi,
     Upstream,
     Verified,
 )
@@ -37,6 +39,9 @@ pytestmark = pytest.mark.envoy
 MIB = 1024 * 1024
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 USER = "x-authz-user-id"
+
+REST = RestApi("127.0.0.1:50052", SERVICE, descriptor_set())
+OVER_SOCKET = replace(REST, address="unix:/run/memory-api.sock")
 
 
 def an_envoy(**changes: Any) -> EnvoyOptions:
@@ -109,7 +114,8 @@ async def test_envoy_accepts_every_bootstrap_we_write(envoy_binary: Path, tmp_pa
     remote = replace(keys, jwks_file="", jwks_url="https://login.example.com/keys", tenant_claim="tid")
     for options in (
         an_envoy(),
-        an_envoy(identity=IdentityMode.TRUST, sidecar="unix:/run/memory.sock"),
+        an_envoy(rest=REST),
+        an_envoy(identity=IdentityMode.TRUST, sidecar="unix:/run/memory.sock", rest=OVER_SOCKET),
         an_envoy(identity=IdentityMode.JWT, verified=remote, metadata_namespaces=(JWT_AUTHN, "router.signals")),
         an_envoy(
             sidecar="memory.example.com:50051",
@@ -123,31 +129,50 @@ async def test_envoy_accepts_every_bootstrap_we_write(envoy_binary: Path, tmp_pa
         await validate(envoy_binary, tmp_path, render(options, Shape.BOOTSTRAP))
 
 
-def with_filters(filters: list[Any], clusters: list[Any]) -> str:
+def with_filters(filters: list[Any], clusters: list[Any], routes: Sequence[Any] = ()) -> str:
     """A bootstrap of somebody else's, with our parts put in."""
     tree = yaml.safe_load(render(an_envoy(), Shape.BOOTSTRAP))
     manager = tree["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     manager["http_filters"] = [*filters, manager["http_filters"][-1]]
+    host = manager["route_config"]["virtual_hosts"][0]
+    host["routes"] = [*routes, *host["routes"]]
     tree["static_resources"]["clusters"] = [tree["static_resources"]["clusters"][1], *clusters]
     return yaml.safe_dump(tree)
 
 
-async def test_envoy_accepts_the_filter_and_the_cluster_alone(envoy_binary: Path, tmp_path: Path) -> None:
-    parts = yaml.safe_load(render(an_envoy(), Shape.FILTER))
-    assert [each["name"] for each in parts["http_filters"]] == ["identity_strip", "memory"]
-    await validate(envoy_binary, tmp_path, with_filters(parts["http_filters"], parts["clusters"]))
+@pytest.mark.parametrize(("rest", "names"), [(None, []), (REST, ["memory_rest"])])
+async def test_envoy_accepts_the_filters_the_routes_and_the_clusters_alone(
+    envoy_binary: Path, tmp_path: Path, rest: RestApi | None, names: list[str]
+) -> None:
+    parts = yaml.safe_load(render(an_envoy(rest=rest), Shape.FILTER))
+    assert [each["name"] for each in parts["http_filters"]] == ["identity_strip", *names, "memory"]
+    text = with_filters(parts["http_filters"], parts["clusters"], parts.get("routes", ()))
+    await validate(envoy_binary, tmp_path, text)
 
 
-async def test_envoy_accepts_what_istio_would_merge(envoy_binary: Path, tmp_path: Path) -> None:
-    text = render(an_envoy(sidecar="memory.ai:50051"), Shape.ISTIO, gateway="edge", namespace="infra")
-    (document,) = yaml.safe_load_all(text)
+@pytest.mark.parametrize("rest", [None, replace(REST, address="memory.ai:50052")])
+async def test_envoy_accepts_what_istio_would_merge(
+    envoy_binary: Path, tmp_path: Path, rest: RestApi | None
+) -> None:
+    options = an_envoy(sidecar="memory.ai:50051", rest=rest)
+    (document,) = yaml.safe_load_all(render(options, Shape.ISTIO, gateway="edge", namespace="infra"))
     patches = document["spec"]["configPatches"]
-    filters = [each["patch"]["value"] for each in patches if each["applyTo"] == "HTTP_FILTER"]
+    filters = {
+        each["patch"]["value"]["name"]: each["patch"]["value"]
+        for each in patches
+        if each["applyTo"] == "HTTP_FILTER"
+    }
+    routes = [each["patch"]["value"] for each in patches if each["applyTo"] == "HTTP_ROUTE"]
     (merged,) = (each["patch"]["value"] for each in patches if each["applyTo"] == "CLUSTER")
-    name = filters[-1]["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
+    name = filters["memory"]["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
     assert name == "outbound|50051||memory.ai.svc.cluster.local"
-    (ours,) = yaml.safe_load(render(an_envoy(), Shape.FILTER))["clusters"]
-    await validate(envoy_binary, tmp_path, with_filters(filters, [{**ours, **merged, "name": name}]))
+    ours = yaml.safe_load(render(an_envoy(rest=rest), Shape.FILTER))["clusters"]
+    clusters = [{**ours[0], **merged, "name": name}]
+    if rest is not None:
+        (to,) = {route["route"]["cluster"] for route in routes}
+        clusters.append({**ours[1], "name": to})
+        assert to == "outbound|50052||memory.ai.svc.cluster.local"
+    await validate(envoy_binary, tmp_path, with_filters(list(filters.values()), clusters, routes))
 
 
 # --- with traffic ----------------------------------------------------------------------------------
