@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from memory_extproc.api.admit import Admits, NamesUser
 from memory_extproc.api.api_keys import ApiKeys
@@ -26,6 +25,7 @@ from memory_extproc.api.authenticate import (
 )
 from memory_extproc.api.call import Operation
 from memory_extproc.api.choices import Consents, Sessions
+from memory_extproc.api.forgetting import Forgetting
 from memory_extproc.api.memories import Memories, MemoriesLimits
 from memory_extproc.api.page_tokens import PageTokens
 from memory_extproc.api.rate import RateLimits, Rates
@@ -39,7 +39,7 @@ from memory_extproc.curate.catalogue import Catalogue
 from memory_extproc.curate.curator import Curator
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, Journal, KnowsConsent, Learns, Now
+from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
 from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.safety.spans import masked
 from memory_extproc.settings import Settings
@@ -63,6 +63,7 @@ class ApiParts:
     learns: Learns
     explains: Explains
     consent: KnowsConsent | None
+    forgets: Forgets
     operations: Mapping[str, Operation]  # beside those that are made here
     metrics: Metrics
     now: Now
@@ -116,10 +117,12 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         now=parts.now,
     )
     understanding = Understanding(RulesExtractor(), parts.now)
+    repeats = Repeats(parts.coordination, derived(secret, "repeats"))
+    forgetting = Forgetting(parts.forgets, catalogue, repeats)
     memories = Memories(
         catalogue,
         Curator(parts.partitions, parts.partitions, parts.embedder, understanding, now=parts.now),
-        Repeats(parts.coordination, derived(secret, "repeats")),
+        repeats,
         PageTokens(derived(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
         consent=parts.consent,
@@ -136,9 +139,13 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         ),
         consent=parts.consent,
     )
-    forget: Any = parts.operations.get("ForgetMemories")
-    consents = Consents(parts.consent, forget).operations if parts.consent is not None else {}
-    return {**memories.operations, **searching.operations, **Sessions(parts.learns).operations, **consents}
+    return {
+        **memories.operations,
+        **searching.operations,
+        **forgetting.operations,
+        **Sessions(parts.learns).operations,
+        **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
+    }
 
 
 async def _ways(settings: Settings, stack: AsyncExitStack) -> list[Proves]:

@@ -202,6 +202,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             learns=learner,
             explains=recaller,
             consent=door.consent,
+            forgets=forgetter,
             operations=transfers.operations,
             metrics=metrics,
             now=now,
