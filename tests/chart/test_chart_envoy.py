@@ -100,7 +100,8 @@ def test_envoy_takes_what_istio_is_told_to_patch(values: str, tmp_path: Path) ->
     filters = [each["patch"]["value"] for each in patches if each["applyTo"] == "HTTP_FILTER"]
     cluster = next(each["patch"]["value"] for each in patches if each["applyTo"] == "CLUSTER")
     listener = next(each["patch"]["value"] for each in patches if each["applyTo"] == "LISTENER")
-    name = filters[1]["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
+    [memory] = [each for each in filters if each["name"] == "memory"]
+    name = memory["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
     istios = {
         "name": name,
         "type": "STRICT_DNS",

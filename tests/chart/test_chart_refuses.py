@@ -39,6 +39,7 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
         (["mode=daemonset", "autoscaling.enabled=true", SERVER, REDIS], "there is nothing to scale"),
         (["gateway.type=istio", "gateway.identity.mode=jwt"], "without issuer, audience and jwksUri"),
         (["gateway.type=raw", "gateway.failOpen=false"], "the model would be away whenever memory is"),
+        (["gateway.type=envoy-gateway", "gateway.affinity.enabled=true"], "so nothing would be bound"),
         (["config.listen.http=0.0.0.0:1"], "config.listen is the chart's to say: use ports"),
         (["adoptJournal.enabled=true"], "without adoptJournal.claimName"),
     ],

@@ -57,6 +57,9 @@
 {{- if and (eq $v.gateway.identity.mode "jwt") (not (and $v.gateway.identity.jwt.issuer $v.gateway.identity.jwt.audience $v.gateway.identity.jwt.jwksUri)) (ne $v.gateway.type "none") -}}
 {{- $said = append $said "gateway.identity.mode: jwt without issuer, audience and jwksUri: a token could not be verified. Give all three in gateway.identity.jwt." -}}
 {{- end -}}
+{{- if and $v.gateway.affinity.enabled (has $v.gateway.type (list "none" "envoy-gateway" "envoy-ai-gateway")) -}}
+{{- $said = append $said (printf "gateway.affinity.enabled with gateway.type: %s: its consistent hashing goes by a route's policy, which does not reach the streams of ext_proc, so nothing would be bound. Leave it off, or use istio, vllm-semantic-router or raw." $v.gateway.type) -}}
+{{- end -}}
 {{- if and (ne $v.gateway.type "none") (not $v.gateway.failOpen) -}}
 {{- $said = append $said "gateway.failOpen: false: the model would be away whenever memory is. This chart does not offer it; memory is an enhancement." -}}
 {{- end -}}

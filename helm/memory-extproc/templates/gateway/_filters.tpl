@@ -55,6 +55,11 @@ typed_config:
     retry_policy:
       num_retries: 1
       retry_on: unavailable,reset,connect-failure
+    {{- if $gateway.affinity.enabled }}
+    initial_metadata:
+      - key: x-memory-caller
+        value: "%DYNAMIC_METADATA(memory_affinity:caller)%"
+    {{- end }}
   failure_mode_allow: true
   processing_mode:
     request_header_mode: SEND
@@ -78,6 +83,17 @@ typed_config:
   route_cache_action: RETAIN
 {{- end -}}
 
+{{/* The caller's header as metadata: the stream to the sidecar can carry that, and the ring goes by it. A route's
+     hash policy does not reach the streams of ext_proc. */}}
+{{- define "memory.affinityFilter" -}}
+name: memory_affinity
+typed_config:
+  '@type': type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
+  request_rules:
+    - header: {{ .Values.gateway.identity.userHeader }}
+      on_header_present: {metadata_namespace: memory_affinity, key: caller, type: STRING}
+{{- end -}}
+
 {{/* What Envoy must know of the sidecar's cluster beside its addresses. */}}
 {{- define "memory.clusterPatch" -}}
 per_connection_buffer_limit_bytes: {{ int64 .Values.gateway.bufferLimit }}
@@ -96,6 +112,17 @@ circuit_breakers:
       max_requests: {{ .Values.gateway.maxStreams }}
 common_lb_config:
   healthy_panic_threshold: {}
+{{- if .Values.gateway.affinity.enabled }}
+load_balancing_policy:
+  policies:
+    - typed_extension_config:
+        name: envoy.load_balancing_policies.ring_hash
+        typed_config:
+          '@type': type.googleapis.com/envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash
+          consistent_hashing_lb_config:
+            hash_policy:
+              - header: {header_name: x-memory-caller}
+{{- end }}
 {{- end -}}
 
 {{- define "memory.cluster" -}}
@@ -103,9 +130,6 @@ common_lb_config:
 name: memory_extproc
 type: {{ ternary "STATIC" "STRICT_DNS" $socket }}
 connect_timeout: 1s
-{{- if .Values.gateway.affinity.enabled }}
-lb_policy: RING_HASH
-{{- end }}
 load_assignment:
   cluster_name: memory_extproc
   endpoints:
