@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from urllib.parse import unquote
 
 import grpc
 
@@ -14,6 +15,9 @@ from memory_extproc.api.refusal import Reason, RefusedError, bad_request
 from memory_extproc.model import Owner
 from memory_extproc.wire.identity import accepted
 
+# Names, in gRPC's metadata, memories that callers share, for who may reach those of others: `project:NAME`, in
+# percent encoding beyond ASCII; `tenant` for everybody's in the caller's tenant; `all` for those of all tenants.
+SHARED_HEADER = "x-memory-shared"
 NamesUser = Callable[[str, str], str]  # (tenant, user) to the user as memories have it: hashed, perhaps
 
 
@@ -31,9 +35,12 @@ class Admits:
             )
         return principal
 
-    def call(self, method: str, principal: Principal, user: str) -> Call:
-        """*user*: whom the request names; empty: the caller's own. RefusedError where the caller may not. Nothing
-        is looked up for it, so it is the same for a user who exists and one who does not."""
+    def call(self, method: str, principal: Principal, user: str, shared: Sequence[str] = ()) -> Call:
+        """*user*: whom the request names; empty: the caller's own. *shared*: values of SHARED_HEADER. RefusedError
+        where the caller may not. Nothing is looked up for it, so it is the same for a user who exists and one who
+        does not."""
+        if shared:
+            return self._shared(method, principal, user, shared)
         if user and not accepted(user):
             raise bad_request(("user_id", "at most 256 bytes of printable characters"))
         if not user and not principal.user:
@@ -51,3 +58,23 @@ class Admits:
         named = principal.user if own else wanted
         owner = Owner(principal.tenant, self._names_user(principal.tenant, named))
         return Call(method, principal, owner, own)
+
+    def _shared(self, method: str, principal: Principal, user: str, shared: Sequence[str]) -> Call:
+        """Being a member opens a project's memories to recall and not to this API: they are kept by who may reach
+        those of others. What all tenants share is for such credentials of the unnamed tenant."""
+        named = shared[0].strip() if len(shared) == 1 else ""
+        kind, _, encoded = named.partition(":")
+        project = unquote(encoded)
+        if user:
+            raise bad_request(("user_id", f"stands instead of {SHARED_HEADER}, not beside it"))
+        if named == "tenant":
+            owner = Owner.of_everyone(principal.tenant)
+        elif named == "all":
+            owner = Owner.of_everyone()
+        elif kind == "project" and accepted(project):
+            owner = Owner.of_project(principal.tenant, project)
+        else:
+            raise bad_request((SHARED_HEADER, "project:NAME, tenant or all"))
+        if not may(principal, METHODS[method], Whose.OTHERS) or (named == "all" and principal.tenant):
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "not yours")
+        return Call(method, principal, owner, own=False)

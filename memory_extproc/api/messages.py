@@ -10,13 +10,13 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.model import Memory
+from memory_extproc.model import Memory, OwnerKind
 
 
 def message_of(memory: Memory) -> pb.Memory:
     return pb.Memory(
         id=memory.id,
-        user_id=memory.owner.user,
+        user_id=memory.owner.user if memory.owner.kind is OwnerKind.OWN else "",
         tenant_id=memory.owner.tenant,
         project_id=memory.project,
         type=memory.type.value,

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from memory_extproc.api.admit import Admits
+from memory_extproc.api.admit import SHARED_HEADER, Admits
 from memory_extproc.api.audit import Audited, AuditLog
 from memory_extproc.api.authenticate import Presented
 from memory_extproc.api.call import Call, Operation
@@ -175,8 +175,9 @@ class MemoryService:
     def _admitted(self, method: str, user: str, context: Context) -> Call:
         principal: Principal | None = None
         try:
-            principal = self._admits.principal(_presented(context))
-            call = self._admits.call(method, principal, user)
+            presented = _presented(context)
+            principal = self._admits.principal(presented)
+            call = self._admits.call(method, principal, user, presented.headers.all(SHARED_HEADER))
             self._accountable()
         except RefusedError as refused:
             self._metrics.api_denied.labels(refused.reason).inc()
