@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.incognito import Incognito, IncognitoLimits
+from memory_extproc.learn.quarantine import Trusting
 from memory_extproc.learn.quota import Quota, QuotaLimits
 from memory_extproc.learn.screening import Screening
 from memory_extproc.model import Consent
@@ -51,7 +53,7 @@ async def open_door(
         await _records(settings, data, link, stack), consent_terms(settings), consent_limits(settings), now=now
     )
     incognito = Incognito(coordination, IncognitoLimits())
-    screening = Screening(consent, incognito, make_quota(settings, now), Policy().kept, metrics)
+    screening = Screening(consent, incognito, make_quota(settings, now), make_policy(settings).kept, metrics)
     return Door(consent, incognito, screening)
 
 
@@ -74,6 +76,17 @@ def make_quota(settings: Settings, now: Now) -> Quota | None:
     if not quota.turns_per_hour:
         return None
     return Quota(QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst), now=now)
+
+
+def trusting(settings: Settings, extractor: Extracts | None) -> Extracts | None:
+    """*extractor* without what is to be put aside."""
+    if extractor is None or not settings.privacy.quarantine:
+        return extractor
+    return Trusting(extractor)
+
+
+def make_policy(settings: Settings) -> Policy:
+    return Policy(identifiers=settings.privacy.identifiers, sensitive=settings.privacy.sensitive)
 
 
 async def _records(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> ConsentRecords:

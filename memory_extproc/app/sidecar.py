@@ -35,12 +35,13 @@ from memory_extproc.app.options import (
     wire_options,
 )
 from memory_extproc.app.recalling import make_recaller
-from memory_extproc.app.screening import Door, open_door
+from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.transferring import make_transfers
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.quarantine import PutAside
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.sessions import SessionLimits, Sessions
@@ -125,12 +126,14 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 coordination,
                 learn_limits(settings),
                 metrics,
-                extractor=extraction.extractor,
-                stand_in=extraction.stand_in,
+                extractor=trusting(settings, extraction.extractor),
+                stand_in=trusting(settings, extraction.stand_in),
                 reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
                 chance=random.random,
-                judged=partial(judge, limits=piece_limits(settings, embedder)),
+                judged=PutAside(
+                    partial(judge, limits=piece_limits(settings, embedder)), aside=settings.privacy.quarantine
+                ),
                 screens=door.screening,
                 forgotten=erasing.forgotten,
             )

@@ -36,6 +36,8 @@ class Fact:
     happens: str = ""  # the day, month or year it is about: YYYY-MM-DD, YYYY-MM or YYYY; empty: none, or not known
     importance: float = 0.5  # 0 to 1
     confidence: float = 1.0  # 0 to 1
+    sensitivity: str = ""  # the special category it belongs to; empty: none
+    suspicion: str = ""  # why it is put aside for review and never recalled; empty: it is not
 
 
 class Extracts(Protocol):

@@ -61,6 +61,7 @@ class Decision(StrEnum):
     CONFIRMED = "confirmed"
     REPLACED = "replaced"
     OUTDATED = "outdated"
+    QUARANTINED = "quarantined"  # put aside for review
     KNOWN = "known"  # stored by an earlier attempt at the same turn
 
 
@@ -116,7 +117,9 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
             "ordinal": ordinal,
             "said": round(turn.at.timestamp(), 3),
             **_where_given(ends=fact.ends, context=fact.context, event_date=fact.happens),
+            **_where_given(sensitivity=fact.sensitivity, suspicion=fact.suspicion),
         },
+        state=MemoryState.QUARANTINED if fact.suspicion else MemoryState.ACTIVE,
     )
 
 
@@ -177,6 +180,10 @@ class Reconciler:
             if there.state is MemoryState.SUPERSEDED:
                 await self._retire_messages(owner, there, there.superseded_by, there.valid_to or row.created_at)
             return Decision.KNOWN  # superseded, deleted or put aside since: never brought back
+        if row.state is MemoryState.QUARANTINED:
+            # It changes nothing that is there: whoever releases it says what holds.
+            await self._keeps.put(owner, [Embedded(row, proposed.vector)])
+            return Decision.QUARANTINED
         found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
         change = await self._change(proposed, found, known=there is not None)
         match change:

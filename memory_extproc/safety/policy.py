@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from memory_extproc.model import Exchanged, Message
+from memory_extproc.model import Exchanged, Message, Role
+from memory_extproc.safety.identifiers import Identifiers, without_identifiers
 from memory_extproc.safety.secrets import find_secrets
+from memory_extproc.safety.sensitive import Category, Trimmed, asks_to_keep, of_assistant, of_caller
 from memory_extproc.safety.spans import Span, masked
 
+_WRITTEN = 3  # of the user's messages before, at most, go into a record (learn/sessions.py)
 _SHORTEST_REPEATED = 5  # characters; a shorter secret said again without its word is not told from any other text
 
 
@@ -24,8 +27,33 @@ class Found:
 class Policy:
     """What is kept of an exchange that holds no secrets any more."""
 
+    identifiers: Identifiers = Identifiers.KEEP
+    sensitive: frozenset[Category] = frozenset({Category.DIET})  # categories that are kept unasked
+
     def kept(self, exchanged: Exchanged) -> Found:
-        return Found(exchanged)
+        """*exchanged* with the words that may be written. Of its history only the last of the user's are, and the
+        others are left out."""
+        kinds: list[str] = []
+
+        def said(text: str) -> str:
+            trimmed = of_caller(text, self.sensitive)
+            named = without_identifiers(trimmed.text, self.identifiers)
+            kinds.extend((*trimmed.dropped, *named.kinds))
+            return named.text
+
+        asked = said(exchanged.asked)
+        dropped = frozenset(kind for kind in Category if kind in kinds)
+        # Who asked for something to be kept agrees to an answer that repeats it.
+        answered = (
+            Trimmed(exchanged.answered)
+            if asks_to_keep(exchanged.asked)
+            else of_assistant(exchanged.answered, self.sensitive, dropped)
+        )
+        named = without_identifiers(answered.text, self.identifiers)
+        kinds.extend((*answered.dropped, *named.kinds))
+        users = [message for message in exchanged.history if message.role is Role.USER][-_WRITTEN:]
+        history = tuple(replace(message, text=said(message.text)) for message in users)
+        return Found(replace(exchanged, history=history, asked=asked, answered=named.text), tuple(kinds))
 
 
 def without_secrets(exchanged: Exchanged) -> Found:

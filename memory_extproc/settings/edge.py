@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from memory_extproc.model import MemoryType, Signals, Switch
+from memory_extproc.safety.identifiers import Identifiers
+from memory_extproc.safety.sensitive import Category
 from memory_extproc.settings.values import (
     Auto,
     Duration,
@@ -331,7 +333,19 @@ class Privacy(Section):
     consent_grace: Duration = Field(
         timedelta(minutes=1), description="how long a yes counts while nobody can be asked; then nothing is allowed"
     )
-    identifiers: Literal["keep"] = Field("keep", description="reserved: only this value yet")
+    identifiers: Identifiers = Field(
+        Identifiers.KEEP,
+        description="mail addresses, phones, national ids, streets: keep; mask; drop their sentence",
+    )
+    sensitive: frozenset[Category] = Field(
+        frozenset({Category.DIET}),
+        description="special categories kept though nobody asked for it: health, religion, politics, sexuality, "
+        "ethnicity, union, crime, biometry, diet (food allergies); the others are not",
+        examples=[["diet", "health"]],
+    )
+    quarantine: bool = Field(
+        default=True, description="put what instructs an assistant aside; false: as any memory"
+    )
 
     @property
     def key(self) -> bytes | None:

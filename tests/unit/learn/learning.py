@@ -18,6 +18,8 @@ from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
 from memory_extproc.learn.learner import Learner, LearnLimits, Reconciles
+from memory_extproc.learn.quarantine import Judging
+from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
@@ -96,6 +98,7 @@ class Surroundings:
     reconciles: Reconciles | None = None  # instead of listing
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
     screens: Screens | None = None  # keeps everything of everybody
+    judged: Judging = judge
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -127,6 +130,7 @@ class Surroundings:
             now=lambda: self.now,
             chance=lambda: 0.0,
             screens=self.screens,
+            judged=self.judged,
         )
 
     @asynccontextmanager

@@ -445,4 +445,4 @@ async def test_a_store_that_is_down_is_tried_again_without_doubling() -> None:
 
 
 def test_decisions_are_the_labels_of_the_metric() -> None:
-    assert [one.value for one in Decision] == ["added", "confirmed", "replaced", "outdated", "known"]
+    assert [one.value for one in Decision] == ["added", "confirmed", "replaced", "outdated", "quarantined", "known"]

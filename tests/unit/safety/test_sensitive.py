@@ -1,0 +1,92 @@
+"""Special categories are kept where the person asked for it, or the operator, and else not."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory_extproc.safety.sensitive import Category, of_assistant, of_caller, sensitivity
+
+DIET = frozenset({Category.DIET})
+
+TOLD = {
+    "I have diabetes.": Category.HEALTH,
+    "My mother was diagnosed with cancer.": Category.HEALTH,
+    "I'm on antidepressants since May.": Category.HEALTH,
+    "I am allergic to penicillin.": Category.HEALTH,
+    "Ich bin schwanger.": Category.HEALTH,
+    "Je suis enceinte et mon mari est ravi.": Category.HEALTH,
+    "\u6211\u6709\u7cd6\u5c3f\u75c5\u3002": Category.HEALTH,
+    "I'm a devout Catholic.": Category.RELIGION,
+    "We go to the mosque on Fridays.": Category.RELIGION,
+    "I voted for the Greens.": Category.POLITICS,
+    "I'm gay.": Category.SEXUALITY,
+    "We are of Kurdish descent.": Category.ETHNICITY,
+    "I am a union member at the plant.": Category.UNION,
+    "Ich bin in der Gewerkschaft und mein Chef wei\u00df es.": Category.UNION,
+    "I was arrested in 2019.": Category.CRIME,
+    "My DNA test says I carry BRCA1.": Category.BIOMETRY,
+}
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_what_nobody_asked_to_keep_is_dropped_and_the_rest_stays(text: str) -> None:
+    trimmed = of_caller(f"I live in Bonn. {text} My dog is Rex.", DIET)
+    assert trimmed.text == "I live in Bonn. My dog is Rex."
+    assert TOLD[text] in trimmed.dropped
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_an_operator_may_keep_a_category(text: str) -> None:
+    assert of_caller(text, frozenset(Category)).text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Remember that I have diabetes.",
+        "Please note: I'm pregnant.",
+        "Merke dir, dass ich schwanger bin.",
+        "N'oublie pas que je suis enceinte.",
+        "Recuerda que estoy embarazada.",
+        "\u8bf7\u8bb0\u4f4f\u6211\u6709\u7cd6\u5c3f\u75c5\u3002",
+        "Remember that I'm allergic to nuts.",
+    ],
+)
+def test_who_asks_for_it_to_be_remembered_agrees_to_its_being_kept(text: str) -> None:
+    assert of_caller(text, frozenset()).text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm allergic to peanuts.",
+        "I have a lactose intolerance.",
+        "What are the symptoms of diabetes?",
+        "Cancer research has made progress.",
+        "The French voted for Macron.",
+        "Buddhism began in India.",
+        "I live in Bonn and work as a nurse.",
+        "My budget is $10,000.",
+        "I drive a white van.",
+        "I like black coffee.",
+    ],
+)
+def test_food_allergies_general_talk_and_everything_else_is_kept(text: str) -> None:
+    assert of_caller(text, DIET).text == text
+
+
+def test_a_sentence_that_goes_on_about_the_person_goes_with_them() -> None:
+    assert of_caller("I went to the doctor. It's cancer.", DIET).text == "I went to the doctor."
+
+
+def test_an_answer_loses_what_it_says_of_whom_it_answers_and_repeats_nothing_that_was_dropped() -> None:
+    answer = "Since you have asthma, hike slowly. Asthma is common. The lake is lovely."
+    assert of_assistant(answer, DIET, frozenset()).text == "Asthma is common. The lake is lovely."
+    assert of_assistant(answer, DIET, frozenset({Category.HEALTH})).text == "The lake is lovely."
+    assert of_assistant("Take a map.", DIET, frozenset()).text == "Take a map."
+
+
+def test_a_memory_says_which_category_it_is_of() -> None:
+    assert sensitivity("User is allergic to nuts") is Category.DIET
+    assert sensitivity("User has diabetes") is Category.HEALTH
+    assert sensitivity("User has a dog") is None
