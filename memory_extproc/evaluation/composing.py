@@ -24,10 +24,13 @@ from memory_extproc.app import (
     sealed_store,
     utc_now,
 )
+from memory_extproc.app.learning import Extraction
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.running import Bench
 from memory_extproc.learn.budget import Budget, BudgetLimits
+from memory_extproc.learn.extract import Extracts
+from memory_extproc.learn.extractors import Fallback
 from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Now
@@ -52,12 +55,19 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
 
         yield Bench(
             embedder=embedder,
-            extractor=make_extraction(settings, metrics, stack, Budget(BudgetLimits(), now=utc_now)).extractor,
+            extractor=_at_once(make_extraction(settings, metrics, stack, Budget(BudgetLimits(), now=utc_now))),
             judged=partial(judge, limits=piece_limits(settings, embedder)),
             metrics=metrics,
             recaller=recaller,
             partition=PartitionLimits(bytes=settings.recall.partition_bytes),
         )
+
+
+def _at_once(extraction: Extraction) -> Extracts | None:
+    """Nobody comes back to an evaluation: what the model cannot do now, the rules do."""
+    if extraction.extractor is None or extraction.stand_in is None:
+        return extraction.extractor
+    return Fallback(extraction.extractor, extraction.stand_in, waits=False)
 
 
 UNHURRIED = timedelta(minutes=1)  # for one question

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
 from memory_extproc.learn.budget import OverBudgetError
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.model import Turn
@@ -50,11 +50,13 @@ class Measured:
 
 class Fallback:
     """*first*, and *second* for the batches that *first* will never do: it answers them malformed, or they would
-    cost more than is left. One that cannot be reached passes as TryLaterError: it may do them later."""
+    cost more than is left. One that cannot be reached may do them later, and passes as TryLaterError unless
+    *waits* is false."""
 
-    def __init__(self, first: Extracts, second: Extracts) -> None:
+    def __init__(self, first: Extracts, second: Extracts, *, waits: bool = True) -> None:
         self._first = first
         self._second = second
+        self._passed_on = GiveUpError if waits else MemoryExtprocError
 
     @property
     def name(self) -> str:
@@ -63,7 +65,7 @@ class Fallback:
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         try:
             return await self._first.extract(turns, earlier=earlier)
-        except GiveUpError as error:
+        except self._passed_on as error:
             _log.warning(
                 "extract.fallback", extractor=self._first.name, kind=type(error).__name__, turns=len(turns)
             )

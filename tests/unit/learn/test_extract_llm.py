@@ -166,6 +166,12 @@ async def test_what_the_model_will_never_do_the_rules_do_and_both_are_counted() 
     assert metrics.registry.get_sample_value("memory_extproc_extraction_seconds_sum", {"extractor": "rules"}) == 2
 
 
+async def test_where_nobody_comes_back_the_rules_serve_for_a_model_that_is_away_too() -> None:
+    model = an_extractor(CannedCompletions([TryLaterError("down")]))
+    (fact,) = await Fallback(model, RulesExtractor(), waits=False).extract([TURN])
+    assert fact.source is Source.RULES
+
+
 async def test_a_fact_has_its_context_its_day_its_kind_and_its_weight() -> None:
     turn = a_turn("I'm flying to Rome next Friday for Mia's wedding.")
     proposed = a_candidate(

@@ -236,6 +236,9 @@ def test_any_text_gives_statements_without_fault(text: str) -> None:
         "I'm " + "a" * 3900,
         "my a " + " b" * 1800,
         "and i " * 600,
+        "I don't live in " + "a " * 190 + "any more" + " any more" * 1500,
+        "I no longer " * 330,
+        "my " + "wife " * 700 + "stopped",
     ],
 )
 async def test_hostile_text_takes_no_more_than_a_moment(text: str) -> None:
