@@ -35,6 +35,8 @@ _DECODER = msgspec.json.Decoder(Verdicts)
 class LlmJudge:
     """Implements Judges."""
 
+    version = PROMPT
+
     def __init__(self, completes: Completes, budget: Budget) -> None:
         self._asks = Asks(completes, PROMPT, strict_schema(Verdicts), budget)
 

@@ -50,6 +50,10 @@ _MOST_BESIDE = 32  # facts of one message that are told of one another
 class Judges(Protocol):
     """Says what a fact is beside memories that are near to it, where no rule does."""
 
+    @property
+    def version(self) -> str:
+        """Of the prompt, kept with the facts that were judged by it."""
+
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
         """One verdict for each of *memories*, in their order."""
 
@@ -185,37 +189,37 @@ class Reconciler:
             await self._keeps.put(owner, [Embedded(row, proposed.vector)])
             return Decision.QUARANTINED
         found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
-        change = await self._change(proposed, found, known=there is not None)
+        change, judge = await self._change(proposed, found, known=there is not None)
         match change:
             case Confirm(id=confirmed):
                 return await self._confirm(proposed, confirmed, found)
             case Outdate(by=newer, since=since):
                 await self._outdate(proposed, newer, since, stored=there is not None)
             case Add() | Replace():
-                await self._settle(proposed, change, there)
+                await self._settle(proposed, change, there, judge)
         return Decision.KNOWN if there is not None and isinstance(change, Add) else _DECISIONS[type(change)]
 
-    async def _change(self, proposed: _Proposed, found: Sequence[Found], *, known: bool) -> Change:
+    async def _change(self, proposed: _Proposed, found: Sequence[Found], *, known: bool) -> tuple[Change, str]:
+        """With the version of who judged it; empty: a rule did."""
         change = reconcile_fact(proposed.fact, proposed.row, found, proposed.injected)
         # Of a row that is there the verdict stands in it: a model might say something else this time.
-        if self._judges is None or known or not isinstance(change, Add):
-            return change
-        near = unclear(proposed.row, found)
-        if not near:
-            return change
+        near = unclear(proposed.row, found) if isinstance(change, Add) and not known else []
+        if self._judges is None or not near:
+            return change, ""
         try:
             verdicts = await self._judges.judge(proposed.row.owner, proposed.fact, near)
         except MemoryExtprocError as error:
             # The rule's word holds: both stay, which loses nothing.
             log.warning("reconcile.by_rule", error=type(error).__name__)
-            return change
-        return judged(proposed.fact, near, verdicts)
+            return change, ""
+        return judged(proposed.fact, near, verdicts), self._judges.version
 
-    async def _settle(self, proposed: _Proposed, change: Add | Replace, there: Memory | None) -> None:
+    async def _settle(self, proposed: _Proposed, change: Add | Replace, there: Memory | None, judge: str) -> None:
         row, owner = proposed.row, proposed.row.owner
         replaced = change.ids if isinstance(change, Replace) else ()
         if there is None:
-            noted = {**row.metadata, **_where_given(beside=list(proposed.beside), replaces=list(replaced))}
+            also = _where_given(beside=list(proposed.beside), replaces=list(replaced), judge=judge)
+            noted = {**row.metadata, **also}
             await self._keeps.put(owner, [Embedded(replace(row, metadata=noted), proposed.vector)])
         else:
             replaced = tuple(dict.fromkeys((*_ids(there.metadata.get("replaces")), *replaced)))

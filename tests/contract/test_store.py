@@ -168,7 +168,7 @@ async def test_a_scope_narrows_by_project_and_by_type(store: MemoryStore) -> Non
     rows = [
         a_row("fact of hawaii", ann, project="hawaii"),
         a_row("step of hawaii", ann, project="hawaii", type=MemoryType.PROCEDURAL),
-        a_row("fact of nothing", ann),
+        a_row("fact of nothing", ann, source=Source.API),
     ]
     await store.put(ann, rows)
     for row in rows:
@@ -181,6 +181,8 @@ async def test_a_scope_narrows_by_project_and_by_type(store: MemoryStore) -> Non
     assert await found(Scope(types=frozenset({MemoryType.SEMANTIC}))) == {"fact of hawaii", "fact of nothing"}
     assert await found(Scope("hawaii", frozenset({MemoryType.PROCEDURAL}))) == {"step of hawaii"}
     assert await found(Scope(types=frozenset())) == set()
+    assert await found(Scope(sources=frozenset({Source.API}))) == {"fact of nothing"}
+    assert await found(Scope(sources=frozenset())) == set()
     assert await found(Scope(project='no"such')) == set()
 
 

@@ -196,6 +196,8 @@ def a_fact(turn: Turn, content: str, attribute: str = "opinion", value: str = "v
 class Saying:
     """Judges as told, over and over; counts how often it was asked."""
 
+    version = "as told"
+
     def __init__(self, *verdicts: Verdict | MemoryExtprocError) -> None:
         self._verdicts = verdicts
         self.shown: list[list[str]] = []
@@ -264,6 +266,8 @@ async def test_the_verdict_is_kept_so_that_trying_again_asks_nobody() -> None:
         await desk.reconciler.apply(ANN, [NO_TEA], [NEXT])
         assert len(judges.shown) == 1
         assert await desk.facts() == [NO_TEA.content]
+        (row,) = [row for row in await desk.rows() if row.content == NO_TEA.content]
+        assert row.metadata["judge"] == "as told"
 
 
 WORDS = st.sampled_from(["green tea", "black tea", "much green tea", "no green tea", "3 cups of green tea"])
