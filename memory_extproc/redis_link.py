@@ -77,18 +77,14 @@ class Keeping:
     @property
     def faults(self) -> tuple[str, ...]:
         """Why what is given to it may be lost; no word of it where it does not tell."""
-        return tuple(
-            fault
-            for fault, found in (
-                ("it keeps nothing when it dies: appendonly yes", self.persistence is Persistence.NONE),
-                (
-                    "it loses what came after its last snapshot: appendonly yes",
-                    self.persistence is Persistence.SNAPSHOTS,
-                ),
-                ("it drops keys when memory is short: maxmemory-policy noeviction", self.evicts),
-            )
-            if found
-        )
+        faults_found = []
+        if self.persistence is Persistence.NONE:
+            faults_found.append("this Redis keeps nothing when it dies; set appendonly yes")
+        if self.persistence is Persistence.SNAPSHOTS:
+            faults_found.append("this Redis loses what came after its last snapshot; set appendonly yes")
+        if self.evicts:
+            faults_found.append("this Redis drops keys when memory is short; set maxmemory-policy noeviction")
+        return tuple(faults_found)
 
     @property
     def loses(self) -> bool:

@@ -110,11 +110,14 @@ async def test_a_redis_that_goes_away_fails_no_request_and_loses_no_turn(
     assert faulty.shown.startswith(BUDGET)
     assert await faulty.http("/readyz") == (200, "ready\n")
     await until(lambda: faulty.logs.said("session.unplaced"), "it is logged")
+    await until(lambda: faulty.sample("coordination_up") == 0, "nobody waits for it any more")
+    await until(lambda: faulty.logs.said("journal.put_aside"), "the turn is kept here meanwhile")
     await redis_link.mend()
     await until(lambda: faulty.kept == 2, "what was said meanwhile is stored", seconds=15)
     await faulty.say(ASKED)
     assert "$10,000" in faulty.shown
     assert faulty.turns("journal_failed") == 0
+    assert faulty.sample("coordination_up") == 1
 
 
 async def test_a_sidecar_starts_without_redis_keeps_nothing_it_was_not_allowed_to_and_learns_when_it_comes(
