@@ -25,6 +25,10 @@ class CutOffError(GiveUpError):
     """A model's answer did not fit into what it may have; less asked at a time may."""
 
 
+class NotConfirmedError(GiveUpError):
+    """What cannot be undone was asked for without the confirmation it needs, or with one that does not hold."""
+
+
 class BadBodyError(GiveUpError):
     """A request or answer that is not what its dialect says it must be."""
 

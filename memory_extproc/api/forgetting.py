@@ -14,7 +14,7 @@ from memory_extproc.api.messages import message_of, time_of
 from memory_extproc.api.refusal import Reason, RefusedError, no_such_memory
 from memory_extproc.api.repeats import Noted, Repeats
 from memory_extproc.curate.catalogue import Catalogue
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import NotConfirmedError
 from memory_extproc.model import ForgetReceipt, ForgetScope, MemoryType
 from memory_extproc.ports import Forgets
 
@@ -61,9 +61,7 @@ class Forgetting:
         async def work() -> Noted:
             try:
                 receipt = await self._forgets.forget(call.owner, scope, token=request.confirmation_token)
-            except GiveUpError as error:
-                if not request.confirmation_token:
-                    raise
+            except NotConfirmedError as error:
                 raise _not_confirmed("this token is of another scope, or too old") from error
             return {"receipt": receipt.id}
 

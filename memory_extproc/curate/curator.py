@@ -31,8 +31,8 @@ from memory_extproc.ports import Embeds, KeepsMemories, ListsMemories, Now
 # Of a memory's metadata, what the product itself goes by; nobody else sets it.
 RESERVED = frozenset(
     {
-        "turn", "piece", "ordinal", "said", "revision", "confirmations", "version", "confidence", "sources",
-        "beside", "replaces", "also", "ends",
+        "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
+        "sources", "beside", "replaces", "also", "ends",
     }
 )  # fmt: skip
 _NEIGHBOURS = 32  # looked at for one text

@@ -29,7 +29,7 @@ from memory_extproc.erasure.job import Job, without_words
 from memory_extproc.erasure.marks import items_of_turn
 from memory_extproc.erasure.plans import Plans
 from memory_extproc.erasure.receipts import Signer, unsigned
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotConfirmedError, TryLaterError
 from memory_extproc.model import (
     ForgetPlan,
     ForgetReceipt,
@@ -199,7 +199,7 @@ class Forgetter:
         if token:
             ids = await self._plans.confirmed(owner, scope, token)
         elif scope.query and not ids:
-            raise GiveUpError("a query needs the token of its dry run, or the ids that it listed")
+            raise NotConfirmedError("a query needs the token of its dry run, or the ids that it listed")
         named = without_words(scope, ids) if not token else ForgetScope(ids=ids)
         blind = await self._forgotten.blind()
         job = Job(

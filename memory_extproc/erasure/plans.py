@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import NotConfirmedError
 from memory_extproc.model import ForgetPlan, ForgetScope, Memory, Owner, digest
 from memory_extproc.ports import Coordination, Now
 
@@ -34,11 +34,11 @@ class Plans:
         return ForgetPlan(memories=tuple(memories[:_SHOWN]), total=len(memories), token=token, expires_at=expires)
 
     async def confirmed(self, owner: Owner, scope: ForgetScope, token: str) -> tuple[str, ...]:
-        """The ids that were listed. GiveUpError for a token of another owner or scope, or one that has expired."""
+        """The ids that were listed. NotConfirmedError for a token of another owner or scope, or an old one."""
         raw = await self._records.get_record(RECORD, owner, token)
         kept = None if raw is None else msgspec.json.decode(raw, type=_Kept)
         if kept is None or kept.scope != _named(scope):
-            raise GiveUpError("this confirmation is not of that scope, or has expired: run it dry once more")
+            raise NotConfirmedError("this confirmation is not of that scope, or has expired: run it dry once more")
         return kept.ids or ("",)
 
 

@@ -67,6 +67,9 @@ class ForgottenWords:
     def __init__(self, word: str) -> None:
         self.word = word
 
+    async def check(self, owner: Owner) -> None:
+        return
+
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         return [row for row in rows if self.word not in row.memory.content]
 

@@ -1,0 +1,164 @@
+"""Forgetting over the memory API: two users and two tenants in every test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from memory_extproc.api.choices import Consents
+from memory_extproc.api.forgetting import Forgetting
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.repeats import Repeats
+from memory_extproc.coordination.ledger_transient import TransientLedger
+from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.curate.catalogue import Catalogue
+from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from tests.builders import ANN, BOB, OTHER_ANN, a_memory
+from tests.fixtures.memory_api import KEY, ApiStand, violations_of
+
+EVERYBODY = (ANN, BOB, OTHER_ANN)
+
+
+class AtOnce:
+    async def purge(self, owner: Owner) -> bool:
+        return owner in EVERYBODY
+
+
+class ByWord:
+    """Finds what has the query's words in it."""
+
+    def __init__(self, stand: ApiStand) -> None:
+        self._stand = stand
+
+    async def about(self, owner: Owner, query: str, scope: ForgetScope) -> list[Memory]:
+        pages = self._stand.store.pages(owner, 100, fresh=True)
+        return [row.memory async for page in pages for row in page if query in row.memory.content]
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
+    made = ApiStand(tmp_path)
+    ledger, sole = TransientLedger(), SoleReplica()
+    forgotten = Forgotten(ledger, sole)
+    hiding = HidingStore(made.store, forgotten)
+    made.partitions = Partitions(
+        hiding, made.coordination, PartitionLimits(), made.metrics, now=made.now, forgotten=forgotten
+    )
+    holders = Erasable(
+        store=made.store,
+        partitions=made.partitions,
+        journal=made.journal,
+        coordination=made.coordination,
+        purges=AtOnce(),
+    )
+    forgetter = Forgetter(
+        ledger,
+        forgotten,
+        sole,
+        holders,
+        ForgetLimits(first=timedelta(milliseconds=1)),
+        made.metrics,
+        now=made.now,
+        chance=lambda: 0.0,
+        seeks=ByWord(made),
+    )
+    catalogue = Catalogue(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)
+    forgetting = Forgetting(forgetter, catalogue, Repeats(made.coordination, KEY))
+    made.operations = {**forgetting.operations, **Consents(made.consent, forgetting.forget).operations}
+    async with forgetter, made:
+        for owner in EVERYBODY:
+            await put(made, a_memory("likes tea", owner), a_memory("likes rum", owner, project="p"))
+        yield made
+
+
+async def told(stand: ApiStand, method: str, request: Any, *, as_: Owner) -> Any:
+    return await stand.call(method, request, as_=as_)
+
+
+async def refused(stand: ApiStand, method: str, request: Any, *, as_: Owner) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stand.call(method, request, as_=as_)
+    return caught.value
+
+
+async def put(stand: ApiStand, *memories: Memory) -> None:
+    vectors = await stand.embedder.embed([memory.content for memory in memories])
+    for memory, vector in zip(memories, vectors, strict=True):
+        await stand.partitions.put(memory.owner, [Embedded(memory, vector)])
+
+
+async def left(stand: ApiStand, owner: Owner) -> set[str]:
+    return {row.memory.content async for page in stand.store.pages(owner, 10, fresh=True) for row in page}
+
+
+async def test_one_memory_is_forgotten_and_the_call_sent_again_gets_the_same_answer(stand: ApiStand) -> None:
+    request = pb.ForgetMemoryRequest(id=a_memory("likes tea").id, request_id="once")
+    answer = await told(stand, "ForgetMemory", request, as_=ANN)
+    assert answer.success
+    assert answer.receipt.memories == 1
+    assert await left(stand, ANN) == {"likes rum"}
+    assert await left(stand, BOB) == await left(stand, OTHER_ANN) == {"likes tea", "likes rum"}
+    again = await told(stand, "ForgetMemory", request, as_=ANN)
+    assert again.receipt.id == answer.receipt.id
+
+
+async def test_an_unknown_memory_and_somebody_elses_are_the_same_not_found(stand: ApiStand) -> None:
+    for wanted in ("0" * 64, a_memory("likes tea", BOB).id, a_memory("likes tea", OTHER_ANN).id, "not an id!"):
+        error = await refused(stand, "ForgetMemory", pb.ForgetMemoryRequest(id=wanted), as_=ANN)
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+    for owner in EVERYBODY:
+        assert await left(stand, owner) == {"likes tea", "likes rum"}
+
+
+async def test_a_dry_run_forgets_nothing_and_its_token_confirms_a_query(stand: ApiStand) -> None:
+    request = pb.ForgetMemoriesRequest(query="tea")
+    error = await refused(stand, "ForgetMemories", request, as_=ANN)
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    plan = await told(stand, "ForgetMemories", pb.ForgetMemoriesRequest(query="tea", dry_run=True), as_=ANN)
+    assert [memory.content for memory in plan.would_forget] == ["likes tea"]
+    assert plan.total == 1
+    assert await left(stand, ANN) == {"likes tea", "likes rum"}
+    confirmed = pb.ForgetMemoriesRequest(query="tea", confirmation_token=plan.confirmation_token)
+    error = await refused(stand, "ForgetMemories", confirmed, as_=BOB)
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    await told(stand, "ForgetMemories", confirmed, as_=ANN)
+    assert await left(stand, ANN) == {"likes rum"}
+    assert await left(stand, BOB) == {"likes tea", "likes rum"}
+
+
+async def test_a_receipt_is_shown_to_its_own_user_alone(stand: ApiStand) -> None:
+    done = await told(stand, "ForgetMemories", pb.ForgetMemoriesRequest(project_id="p"), as_=ANN)
+    assert await left(stand, ANN) == {"likes tea"}
+    wanted = pb.GetForgetReceiptRequest(receipt_id=done.receipt.id)
+    found = await told(stand, "GetForgetReceipt", wanted, as_=ANN)
+    assert found.scope == "project"
+    for other in (BOB, OTHER_ANN):
+        error = await refused(stand, "GetForgetReceipt", wanted, as_=other)
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_withdrawing_consent_can_forget_everything(stand: ApiStand) -> None:
+    answer = await told(stand, "SetConsent", pb.SetConsentRequest(state="off", forget=True), as_=ANN)
+    assert answer.receipt.scope == "user"
+    assert await left(stand, ANN) == set()
+    assert await stand.consent.get(ANN) is Consent.OFF
+    assert await left(stand, BOB) == await left(stand, OTHER_ANN) == {"likes tea", "likes rum"}
+
+
+async def test_every_fault_of_a_scope_is_named(stand: ApiStand) -> None:
+    request = pb.ForgetMemoriesRequest(
+        project_id="a\nb", session_id="x" * 300, type=["nonsense"], memory_ids=['"] or id != "'], query="\0"
+    )
+    error = await refused(stand, "ForgetMemories", request, as_=ANN)
+    assert set(violations_of(error)) == {"project_id", "session_id", "type", "memory_ids", "query"}
+    many = pb.ForgetMemoriesRequest(memory_ids=[f"{n}" for n in range(1001)])
+    assert violations_of(await refused(stand, "ForgetMemories", many, as_=BOB)) == ["memory_ids"]
