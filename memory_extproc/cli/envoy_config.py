@@ -13,7 +13,7 @@ from memory_extproc.cli.config import ConfigFile, file_of
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
-from memory_extproc.settings.values import split_address
+from memory_extproc.settings.values import on_loopback, split_address
 from memory_extproc.wire.envoy_config_options import (
     ClientTls,
     EnvoyOptions,
@@ -54,8 +54,12 @@ def envoy_config(
     jwks_url: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
     jwks_file: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
     rest: Annotated[
-        bool, typer.Option("--rest/--no-rest", help="the memory API over HTTP, at /v1/memory beside the chats")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--rest/--no-rest",
+            help="the memory API over HTTP, at /v1/memory beside the chats; by default where Envoy can reach it",
+        ),
+    ] = None,
     gateway: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")] = "llm",
     namespace: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")] = "default",
 ) -> None:
@@ -84,7 +88,7 @@ def envoy_config(
             client_tls=_client_tls(
                 faults, settings, address, (sidecar_client_cert, sidecar_client_key, sidecar_ca)
             ),
-            rest=_rest(faults, settings, sidecar, api) if rest else None,
+            rest=_rest(faults, settings, sidecar, api) if _wanted(settings, sidecar, api, rest) else None,
         )
         if not address.startswith("unix:"):
             _asked(faults, "--sidecar", split_address, address)
@@ -131,6 +135,17 @@ def namespaces(settings: Settings) -> tuple[str, ...]:
     places = (identity.metadata, identity.metadata_tenant, identity.metadata_projects)
     named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)
     return tuple(dict.fromkeys(name for name in named if name))
+
+
+def _wanted(settings: Settings, sidecar: str, api: str, rest: bool | None) -> bool:  # noqa: FBT001
+    """An API that listens on loopback is not reached from elsewhere: routes to it would lead nowhere."""
+    if rest is not None:
+        return rest
+    try:
+        elsewhere = bool(sidecar) and not on_loopback(sidecar)
+    except ValueError:
+        return False  # no address; that is said where it is asked for
+    return bool(api) or not (elsewhere and on_loopback(settings.listen.api))
 
 
 def _rest(faults: list[str], settings: Settings, sidecar: str, api: str) -> RestApi:

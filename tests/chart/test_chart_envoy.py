@@ -118,7 +118,7 @@ def test_envoy_takes_what_istio_is_told_to_patch(values: str, tmp_path: Path) ->
 
 
 def written(*arguments: str) -> list[Tree]:
-    command = [sys.executable, "-m", "memory_extproc", "envoy-config", *arguments]
+    command = [sys.executable, "-m", "memory_extproc", "envoy-config", "--no-rest", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return documents(run.stdout)
