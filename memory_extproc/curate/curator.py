@@ -27,6 +27,7 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.ports import Embeds, KeepsMemories, ListsMemories, Now
+from memory_extproc.safety.secrets import mask_secrets
 
 # Of a memory's metadata, what the product itself goes by; nobody else sets it.
 RESERVED = frozenset(
@@ -54,6 +55,9 @@ class Decision(StrEnum):
     ADDED = "added"
     CONFIRMED = "confirmed"
     REPLACED = "replaced"
+
+
+_NO_TEXT = frozenset({"project", "type"})
 
 
 class Standing(StrEnum):
@@ -137,7 +141,8 @@ class Curator:
 
     async def store(self, owner: Owner, told: Told, key: str) -> tuple[Memory, Decision]:
         """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
-        DuplicateError where that is what the caller wants."""
+        DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
+        told = replace(told, content=mask_secrets(told.content).text, metadata=_masked(told.metadata))
         meaning = _given_meaning(told.metadata) or await self._understands.meaning(owner, told.content)
         row = self._row(owner, told, meaning, key)
         there = await self._keeps.get(owner, [row.id])
@@ -216,7 +221,7 @@ class Curator:
 
     async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
         now = self._now().replace(microsecond=0)
-        values = dict(correction.values)
+        values = _masked(correction.values)
         kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
         metadata = {**values.pop("metadata", memory.metadata), **kept}
         changed = replace(memory, **values, metadata=metadata)
@@ -282,6 +287,17 @@ class Curator:
         if lock is None:
             lock = self._turns[owner] = asyncio.Lock()
         return lock
+
+
+def _masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* without secrets in their texts, those of a mapping among them included."""
+    masked: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            masked[name] = _masked(value)
+        else:
+            masked[name] = mask_secrets(value).text if isinstance(value, str) and name not in _NO_TEXT else value
+    return masked
 
 
 def _given_meaning(metadata: Mapping[str, Any]) -> Meaning:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.fair import FairSlots
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance
@@ -40,10 +41,11 @@ class _Lane(Generic[Job]):
 
 class Lanes(Generic[Job]):
     """One lane for each owner with work: its jobs run in order, up to *together* in one call, and at most
-    *at_once* calls run at a time. A call that raises TryLaterError is made again after a pause, while other
-    lanes go on; jobs that come in the meantime get their first try at once, as long as no more than *in_vain*
-    jobs of all lanes wait for their next. Whatever else a call raises is tried job by job and then given to
-    *failed*, which says whether the job is done with; if it is not, it is tried again after a pause.
+    *at_once* calls run at a time, those of different tenants in turn. A call that raises TryLaterError is
+    made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
+    once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
+    raises is tried job by job and then given to *failed*, which says whether the job is done with; if it is
+    not, it is tried again after a pause.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Lanes(Generic[Job]):
         self._in_vain = in_vain
         self._backoff = backoff
         self._chance = chance
-        self._slots = asyncio.Semaphore(at_once)
+        self._slots = FairSlots(at_once)
         self._lanes: dict[Owner, _Lane[Job]] = {}
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._waiting = 0  # sum of tried over all lanes
@@ -143,7 +145,7 @@ class Lanes(Generic[Job]):
 
     async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
         """None when the batch is done with; else what it failed of."""
-        async with self._slots:
+        async with self._slots.taken(owner.tenant):
             try:
                 await self._work(owner, batch)
             except TryLaterError as error:

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
+from memory_extproc.safety.secrets import mask_secrets
 
 # The alphabet of ids in the store. A leading dot would hide a file, and two are a directory.
 ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"
@@ -92,7 +93,7 @@ def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  
         id=id,
         owner=owner,
         type=record.type,
-        content=record.content,
+        content=mask_secrets(record.content).text,  # what others kept of them is not to be
         source=record.source,
         created_at=created,
         updated_at=max(created, _whole(record.updated_at or now)),
