@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -24,7 +25,7 @@ from memory_extproc.wire.identity import accepted, optional
 
 log = logger(__name__)
 
-MAX_KEYS = 10_000
+MAX_KEYS = 1_000
 _HASH_DIGITS = 64
 Changes = Callable[[Path], AsyncGenerator[object]]  # something each time the file may have changed
 
@@ -113,11 +114,11 @@ def parse_keys(text: str) -> Sequence[Entry]:
     except (yaml.YAMLError, msgspec.ValidationError, RecursionError) as error:
         detail = str(error) if isinstance(error, msgspec.ValidationError) else "no YAML"
         raise ConfigurationError([f"api.keys_file: {detail}"]) from None
-    faults = [f"keys[{at}].{fault}" for at, entry in enumerate(entries) for fault in _faults(entry)]
-    ids = [entry.id for entry in entries]
-    faults += [f"keys: the id {one!r} is there twice" for one in sorted({one for one in ids if ids.count(one) > 1})]
     if len(entries) > MAX_KEYS:
-        faults.append(f"keys: {len(entries)} are more than {MAX_KEYS}")
+        raise ConfigurationError([f"api.keys_file: {len(entries)} keys are more than {MAX_KEYS}"])
+    faults = [f"keys[{at}].{fault}" for at, entry in enumerate(entries) for fault in _faults(entry)]
+    ids = Counter(entry.id for entry in entries)
+    faults += [f"keys: the id {one!r} is there twice" for one, times in sorted(ids.items()) if times > 1]
     if faults:
         raise ConfigurationError([f"api.keys_file: {fault}" for fault in faults])
     return entries

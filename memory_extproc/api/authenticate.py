@@ -87,7 +87,7 @@ class ProxyOptions:
 
     user_header: str = "x-authz-user-id"
     tenant_header: str = "x-authz-tenant-id"
-    roles_header: str = "x-authz-roles"
+    roles_header: str = ""  # empty: everybody is a user
     names: tuple[str, ...] = ()  # globs over certificate names of proxies that are not on this machine
 
 

@@ -7,6 +7,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,28 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from memory_extproc.api.api_keys import ApiKeys
-from memory_extproc.api.authenticate import ApiKey, Jwt, JwtClaims, ProxyOptions, TrustedProxy, key_hash
+from memory_extproc.api.authenticate import (
+    ApiKey,
+    Jwt,
+    JwtClaims,
+    Mtls,
+    NoProof,
+    Presented,
+    ProxyOptions,
+    TrustedProxy,
+    key_hash,
+)
 from memory_extproc.api.call import Call
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import METHODS, Access
+from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
+from memory_extproc.api.principal import METHODS, Access, CertificateHolder, Role
 from memory_extproc.api.rate import RateLimits
+from memory_extproc.api.refusal import RefusedError
 from memory_extproc.model import Owner
+from memory_extproc.wire.events import Headers
 from memory_extproc.wire.identity_tokens import TokenOptions, Tokens
+from memory_extproc.wire.server import ServerTls
+from tests.fixtures.authority import Authority
 from tests.fixtures.memory_api import ApiStand, reason_of
 
 Code = grpc.StatusCode
@@ -263,3 +279,116 @@ async def test_a_method_that_no_table_knows_is_not_served(reached: tuple[ApiStan
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"", metadata=[bearing(token(roles="admin"))])
     assert caught.value.code() is Code.UNIMPLEMENTED
+
+
+# --- certificates ----------------------------------------------------------------------------------
+@pytest.fixture
+async def encrypted(tmp_path: Path) -> AsyncIterator[tuple[ApiStand, Reached, Authority]]:
+    """Behind TLS that asks for client certificates, from a listening address of this machine."""
+    authority, stand, everything = Authority(), ApiStand(tmp_path), Reached()
+    key, certificate = authority.issue("sidecar", "sidecar")
+    for name, content in (("key", key), ("cert", certificate), ("ca", authority.pem)):
+        (tmp_path / f"{name}.pem").write_bytes(content)
+    tls = ServerTls(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    stand.server_options = replace(stand.server_options, address="localhost:0", tls=tls)
+    stand.operations = everything.operations()
+    stand.ways = (
+        Mtls(
+            [
+                CertificateHolder(name="ops.*", tenant="acme", user="ops", roles=frozenset({Role.ADMIN})),
+                CertificateHolder(name="*.people", tenant="acme"),
+            ]
+        ),
+    )
+    async with stand:
+        yield stand, everything, authority
+
+
+async def with_certificate(
+    stand: ApiStand, authority: Authority, names: tuple[str, ...], user: str, *metadata: tuple[str, str]
+) -> grpc.StatusCode:
+    key, certificate = authority.issue(*names)
+    credentials = grpc.ssl_channel_credentials(authority.pem, key, certificate)
+    options = [("grpc.ssl_target_name_override", "sidecar")]
+    async with grpc.aio.secure_channel(stand.server.address, credentials, options=options) as channel:
+        stand.stub = MemoryServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        return await code_of(stand, "GetStats", user, *metadata)
+
+
+async def test_a_certificate_says_who_calls(encrypted: tuple[ApiStand, Reached, Authority]) -> None:
+    stand, everything, authority = encrypted
+    assert await with_certificate(stand, authority, ("x", "ann.people"), "") is Code.OK
+    assert await with_certificate(stand, authority, ("x", "ann.people"), "bob") is Code.PERMISSION_DENIED
+    assert await with_certificate(stand, authority, ("ops.acme",), "bob") is Code.OK
+    # The common name does not count where there are alternative names (RFC 6125, 6.4.4).
+    assert await with_certificate(stand, authority, ("ops.acme", "stranger"), "bob") is Code.UNAUTHENTICATED
+    headers = (("x-authz-user-id", "ann"), ("x-authz-tenant-id", "acme"))
+    assert await with_certificate(stand, authority, ("x", "stranger"), "", *headers) is Code.UNAUTHENTICATED
+    assert everything.owners == [Owner("acme", "ann.people"), Owner("acme", "bob")]
+
+
+def from_elsewhere(names: tuple[str, ...] = (), peer: str = "ipv4:192.0.2.7:4711", roles: str = "") -> Presented:
+    """A call from another machine, with a verified certificate of these names."""
+    pairs = [("x-authz-user-id", "ann"), ("x-authz-roles", roles)]
+    certificate = {"x509_subject_alternative_name": [name.encode() for name in names]}
+    return Presented(peer, Headers(pairs), certificate)
+
+
+def test_a_gateways_headers_count_from_this_machine_and_from_listed_names_alone() -> None:
+    proxy = TrustedProxy(ProxyOptions(names=("envoy.*",)))
+    for presented in (
+        from_elsewhere(peer="ipv4:127.0.0.1:4711"),
+        from_elsewhere(peer="ipv6:%5B::1%5D:4711"),
+        from_elsewhere(peer="ipv6:[::1]:4711"),
+        from_elsewhere(peer="unix:"),
+        from_elsewhere(peer="unix:/run/api.sock"),
+        from_elsewhere(("envoy.mesh",)),
+    ):
+        principal = proxy.principal(presented)
+        assert principal is not None
+        assert principal.user == "ann"
+        assert principal.roles == frozenset({Role.USER})
+    for presented in (
+        from_elsewhere(),
+        from_elsewhere(("stranger.mesh",)),
+        from_elsewhere(peer="ipv4:128.0.0.1:1"),
+        from_elsewhere(peer="ipv6:%5B::ffff:192.0.2.7%5D:1"),
+        from_elsewhere(peer="ipv4:localhost:1"),
+        from_elsewhere(peer="127.0.0.1:4711"),
+        from_elsewhere(peer=""),
+    ):
+        assert proxy.principal(presented) is None
+
+
+def test_roles_come_from_a_gateway_only_where_a_header_for_them_is_configured() -> None:
+    presented = from_elsewhere(peer="unix:", roles="admin, auditor")
+    plain, told = TrustedProxy(ProxyOptions()), TrustedProxy(ProxyOptions(roles_header="x-authz-roles"))
+    first, second = plain.principal(presented), told.principal(presented)
+    assert first is not None
+    assert second is not None
+    assert first.roles == frozenset({Role.USER})
+    assert second.roles == frozenset({Role.ADMIN, Role.AUDITOR})
+
+
+def test_a_gateways_user_or_tenant_that_is_not_one_name_is_refused() -> None:
+    proxy = TrustedProxy(ProxyOptions())
+    for pairs in (
+        [("x-authz-user-id", "ann"), ("x-authz-user-id", "bob")],
+        [("x-authz-user-id", "ann,bob")],
+        [("x-authz-user-id", "")],
+        [("x-authz-user-id", "ann"), ("x-authz-tenant-id", "a"), ("x-authz-tenant-id", "b")],
+        [("x-authz-user-id", "ann"), ("x-authz-tenant-id", "a\tb")],
+    ):
+        for way in (proxy, NoProof(ProxyOptions())):
+            if way is proxy or pairs[0][1]:
+                with pytest.raises(RefusedError):
+                    way.principal(Presented("unix:", Headers(pairs)))
+
+
+def test_without_any_proof_everybody_is_who_they_say_and_may_do_everything() -> None:
+    principal = NoProof(ProxyOptions()).principal(
+        Presented("ipv4:192.0.2.7:1", Headers([("x-authz-user-id", "ann")]))
+    )
+    assert principal is not None
+    assert principal.user == "ann"
+    assert principal.roles == frozenset({Role.ADMIN})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +13,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -27,6 +22,7 @@ from memory_extproc.wire.gen import ext_proc_pb2 as pb
 from memory_extproc.wire.peers import AllowedPeers
 from memory_extproc.wire.processor import SERVICE
 from memory_extproc.wire.server import GrpcServer, ServerOptions, ServerTls
+from tests.fixtures.authority import Authority
 from tests.fixtures.envoy import until
 from tests.fixtures.sidecar import BLOCK, Sidecar
 
@@ -222,47 +218,6 @@ async def test_draining_says_so_keeps_open_streams_and_takes_no_new_ones() -> No
         assert await ended(stream)
         await draining
         await sidecar.server.drain()  # a second time does nothing
-
-
-class Authority:
-    """Issues certificates for a test."""
-
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._sign("authority", self._key, [])
-
-    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, alternatives: Iterable[str]) -> x509.Certificate:
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-        now = dt.datetime.now(dt.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(minutes=5))
-            .not_valid_after(now + dt.timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=name == "authority", path_length=None), critical=True)
-        )
-        names = [x509.DNSName(alternative) for alternative in alternatives]
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self._key, hashes.SHA256())
-
-    @property
-    def pem(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
-
-    def issue(self, name: str, *alternatives: str) -> tuple[bytes, bytes]:
-        """(key, certificate) in PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        private = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        return private, self._sign(name, key, alternatives).public_bytes(serialization.Encoding.PEM)
 
 
 @pytest.fixture
