@@ -310,6 +310,8 @@ def _sealing_is_whole(privacy: Privacy, coordination: CoordinationSection) -> Fa
     for key in ("master_key_file", "keys_file"):
         if getattr(privacy, key) and not privacy.encrypt_content:
             yield f"privacy.{key}: is given, but encrypt_content is off"
+    if privacy.encrypt_content and coordination.url and coordination.accept_volatile:
+        yield "coordination.accept_volatile: that Redis holds the keys of all texts, which would be lost with it"
     if privacy.keys_file and coordination.url:
         yield "privacy.keys_file: replicas share their keys in Redis, and coordination.url names one"
 

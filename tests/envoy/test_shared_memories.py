@@ -63,7 +63,7 @@ async def test_a_projects_memories_reach_its_members_and_nobody_else(whole: Whol
     await share(whole, SHARED, Owner.of_project("acme", "atlas"))
     for user in ("ann", "bob"):
         answer = await whole.say(ASKED, **member(project="atlas", user=user))
-        assert answer.memory == "used;n=1;path=hybrid"
+        assert answer.memory.startswith("used;n=1")
         assert f"(shared in the project atlas) {SHARED}" in whole.shown
         assert MEMBER not in whole.upstream.got[-1].headers
     strangers = [
@@ -88,7 +88,7 @@ async def test_an_operators_memories_reach_everybody_of_the_tenant(whole: WholeS
     await share(whole, SHARED, Owner.of_everyone("acme"))
     for user in ("ann", "bob"):
         answer = await whole.say(ASKED, **member(user=user))
-        assert answer.memory == "used;n=1;path=hybrid"
+        assert answer.memory.startswith("used;n=1")
         assert f"(shared with everyone) {SHARED}" in whole.shown
     assert (await whole.say(ASKED, **member(tenant="globex"))).memory == "empty"
 
@@ -97,7 +97,7 @@ async def test_members_words_stay_their_own_unless_the_operator_says_otherwise(w
     await begin(whole)
     named = member(project="atlas", x_memory_project="atlas")
     await whole.say("The deadline of the Atlas release is June 9.", **named)
-    assert (await whole.say(ASKED, **named)).memory == "used;n=1;path=hybrid"
+    assert (await whole.say(ASKED, **named)).memory.startswith("used;n=1")
     answer = await whole.say(ASKED, **member(project="atlas", user="bob"))
     assert answer.memory == "empty"
 
@@ -108,7 +108,7 @@ async def test_what_is_said_in_a_projects_name_can_be_made_the_projects(whole: W
     await whole.say("The deadline of the Atlas release is June 9.", **named)
     for user in ("ann", "bob"):
         answer = await whole.say(ASKED, **member(project="atlas", user=user))
-        assert answer.memory == "used;n=1;path=hybrid"
+        assert answer.memory.startswith("used;n=1")
         assert "June 9" in whole.shown
     await until(lambda: whole.sample("journal_depth") == 0, "all is learned", seconds=10)
     forged = await whole.say("The deadline of the Atlas release is July 1.", **member(x_memory_project="atlas"))
@@ -131,7 +131,7 @@ async def test_a_rule_tells_an_upstream_only_what_came_from_elsewhere(whole: Who
     assert "$10,000" not in whole.shown
     await whole.say("My budget for the Maui hotel is $900.", **member(x_memory_app="desk-1"))
     answer = await whole.say("What's my budget for the Maui hotel?", **member(x_partner="yes"))
-    assert answer.memory == "used;n=1;path=hybrid"
+    assert answer.memory.startswith("used;n=1")
     assert "$900" in whole.shown
     assert "$10,000" not in whole.shown
     answer = await whole.say("How old is my dog Rex?", **member(x_partner="yes"))
