@@ -38,6 +38,11 @@ def test_an_answer_is_told_apart_from_the_users_own_words() -> None:
     assert 'the assistant said: "Hawaii is lovely in May"' in render([answer], 512).text
 
 
+def test_what_no_longer_holds_is_told_with_the_end_of_its_time() -> None:
+    was = a_memory("User lives in Paris", created_at=later(), valid_to=later(days=10))
+    assert "- [2026-03-02 to 2026-03-12, no longer so] User lives in Paris" in render([Ranked(was, 0.9)], 500).text
+
+
 def test_without_memories_or_room_there_is_no_block() -> None:
     assert render([], 512).text == ""
     assert render([BUDGET], smallest() - 24).text == ""
