@@ -188,10 +188,16 @@ class Import:
             Embedded(replace(change.memory, embed_model=model), vector)
             for change, vector in zip(changes, vectors, strict=True)
         ]
-        admitted = {row.memory.id for row in await self._admitted(rows)}
+        # Under the id that it was sent with it may have been forgotten, and under the one that it gets.
+        as_sent = [
+            Embedded(replace(row.memory, id=change.taken.record.id), row.vector)
+            for change, row in zip(changes, rows, strict=True)
+            if change.taken.record.id
+        ]
+        admitted = {row.memory.id for row in await self._admitted([*rows, *as_sent])}
         kept = []
         for change, row in zip(changes, rows, strict=True):
-            if row.memory.id not in admitted:
+            if not {row.memory.id, change.taken.record.id or row.memory.id} <= admitted:
                 self._refuse(change.taken.index, change.taken.record.id, Reason.FORGOTTEN, "it was forgotten")
             else:
                 kept.append((change, row))

@@ -14,7 +14,7 @@ from tests.fixtures.rest import TENANT, USER, RestStand
 SAID = "My budget for the Hawaii trip is $10,000"
 
 
-async def test_what_was_said_in_a_chat_is_seen_corrected_and_used_in_the_next(rest: RestStand) -> None:
+async def test_what_was_said_in_a_chat_is_seen_corrected_used_and_forgotten(rest: RestStand) -> None:
     rest.changes = {"memory": {"extraction_batch_size": 1}, "learn": {"session_idle": "100ms"}}
     await rest.start()
     await rest.say(SAID)
@@ -38,6 +38,35 @@ async def test_what_was_said_in_a_chat_is_seen_corrected_and_used_in_the_next(re
     assert "12,500" in " ".join(one["memory"]["content"] for one in found["results"])
     await rest.say("What's my budget for the Hawaii trip?")
     assert "12,500" in rest.shown
+
+    about = {"query": "the budget for the Hawaii trip", "dry_run": True}
+    plan = (await rest.rest("POST", "/v1/memory:forget", about)).json
+    assert plan["total"] >= 1
+    assert not plan["success"]
+    forgotten = await rest.rest("DELETE", "/v1/memory")
+    assert forgotten.status == 200, forgotten.json
+    assert forgotten.json["success"]
+    receipt = await rest.rest("GET", f"/v1/memory/receipts/{forgotten.json['receipt']['id']}")
+    assert receipt.json["state"] in {"clean", "complete"}
+    assert (await rest.rest("GET", "/v1/memory?state=any")).json["total"] == 0
+    await rest.say("What's my budget for the Hawaii trip?")
+    assert "12,500" not in rest.shown
+    assert "10,000" not in rest.shown
+
+
+async def test_one_memory_is_forgotten_by_its_id(rest: RestStand) -> None:
+    await rest.start()
+    tea, cat = [
+        (await rest.rest("POST", "/v1/memory", {"content": content})).json["memory"]["id"]
+        for content in ("Likes tea", "Has a cat called Whiskers")
+    ]
+    assert (await rest.rest("DELETE", f"/v1/memory/{tea}", user="bob")).status == 404
+    assert (await rest.rest("DELETE", f"/v1/memory/{tea}")).json["success"]
+    assert (await rest.rest("GET", f"/v1/memory/{tea}")).status == 404
+    assert (await rest.rest("GET", f"/v1/memory/{cat}")).status == 200
+    brought = [{"start": {}}, {"memory": {"id": tea, "type": "semantic", "content": "Likes tea"}}]
+    report = (await rest.rest("POST", "/v1/memory:import", brought)).json
+    assert (report["added"], [one["reason"] for one in report["problems"]]) == ("0", ["forgotten"])
 
 
 async def test_answers_are_as_clients_of_the_semantic_router_read_them(rest: RestStand) -> None:

@@ -62,16 +62,17 @@ class SaidConsent:
 
 
 class ForgottenWords:
-    """KnowsForgotten that covers what holds a word."""
+    """KnowsForgotten that covers what holds a word, and some ids."""
 
     def __init__(self, word: str) -> None:
         self.word = word
+        self.ids: set[str] = set()
 
     async def check(self, owner: Owner) -> None:
         return
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
-        return [row for row in rows if self.word not in row.memory.content]
+        return [row for row in rows if self.word not in row.memory.content and row.memory.id not in self.ids]
 
     async def learnable(self, exchanged: Any, turn: Turn) -> Turn | None:
         return turn
@@ -280,6 +281,13 @@ async def test_what_was_forgotten_does_not_come_back(desk: Desk) -> None:
     assert (report.added, report.refused) == (1, 1)
     assert report.problems[0].reason == "forgotten"
     assert [one.content for one in await desk.memories()] == ["likes tea"]
+
+
+async def test_what_was_forgotten_by_its_id_does_not_come_back_under_another(desk: Desk) -> None:
+    memory = a_memory("likes tea")
+    desk.forgotten.ids = {memory.id}
+    report = await desk.bring(fields_of(memory))
+    assert (report.added, [one.reason for one in report.problems]) == (0, ["forgotten"])
 
 
 async def test_a_forget_while_it_comes_in_stops_it(desk: Desk) -> None:
