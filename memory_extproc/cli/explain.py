@@ -50,7 +50,7 @@ def explain(
         log.configure("error", "console")
         memory = settings.memory
         wish = Wish(
-            caller=Caller(_owner(settings, tenant, user), project=project),
+            caller=Caller(owner_of(settings, tenant, user), project=project),
             asked=query,
             limit=memory.default_retrieval_limit if limit is None else limit,
             threshold=memory.default_similarity_threshold if threshold is None else threshold,
@@ -63,7 +63,7 @@ def explain(
         _show(explanation, wish)
 
 
-def _owner(settings: Settings, tenant: str, user: str) -> Owner:
+def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     """As the sidecar would name the caller. ConfigurationError for a name that it would not take."""
     from memory_extproc.wire.identity import accepted, hashed_user, optional  # noqa: PLC0415 - quick `--help`
 

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from memory_extproc.cli import quarantine
 from memory_extproc.cli.config import AsJson, ConfigFile, file_of
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.cli.progress import Says, progress
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="learn", help="What is to be learned, beside a running sidecar or without.", no_args_is_help=True
 )
+app.add_typer(quarantine.app, name="quarantine")
 T = TypeVar("T")
 _PAGE = 500
 _SHOWN = 10  # digits of an id in a table; --json has all of them

@@ -24,6 +24,7 @@ from memory_extproc.app import (
     sealed_store,
     utc_now,
 )
+from memory_extproc.app.coordinating import open_coordination
 from memory_extproc.app.learning import Extraction
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import ConfigurationError
@@ -31,6 +32,7 @@ from memory_extproc.evaluation.running import Bench
 from memory_extproc.learn.budget import Budget, BudgetLimits
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.extractors import Fallback
+from memory_extproc.learn.quarantine import Quarantine
 from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Now
@@ -96,6 +98,26 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
         yield make_recaller(settings, partitions, embedder, metrics, stack, now=now, reranks=reranks)
+
+
+@asynccontextmanager
+async def reviewing(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Quarantine]:
+    """What was put aside, to be looked at: as `reading`, and what is changed shows in running sidecars."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    async with AsyncExitStack() as stack:
+        data = _absolute(settings.data_dir)
+        if not settings.memory.milvus.address:
+            _hold_lite(settings, milvus_options(settings, data, "").path, stack)
+        embedder = await open_embedder(settings, metrics, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        stack.push_async_callback(store.close)
+        await store.open()
+        link = await open_link(settings, metrics, stack)
+        coordination = await open_coordination(settings, data, link, now, stack)
+        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack))
+        limits = PartitionLimits(bytes=settings.recall.partition_bytes)
+        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
+        yield Quarantine(kept, partitions)
 
 
 def _unhurried(settings: Settings) -> Settings:
