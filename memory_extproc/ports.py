@@ -469,9 +469,10 @@ class KnowsForgotten(Protocol):
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         """Those of *rows* that no forget covers. TryLaterError while one of *owner*'s is under way."""
 
-    async def learnable(self, exchanged: Exchanged, turn: Turn) -> Turn | None:
-        """*turn* as it may be kept: None where it was asked before it was forgotten, or was forgotten and is sent
-        again; without its answer where the conversation the model saw still holds what was forgotten."""
+    async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
+        """Both as they may be kept: None where the turn was asked before it was forgotten, or was forgotten and is
+        sent again. Where the client's history still holds what was forgotten it is taken out of it, and the answer,
+        which may repeat it, is left out."""
 
     async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         """Those of *turns*, all of one owner, that no forget covers."""

@@ -133,10 +133,13 @@ class Forgetter:
         self._running: dict[str, _Running] = {}
         self._one_at_a_time: dict[str, asyncio.Lock] = {}  # by subject
         self._pending: dict[str, datetime] = {}  # by job, since when
+        self._left_to_server: set[str] = set()  # of them, until the time that their receipts name
         self._sweeping: dict[Owner, asyncio.Task[None]] = {}
         self._taking_up: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._metrics.forgets_pending.set_function(lambda: len(self._pending))
+        self._metrics.forget_oldest_seconds.set_function(self._oldest)
         self._taking_up = asyncio.create_task(self._take_up(), name="forgets of before")
         return self
 
@@ -186,13 +189,10 @@ class Forgetter:
             task = self._sweeping[owner] = asyncio.create_task(self._swept(owner), name="forget again")
             task.add_done_callback(lambda _: self._sweeping.pop(owner, None))
 
-    def watch(self) -> None:
-        """Brings the gauges up to date."""
-        oldest = min(self._pending.values(), default=None)
-        self._metrics.forgets_pending.set(len(self._pending))
-        self._metrics.forget_oldest_seconds.set(
-            0.0 if oldest is None else max(0.0, (self._now() - oldest).total_seconds())
-        )
+    def _oldest(self) -> float:
+        """Age in seconds of the oldest forget that waits for nothing but us and our stores."""
+        late = [since for job_id, since in self._pending.items() if job_id not in self._left_to_server]
+        return max(0.0, (self._now() - min(late)).total_seconds()) if late else 0.0
 
     async def _accepted(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
         ids = scope.ids
@@ -239,16 +239,15 @@ class Forgetter:
         self._running[job.id] = running
         self._pending[job.id] = job.at
         running.task.add_done_callback(lambda _: self._ended(job.id))
-        self.watch()
         return running
 
     def _ended(self, job_id: str) -> None:
         running = self._running.pop(job_id)
+        self._left_to_server.discard(job_id)
         if not running.task.cancelled() and (error := running.task.exception()) is not None:
             log.error("forget.failed", error=type(error).__name__)  # a bug of ours: it stays pending, and is seen
             return
         self._pending.pop(job_id, None)
-        self.watch()
 
     async def _take_up(self) -> None:
         jobs = await self._insist(self._ledger.unfinished)
@@ -271,6 +270,7 @@ class Forgetter:
         job = await self._insist(lambda: self._purged(job))
         until = job.steps["files"].pending_until
         if until is not None:
+            self._left_to_server.add(job.id)
             await asyncio.sleep(max(0.0, (until - self._now()).total_seconds()))
         await self._insist(lambda: self._completed(job))
 
@@ -400,7 +400,6 @@ class Forgetter:
             except GiveUpError as error:
                 log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
             failures += 1
-            self.watch()
             pause = min(self._limits.longest, self._limits.first * 2 ** min(failures - 1, 16))
             await asyncio.sleep(pause.total_seconds() * (1 - self._chance() / 2))
 

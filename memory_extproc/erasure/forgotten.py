@@ -79,13 +79,16 @@ class Forgotten:
             raise TryLaterError("a forget is under way")
         return [row for row in rows if not marks.covers(row.memory)] if marks else rows
 
-    async def learnable(self, exchanged: Exchanged, turn: Turn) -> Turn | None:
+    async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
         marks = await self.of(turn.owner)
         if not marks:
-            return turn
+            return exchanged, turn
         if marks.covers_turn(turn):
             return None
-        return replace(turn, answered="") if marks.shows(exchanged) else turn
+        history = tuple(message for message in exchanged.history if not marks.covers_words(turn.owner, message))
+        if len(history) == len(exchanged.history):
+            return exchanged, turn
+        return replace(exchanged, history=history), replace(turn, answered="")
 
     async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         if not turns:

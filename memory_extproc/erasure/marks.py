@@ -15,7 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from memory_extproc.language.comparing import words_hash
-from memory_extproc.model import Exchanged, ForgetScope, Memory, MemoryType, Owner, Role, Source, Turn
+from memory_extproc.model import ForgetScope, Memory, MemoryType, Message, Owner, Role, Source, Turn
 
 MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
 HEARD = "heard"  # in a message's metadata: Turn.heard
@@ -136,14 +136,11 @@ class Marks:
             return when != _NEVER
         return moment - when < RETRIED.total_seconds()
 
-    def shows(self, exchanged: Exchanged) -> bool:
-        """Whether the conversation that the client sent still holds the caller's forgotten words."""
-        owner = exchanged.caller.owner
-        return bool(self.items) and any(
-            self.blind.item(Kind.SAID, owner, words_hash(message.text)) in self.items
-            for message in exchanged.history
-            if message.role is Role.USER
-        )
+    def covers_words(self, owner: Owner, message: Message) -> bool:
+        """Whether *message* of a history is one of the caller's that was forgotten."""
+        if not self.items or message.role is not Role.USER:
+            return False
+        return self.blind.item(Kind.SAID, owner, words_hash(message.text)) in self.items
 
     def _when(self, kind: Kind, owner: Owner, name: str) -> float:
         return self.items.get(self.blind.item(kind, owner, name), _NEVER)

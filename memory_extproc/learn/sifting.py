@@ -28,11 +28,11 @@ class Sifting:
         if self._forgotten is None:
             return placed
         try:
-            turn = await self._forgotten.learnable(placed.exchanged, placed.turn)
+            kept = await self._forgotten.learnable(placed.exchanged, placed.turn)
         except TryLaterError as error:
             log.warning("learn.not_sifted", error=type(error).__name__)
             return placed
-        return None if turn is None else replace(placed, turn=turn)
+        return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
 
     async def withdrawn(self, turn: Turn) -> bool:
         """Whether *turn*, in the journal by now, was forgotten while it went there; then it is out again."""

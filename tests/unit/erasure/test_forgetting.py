@@ -203,6 +203,8 @@ async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carr
     forgetter._limits = replace(forgetter._limits, patience=timedelta(milliseconds=20))
     receipt = await forgetter.forget(ANN, EVERYTHING)
     assert receipt.state is ForgetState.ACCEPTED
+    world.now += timedelta(hours=2)
+    assert world.sample("forget_oldest_seconds") == 7200
     with pytest.raises(TryLaterError):
         await world.findable("likes tea")
     world.weather.down = False
@@ -279,7 +281,9 @@ async def test_when_a_server_purges_in_its_own_time_the_receipt_says_until_when(
 
         await until(pends, "it says what is pending")
         assert world.sample("forgets_pending") == 1
-    world.now += timedelta(days=4)
+        world.now += timedelta(days=1)
+        assert world.sample("forget_oldest_seconds") == 0, "it is on time"
+    world.now += timedelta(days=3)
     async with world.forgetter() as second:
         receipt = await complete(second, receipt)
     assert receipt.completed_at == world.now
