@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.model import Consent, Owner
+from tests.fixtures.upstream import an_answer
 from tests.fixtures.whole import WholeStand
 
 CARD, PASSWORD = "4111 1111 1111 1111", "tr0ub4dor-and-3"
@@ -123,3 +125,26 @@ async def test_what_is_sensitive_is_kept_where_the_caller_asked_for_it_only(
     assert b"Oslo" in written
     assert b"asthma" in written
     assert b"hepatitis" not in written
+
+
+async def test_what_continues_an_incognito_response_is_not_kept_either(whole: WholeStand) -> None:
+    await whole.start()
+    for number in (1, 2):
+        whole.upstream.answers = an_answer(json.dumps(a_response(f"resp_{number}")).encode())
+        body = {"model": "demo", "input": f"I will see a divorce lawyer, number {number}."}
+        if number == 1:
+            await whole.chat(body, path="/v1/responses", user="ann", x_memory_incognito="true")
+        else:
+            await whole.chat({**body, "previous_response_id": "resp_1"}, path="/v1/responses", user="ann")
+    await until(lambda: whole.sample("turns_total", outcome="incognito") == 2, "both are turned away")
+    await whole.chat(
+        {"model": "demo", "input": "And a baker.", "previous_response_id": "resp_2"},
+        path="/v1/responses",
+        user="ann",
+    )
+    await until(lambda: whole.sample("turns_total", outcome="incognito") == 3, "so is what follows")
+
+
+def a_response(response_id: str) -> dict[str, Any]:
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I see."}]}
+    return {"id": response_id, "object": "response", "status": "completed", "output": [said]}
