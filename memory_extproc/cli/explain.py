@@ -30,6 +30,9 @@ def explain(
     query: Annotated[str, typer.Option(help="the caller's words")],
     tenant: Annotated[str, typer.Option(help="the caller's tenant, if there is one")] = "",
     project: Annotated[str, typer.Option(help="narrows the memories to one project")] = "",
+    member_of: Annotated[
+        list[str] | None, typer.Option(help="a project whose member the caller is, as Envoy or the token would say")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="of relevance; by default the configured one")
     ] = None,
@@ -49,12 +52,14 @@ def explain(
         settings = load(file_of(config), os.environ)
         log.configure("error", "console")
         memory = settings.memory
+        caller = Caller(owner_of(settings, tenant, user), project=project, projects=tuple(member_of or ()))
         wish = Wish(
-            caller=Caller(owner_of(settings, tenant, user), project=project),
+            caller=caller,
             asked=query,
             limit=memory.default_retrieval_limit if limit is None else limit,
             threshold=memory.default_similarity_threshold if threshold is None else threshold,
             scope=Scope(project=project),
+            shared=settings.scopes.sharing().owners(caller),
         )
         explanation = asyncio.run(_explained(settings, wish))
     if as_json:

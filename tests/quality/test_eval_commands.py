@@ -27,6 +27,7 @@ from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, wr
 
 ANN = Owner("", "ann")
 BUDGET = "User's budget for Hawaii is $10,000"
+DEADLINE = "The deadline of Atlas is May 8"
 
 
 @pytest.fixture
@@ -44,12 +45,13 @@ def config(tmp_path: Path, int8_model_dir: Path) -> Path:
 
 @pytest.fixture
 def remembered(config: Path, int8_model_dir: Path) -> Path:
-    """A configuration whose Lite file holds a budget of Ann's and a dog of Bob's."""
+    """A configuration whose Lite file holds a budget of Ann's, a dog of Bob's and a date of the project Atlas."""
     settings = load(config, {})
     data = Path(settings.data_dir)
     data.mkdir()
     model = OnnxModel(int8_model_dir)
     memories = [a_memory(BUDGET, ANN), a_memory("User's dog is called Rex", Owner("", "bob"))]
+    memories.append(a_memory(DEADLINE, Owner.of_project("", "atlas")))
     vectors = model.run([one.content for one in memories], 512)
 
     async def put() -> None:
@@ -152,6 +154,30 @@ def test_a_model_too_slow_for_the_deadline_does_not_turn_the_measurement_into_an
 
 def test_the_choices_offered_are_those_there_are() -> None:
     assert set(evaluate.SYSTEMS) == {system.value for system in System}
+
+
+def test_explain_shows_what_a_member_shares_and_only_what_is_shared(run: CliRunner, remembered: Path) -> None:
+    settings = yaml.safe_load(remembered.read_text())
+    scopes = {"project": {"recall": True}}
+    identity = {"metadata_projects": "authz:projects"}
+    remembered.write_text(yaml.safe_dump({**settings, "scopes": scopes, "identity": identity}))
+    asked = [
+        "explain",
+        "--user",
+        "ann",
+        "--query",
+        "When is the deadline of Atlas?",
+        "-c",
+        str(remembered),
+        "--json",
+    ]
+    result = run.invoke(app, [*asked, "--member-of", "atlas"])
+    assert result.exit_code == 0, result.stderr
+    explained = json.loads(result.stdout)
+    assert explained["total"] == 2
+    assert {one["content"]: one["scope"] for one in explained["considered"]} == {BUDGET: "own", DEADLINE: "project"}
+    without = json.loads(run.invoke(app, asked).stdout)
+    assert [one["content"] for one in without["considered"]] == [BUDGET]
 
 
 def test_explain_shows_each_candidate_and_why(run: CliRunner, remembered: Path) -> None:
