@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import MemoryType
 from memory_extproc.settings import Settings, load
+from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.example import example, shown
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.shape import alternatives, fields_of, is_section
@@ -414,3 +415,32 @@ def test_what_is_no_duration_is_refused(text: Any) -> None:
 )
 def test_only_this_machine_is_loopback(address: str, *, only_here: bool) -> None:
     assert on_loopback(address) is only_here
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        ({"api": {"auth": ["none"]}}, "WHOEVER REACHES 127.0.0.1:50052"),
+        (
+            {"api": {"insecure": True}, "listen": {"api": "0.0.0.0:50052"}},
+            "api.insecure: whoever listens on the way",
+        ),
+        ({"identity": {"user_header": "", "metadata": "auth:user"}}, "api.auth: nobody can call the memory API"),
+        ({"coordination": {"url": "redis://redis:6379/0"}}, "api.secret: is empty"),
+    ],
+)
+def test_an_operator_is_told_what_the_memory_api_lets_in(configured: dict[str, Any], expected: str) -> None:
+    assert any(expected in notice for notice in Settings.model_validate(configured).notices())
+    assert not any(expected in notice for notice in Settings().notices())
+
+
+def test_the_memory_api_believes_the_tokens_that_chats_come_with_unless_it_is_told_otherwise() -> None:
+    keys = {"jwks_file": "/keys.json", "issuer": "us", "audience": "chats"}
+    settings = Settings.model_validate({"identity": {"jwt": {**keys, "tenant_claim": "org"}}})
+    assert ways_of(settings.api, settings.identity) == ("jwt",)
+    shared = jwt_of(settings.api, settings.identity)
+    assert (shared.jwks_file, shared.audience, shared.tenant_claim) == ("/keys.json", "chats", "org")
+    own = {"auth": ["jwt"], "jwt": {**keys, "audience": "memory"}}
+    settings = Settings.model_validate({"identity": {"jwt": keys}, "api": own})
+    assert jwt_of(settings.api, settings.identity).audience == "memory"
+    assert ways_of(Settings().api, Settings().identity) == ("trusted_proxy",)
