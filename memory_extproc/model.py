@@ -371,6 +371,20 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """The words of a text that carry meaning, in pieces, each as a vector that knows what stands around it. A row
+    of *vectors* times its *scale* is of unit length. At least one piece."""
+
+    vectors: npt.NDArray[np.int8] = field(repr=False)  # (pieces, dimension)
+    scale: npt.NDArray[np.float32] = field(repr=False)  # (pieces,)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self.vectors.nbytes + self.scale.nbytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
     """Memories that a search came upon, in no particular order, with what speaks for each of them.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from memory_extproc.model import (
     Caller,
@@ -39,6 +39,7 @@ from memory_extproc.model import (
     Turn,
     Vector,
     Wish,
+    Words,
 )
 
 Now = Callable[[], datetime]  # the time in UTC
@@ -65,6 +66,21 @@ class Embeds(Protocol):
 
     async def embed_query(self, text: str) -> Vector:
         """As embed, for one query on the read path: batched with its neighbours, cached by text."""
+
+
+@runtime_checkable
+class ReadsWords(Protocol):
+    """An embedder that also knows, of texts it embedded lately, the vectors of their single words."""
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether it ever does."""
+
+    def words(self, text: str) -> Words | None:
+        """Of *text*, if it was embedded lately; costs a look-up. Embedding it makes them known, for a while."""
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """As Embeds has it."""
 
 
 class Reranks(Protocol):

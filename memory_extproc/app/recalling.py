@@ -12,7 +12,8 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.language.persons import about_caller, compile_patterns
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, FindsMemories, Learns, Now, Reranks
+from memory_extproc.ports import Embeds, FindsMemories, Learns, Now, ReadsWords, Reranks
+from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.gate import AboutCaller
 from memory_extproc.recall.query import Rewrite, Rewriter
@@ -39,18 +40,26 @@ def make_recaller(
     """The read path as configured; the tools that measure and explain it use the same one."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
     limits = RerankLimits(first=settings.recall.rerank_candidates)
+    fusion = _fusion(settings, embedder.fingerprint)
     return Recaller(
         finds,
         embedder,
         recall_limits(settings),
-        fusion=_fusion(settings, embedder.fingerprint),
+        fusion=fusion,
         now=now,
         metrics=metrics,
         about_caller=_about_caller(settings),
         learns=learns,
         rewriter=_rewriter(settings, metrics, stack),
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
+        close_reader=_close_reader(embedder, fusion, metrics),
     )
+
+
+def _close_reader(embedder: Embeds, fusion: Fusion, metrics: Metrics) -> CloseReader | None:
+    if not fusion.reads_closely or not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+        return None
+    return CloseReader(embedder, CloseReadingLimits(), metrics)
 
 
 def _fusion(settings: Settings, fingerprint: str) -> Fusion:

@@ -12,7 +12,7 @@ import msgspec
 from memory_extproc.errors import GiveUpError
 from memory_extproc.evaluation.cases import Dataset
 from memory_extproc.evaluation.foreign import Names
-from memory_extproc.evaluation.gathering import Gathered, gather
+from memory_extproc.evaluation.gathering import Gathered, close_reader, gather
 from memory_extproc.evaluation.running import Bench, Says
 from memory_extproc.evaluation.tuning import Aims, Held, Tuned, examples_of, figures_of, scales_of, tune
 from memory_extproc.evaluation.validating import DEPTHS, ablation
@@ -40,8 +40,12 @@ async def fitted_weights(
         "before_fitted_on": before.fitted_on,
     }
     rankers: dict[str, Ranker] = {}
-    for name, dense, now in (("hybrid", True, before.hybrid), ("lexical", False, before.lexical)):
-        gathered = await gather(dataset, bench, dense=dense, says=_named(name, says))
+    kinds = {"lexical": before.lexical, "hybrid": before.hybrid}
+    if close_reader(bench) is not None:
+        kinds["close"] = before.close or before.hybrid
+    for name, now in kinds.items():
+        dense, closely = name != "lexical", name == "close"
+        gathered = await gather(dataset, bench, dense=dense, closely=closely, says=_named(name, says))
         tuned = _tuned(gathered, aims, _named(name, says))
         rankers[name] = tuned.ranker
         said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
@@ -51,10 +55,17 @@ async def fitted_weights(
             for kind, talk in (("conversations", True), ("notes", False))
             if any(one.talk is talk for one in gathered)
         }
-        if features and dense:
+        if features and name == list(kinds)[-1]:
             said["features"] = _features(gathered, aims, says)
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
-    weights = Weights(VERSION, (bench.embedder.fingerprint,), fitted_on, rankers["hybrid"], rankers["lexical"])
+    weights = Weights(
+        VERSION,
+        (bench.embedder.fingerprint,),
+        fitted_on,
+        rankers["hybrid"],
+        rankers["lexical"],
+        rankers.get("close"),
+    )
     return Fitted(weights, said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,12 @@ from memory_extproc.evaluation.playing import Played, played
 from memory_extproc.evaluation.running import FOREIGN_NAMES, Bench, Says, filled
 from memory_extproc.evaluation.scoring import positions, recall_at
 from memory_extproc.model import Candidates, Scope, Sought
+from memory_extproc.ports import ReadsWords
+from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
 from memory_extproc.recall.query import plain
 
+READ_CLOSELY = 100  # as many as recall reads: what a word tells apart depends on them all
+_UNHURRIED = timedelta(minutes=5)
 CANDIDATES = 200  # of a question: more than recall asks for, so that the ranker also sees what it must leave behind
 
 
@@ -45,10 +50,16 @@ class Gathered:
 
 
 async def gather(
-    dataset: Dataset, bench: Bench, *, dense: bool = True, says: Says = lambda _step, _done, _whole: None
+    dataset: Dataset,
+    bench: Bench,
+    *,
+    dense: bool = True,
+    closely: bool = False,
+    says: Says = lambda _step, _done, _whole: None,
 ) -> list[Gathered]:
     """Of every question that counts, to its own memories and to others'. Without *dense*, as it is while the
-    embedding model is down."""
+    embedding model is down; *closely*: with the candidates read word by word."""
+    reader = close_reader(bench) if closely else None
     async with AsyncExitStack() as stack:
         stage: dict[str, Played] = {}
         for at, one in enumerate(dataset.conversations):
@@ -69,7 +80,7 @@ async def gather(
         found = []
         for at, (home, away, question, names) in enumerate(asked):
             says("gathering", at, len(asked))
-            candidates = await _candidates(stage[away], question, bench, dense=dense)
+            candidates = await _candidates(stage[away], question, bench, reader, dense=dense)
             covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
             talk = bool(stage[away].conversation.speakers)
             found.append(Gathered(home, question, candidates, covers, names, talk))
@@ -77,10 +88,22 @@ async def gather(
         return found
 
 
-async def _candidates(there: Played, question: Question, bench: Bench, *, dense: bool) -> Candidates:
+def close_reader(bench: Bench) -> CloseReader | None:
+    """None where the embedding model does not say what single words are."""
+    embedder = bench.embedder
+    if not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+        return None
+    return CloseReader(embedder, CloseReadingLimits(), bench.metrics)
+
+
+async def _candidates(
+    there: Played, question: Question, bench: Bench, reader: CloseReader | None, *, dense: bool
+) -> Candidates:
     text = plain(question.text, question.earlier).text
     vector = await bench.embedder.embed_query(text) if dense else None
-    return await there.partitions.candidates(there.owner, Sought(text, vector), CANDIDATES, Scope())
+    most = CANDIDATES if reader is None else READ_CLOSELY
+    found = await there.partitions.candidates(there.owner, Sought(text, vector), most, Scope())
+    return found if reader is None else await reader.read(text, found, _UNHURRIED)
 
 
 def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:

@@ -38,6 +38,7 @@ LEXICAL = (
     "time_for_when", "names_for_which", "known", "known_near", *BY_ITSELF,
 )  # fmt: skip
 FEATURES = (*DENSE, *LEXICAL)
+CLOSELY = "closely"  # added for the few candidates that are read word by word
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,8 @@ import numpy as np
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
 from memory_extproc.inference.query_cache import QueryCache
-from memory_extproc.model import Matrix, Vector
+from memory_extproc.inference.word_vectors import WordVectors
+from memory_extproc.model import Matrix, Vector, Words
 
 _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background work holds a thread
 
@@ -47,6 +48,7 @@ class EmbedderLimits:
     batch_tokens: int = 128  # padded tokens of one inference; a longer text goes alone. 100 µs each in int8
     cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
     waiting_queries: int = 1024  # beyond it a query is refused with TryLaterError
+    word_bytes: int = 32 << 20  # of vectors of single words, of what was embedded lately: 6 KiB a message; 0: none
 
 
 class _Call:
@@ -78,10 +80,12 @@ class _Item:
 
 
 class BatchingEmbedder:
-    """Implements ports.Embeds over a model in this process. Used on one event loop, closed by `close`."""
+    """Implements ports.Embeds and ports.ReadsWords over a model in this process; without *words*, where the model
+    keeps those, no text's are known. Used on one event loop, closed by `close`."""
 
-    def __init__(self, model: RunsModel, limits: EmbedderLimits) -> None:
+    def __init__(self, model: RunsModel, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
         self._model = model
+        self._words = words
         self._limits = limits
         self._queries: deque[_Item] = deque()
         self._background: deque[_Item] = deque()
@@ -102,6 +106,13 @@ class BatchingEmbedder:
     @property
     def max_tokens(self) -> int:
         return self._model.max_seq_length
+
+    @property
+    def reads_words(self) -> bool:
+        return self._words is not None
+
+    def words(self, text: str) -> Words | None:
+        return None if self._words is None else self._words.find(self._model.cut(text))
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:

@@ -10,8 +10,9 @@ import numpy as np
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.inference.vectors import of_unit_length
+from memory_extproc.inference.word_vectors import words_of
 from memory_extproc.language.words import stems
-from memory_extproc.model import Matrix, Vector
+from memory_extproc.model import Matrix, Vector, Words
 
 _AXES_PER_WORD = 4  # few words then share many axes
 
@@ -92,3 +93,29 @@ class CannedCompletions:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+class CannedWords(CannedEmbedder):
+    """Implements ports.ReadsWords: what was embedded is known until `forget_words`. Words of one stem have one
+    vector, wherever they stand."""
+
+    reads_words = True
+
+    def __init__(self, dimension: int = 384) -> None:
+        super().__init__(dimension)
+        self._known: dict[str, Words] = {}
+
+    def forget_words(self) -> None:
+        self._known.clear()
+
+    def words(self, text: str) -> Words | None:
+        return self._known.get(text)
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        rows = await super().embed(texts)
+        for text in texts:
+            states: Matrix = np.zeros((max(1, len(stems(text))), self.dimension), dtype=np.float32)
+            for state, word in zip(states, sorted(stems(text)), strict=False):
+                self._add(state, word)
+            self._known[text] = words_of(states, np.ones(len(states), dtype=bool))
+        return rows

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,15 +22,18 @@ from memory_extproc.inference.onnx_session import (
     unusable,
 )
 from memory_extproc.inference.vectors import of_unit_length, readable
+from memory_extproc.inference.word_vectors import WordVectors, meaningful, words_of
 from memory_extproc.model import Matrix
 
 SENTENCE = "sentence_embedding"
+TOKENS = ("last_hidden_state", "token_embeddings")  # a state for each token; a graph may let out neither
 
 
 class OnnxModel:
-    """The model of a prepared directory, used from any thread. Blocks while it runs."""
+    """The model of a prepared directory, used from any thread. Blocks while it runs. With *words*, where the graph
+    lets them out, the vectors of the words of whatever it embeds are kept there, out of the same inference."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, words: WordVectors | None = None) -> None:
         """Runs it once, because the first run allocates. ModelDirectoryError when the directory is damaged or
         holds no model that can be run."""
         self.manifest: Manifest = verify(directory, ModelKind.EMBEDDER)
@@ -40,6 +44,10 @@ class OnnxModel:
         try:
             self._session = open_session(directory)
             self._inputs = {entry.name for entry in self._session.get_inputs()}
+            states = [entry.name for entry in self._session.get_outputs() if entry.name in TOKENS]
+            self.words = words if states else None
+            self._outputs = [SENTENCE, *states[:1]] if self.words is not None else [SENTENCE]
+            self._meaningful = meaningful(self._tokenizer.get_vocab() if self.words is not None else {})
             self.run(["What is remembered?"], batch_tokens=1)
         except RUNTIME_ERRORS as error:
             raise unusable(directory, error) from error
@@ -65,15 +73,21 @@ class OnnxModel:
         tokens = [self._tokenizer.encode_batch_fast([text])[0].ids for text in texts]
         rows: Matrix = np.empty((len(texts), self.manifest.dimension), dtype=np.float32)
         for group in groups([len(entry) for entry in tokens], batch_tokens):
-            rows[group] = self._infer([tokens[at] for at in group])
+            rows[group], *states = self._infer([tokens[at] for at in group])
+            if self.words is not None:
+                for at, state in zip(group, states[0], strict=True):
+                    ids = tokens[at]
+                    if ids:
+                        self.words.keep(texts[at], words_of(state[: len(ids)], self._meaningful[ids]))
         return of_unit_length(rows)
 
-    def _infer(self, tokens: Sequence[Sequence[int]]) -> Matrix:
+    def _infer(self, tokens: Sequence[Sequence[int]]) -> list[Any]:
+        """The sentences' vectors, and behind them the states of all tokens where words are kept."""
         ids, mask = padded(tokens)
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feed["token_type_ids"] = np.zeros_like(ids)
-        found: Matrix = self._session.run([SENTENCE], feed)[0]
+        found: list[Any] = self._session.run(self._outputs, feed)
         return found
 
 
@@ -83,7 +97,9 @@ async def open_onnx_embedder(directory: Path, limits: EmbedderLimits) -> AsyncIt
 
     ModelDirectoryError when *directory* is not a whole prepared model.
     """
-    embedder = BatchingEmbedder(await asyncio.to_thread(OnnxModel, directory), limits)
+    words = WordVectors(limits.word_bytes) if limits.word_bytes else None
+    model = await asyncio.to_thread(OnnxModel, directory, words)
+    embedder = BatchingEmbedder(model, limits, model.words)
     try:
         yield embedder
     finally:

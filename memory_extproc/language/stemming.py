@@ -36,6 +36,11 @@ def terms_in(text: str, language: str) -> list[str]:
     return _terms([_folded(token) for token in tokens(text)], language)
 
 
+def carries_meaning(word: str) -> bool:
+    """Whether a folded word is no function word of English: "the" and "with" say nothing by themselves."""
+    return word not in _FUNCTION_WORDS
+
+
 def stemmed(word: str, language: str) -> str:
     """The key of one folded word; a number's is `number_key`."""
     if not word.isalpha() or len(word) > _LONGEST_WORD:

@@ -47,6 +47,9 @@ class Metrics:
         self.shared_searches = counter(
             "shared_searches", "Searches of memories that a caller shares, by how they ended.", "scope", "outcome"
         )
+        self.close_readings = counter(
+            "close_readings", "Rankings to be read word by word, by how that ended.", "outcome"
+        )
         self.reranks = counter("reranks", "Rankings offered to a reranker, by how that ended.", "outcome")
         self.replays = counter("replays", "Requests by what became of the blocks given before.", "outcome")
         self.replayed_tokens = histogram(

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.features import STANDS_IN
+from memory_extproc.index.features import CLOSELY, STANDS_IN
 from memory_extproc.model import Candidates
 from memory_extproc.recall.calibration import measures, relevances, worth_of
 from memory_extproc.recall.rank import Candidate
-from memory_extproc.recall.weights import Feature, Weights
+from memory_extproc.recall.weights import Feature, Ranker, Weights
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,10 +69,20 @@ class Fusion:
         """Whether the weights belong to the embedding model in use."""
         return self._fitted
 
+    @property
+    def reads_closely(self) -> bool:
+        """Whether there are weights for candidates that were read word by word."""
+        return self._fitted and self._weights.close is not None
+
+    def _ranker(self, found: Candidates) -> Ranker:
+        if CLOSELY in found.names and self._weights.close is not None:
+            return self._weights.close
+        return self._weights.hybrid
+
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id."""
         dense = "dense" in found.names
-        ranker = self._weights.hybrid if dense and self._fitted else self._weights.lexical
+        ranker = self._ranker(found) if dense and self._fitted else self._weights.lexical
         standardised = standardise(ranker.features, found)
         scores = summed(ranker.features, standardised, len(found.memories))
         worth = worth_of(ranker.worth, measures(found, standardised, scores))

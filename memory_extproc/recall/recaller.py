@@ -22,6 +22,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
+from memory_extproc.recall.close_reading import CloseReader
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.gate import AboutCaller, gate
@@ -45,7 +46,7 @@ class RecallLimits:
     deadline: timedelta = timedelta(milliseconds=150)  # the whole read path; below Envoy's message_timeout
     settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn can be found
     max_concurrent: int = 64
-    candidates: int = 200  # memories asked of the search, before ranking
+    candidates: int = 100  # memories asked of the search, before ranking
     token_budget: int = 512  # estimated tokens of a block
     threshold_on_cosine: bool = False
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
@@ -80,11 +81,12 @@ class Recaller:
         learns: Learns | None = None,
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
+        close_reader: CloseReader | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
         self._learns, self._about_caller = learns, about_caller
-        self._rewriter, self._reranker = rewriter, reranker
+        self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._now, self._clock, self._metrics = now, clock, metrics
         self._fusion = fusion
         self._running = 0
@@ -188,8 +190,8 @@ class Recaller:
             scope = replace(wish.scope, project="")
             others = {owner: self._searched_for(owner, wish, sought, scope) for owner in wish.shared}
             searches, shared = await beside(own, others, patience, self._metrics)
+            whose = [await self._read(sought, found, started) for found in (searches, *shared)]
         with self._timed("rank"):
-            whose = [searches, *shared]
             fused = [self._fused(*pair) for found in whose for pair in zip(sought, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
@@ -215,6 +217,17 @@ class Recaller:
     ) -> Sequence[Candidates]:
         most = max(self._limits.candidates, wish.limit)
         return [await self._finds.candidates(owner, one, most, scope) for one in sought]
+
+    async def _read(
+        self, sought: Sequence[Sought], searches: Sequence[Candidates], started: float
+    ) -> Sequence[Candidates]:
+        """*searches* as they are, or read closely as far as time allows."""
+        if self._close_reader is None:
+            return searches
+        pairs = zip(sought, searches, strict=True)
+        return [
+            await self._close_reader.read(one.text, found, self._left(started) * READ_SHARE) for one, found in pairs
+        ]
 
     def _fused(self, sought: Sought, found: Candidates) -> Fused:
         lost = lost_to_age(sought.text, found.memories, self._now(), self._limits.half_life)
@@ -316,5 +329,6 @@ class Recaller:
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
+READ_SHARE = 0.3  # of the time left: what may go into learning the words of memories that are not known yet
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

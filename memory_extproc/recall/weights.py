@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.index.features import FEATURES
+from memory_extproc.index.features import CLOSELY, FEATURES
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -61,6 +61,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted_on: str  # in words, for who wonders whether it holds for them
     hybrid: Ranker
     lexical: Ranker  # without vectors
+    close: Ranker | None = None  # where the candidates were read word by word
 
 
 def read_weights(path: Path, fingerprint: str) -> Weights:
@@ -91,8 +92,12 @@ def parse_weights(raw: bytes, name: str) -> Weights:
         raise WeightsError(f"{name}: is no file of weights: {error}") from error
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
-    for ranker in (weights.hybrid, weights.lexical):
-        if unknown := sorted((ranker.features.keys() | ranker.relevance.weights.keys()) - set(FEATURES)):
+    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, CLOSELY)}
+    for kind, features in known.items():
+        ranker: Ranker | None = getattr(weights, kind)
+        if ranker is None:
+            continue
+        if unknown := sorted((ranker.features.keys() | ranker.relevance.weights.keys()) - set(features)):
             raise WeightsError(f"{name}: there is no feature {unknown[0]!r}")
         if unknown := sorted(ranker.worth.weights.keys() - set(MEASURES)):
             raise WeightsError(f"{name}: there is no measure {unknown[0]!r}")
@@ -100,8 +105,8 @@ def parse_weights(raw: bytes, name: str) -> Weights:
 
 
 # What a ranker's worth may stand on; `calibration.measures` makes them of the candidates of a question.
-RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject")
-OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around")
+RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject", CLOSELY)
+OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around", CLOSELY)
 WHOLE = ("known", "known_near")
 MEASURES = (
     *(f"{kind}_{name}" for name in RAW for kind in ("most", "best", "first")),

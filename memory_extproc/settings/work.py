@@ -31,7 +31,7 @@ class Recall(Section):
         timedelta(milliseconds=50), description="most to wait, within it, until the caller's last turn can be found"
     )
     max_concurrent: int = Field(64, ge=1, le=10_000, description="recalls at the same time; beyond: overloaded")
-    candidates: int = Field(200, ge=1, le=1000, description="memories asked of the search, before ranking")
+    candidates: int = Field(100, ge=1, le=1000, description="memories asked of the search, before ranking")
     threshold_on: Literal["relevance", "cosine"] = Field(
         "relevance", description="what the threshold is held against: calibrated relevance, or the raw cosine"
     )

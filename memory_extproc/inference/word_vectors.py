@@ -1,0 +1,89 @@
+"""The vectors of single words of texts that were embedded lately: a by-product of embedding them.
+
+A sentence's vector says what it is about as a whole; a word that it has among many others shows only in its own.
+Late interaction of such vectors: Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via
+Contextualized Late Interaction over BERT".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.language.stemming import carries_meaning
+from memory_extproc.model import Words
+
+_MOST = 127  # of an int8
+_LEAST = 1e-6
+_PER_ENTRY = 300  # bytes beside the arrays
+
+
+class WordVectors:
+    """At most *most_bytes*, by digest of their text, so that no one's words are kept; the least recently used go
+    first. Used from any thread.
+
+    One for all owners: the vectors depend on the text alone, so they tell a caller nothing that the text does not.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._bytes = 0
+        self._words: OrderedDict[bytes, Words] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._bytes
+
+    def find(self, text: str) -> Words | None:
+        key = _key(text)
+        with self._lock:
+            found = self._words.get(key)
+            if found is not None:
+                self._words.move_to_end(key)
+            return found
+
+    def keep(self, text: str, words: Words) -> None:
+        key = _key(text)
+        with self._lock:
+            if (old := self._words.pop(key, None)) is not None:
+                self._bytes -= old.size + _PER_ENTRY
+            self._words[key] = words
+            self._bytes += words.size + _PER_ENTRY
+            while self._bytes > self._most:
+                _, gone = self._words.popitem(last=False)
+                self._bytes -= gone.size + _PER_ENTRY
+
+
+def meaningful(vocabulary: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    """By token id: whether the piece carries meaning. Marks of the model ("[CLS]"), punctuation and function words
+    do not; the end of a word ("##ing") does, for it says what became of its beginning."""
+    found = np.zeros(max(vocabulary.values(), default=-1) + 1, dtype=bool)
+    for piece, at in vocabulary.items():
+        marks = piece.startswith(("[", "<")) and piece.endswith(("]", ">"))
+        found[at] = not marks and (
+            piece.startswith("##") or (any(map(str.isalnum, piece)) and carries_meaning(piece.lower()))
+        )
+    return found
+
+
+def words_of(states: npt.NDArray[np.float32], kept: npt.NDArray[np.bool_]) -> Words:
+    """Of the states that a model gave to the pieces of a text, those *kept*; all of them where that is none."""
+    chosen = states[kept] if kept.any() else states
+    lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", chosen, chosen)), _LEAST)
+    steps = np.maximum(np.abs(chosen).max(axis=1), _LEAST) / _MOST
+    vectors = np.round(chosen / steps[:, None]).astype(np.int8)
+    return Words(vectors, (steps / lengths).astype(np.float32))
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
