@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.index.asked import Asked
 from memory_extproc.index.entry import BY_ITSELF
-from memory_extproc.index.timeline import Timeline, running_sums
+from memory_extproc.index.timeline import Sums, Timeline, running_sums
 
 Floats = npt.NDArray[np.float64]
+AnyFloats = TypeVar("AnyFloats", Floats, npt.NDArray[np.float32])
+Singles = npt.NDArray[np.float32]
 K1, B = 1.2, 0.75
 # Memories that a store is taken to hold beside its own, without any term of the question: so that in a store of
 # three, one that has the rare word still stands out.
@@ -59,8 +62,8 @@ class Known:
 class Matched:
     """By term of the question and position."""
 
-    counts: Floats
-    near: Floats  # closeness in [0, 1] of the closest term of the memory
+    counts: Singles
+    near: Singles  # closeness in [0, 1] of the closest term of the memory
     idf: Floats  # by term
 
 
@@ -71,8 +74,9 @@ def features_of(
     a memory."""
     line = known.timeline
     found: dict[str, Floats] = {}
-    bm25 = _bm25(found, known, matched)
-    _coverage(found, line, matched)
+    around = running_sums(matched.counts)
+    bm25 = _bm25(found, known, matched, around)
+    _coverage(found, line, matched, around)
     if dense is not None:
         _dense(found, line, dense)
     _mass(found, line, bm25, dense)
@@ -86,39 +90,48 @@ def features_of(
     return found
 
 
-def _saturated(counts: Floats, length: Floats, usual: float) -> Floats:
-    found: Floats = counts * (K1 + 1.0) / (counts + K1 * (1.0 - B + B * length / usual))
+def _saturated(counts: Sums, length: Sums, usual: float) -> Singles:
+    share = (K1 * (1.0 - B + B * length / usual)).astype(np.float32)
+    found: Singles = np.float32(K1 + 1.0) * counts / (counts + share)
     return found
 
 
-def _bm25(found: dict[str, Floats], known: Known, matched: Matched) -> Floats:
+def _summed(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
+    """Of *rows* by term, for each position. In double precision: a single one would give what is equal other last
+    digits in other places, and the order would depend on places."""
+    found: Floats = weights @ rows.astype(np.float64)
+    return found
+
+
+def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums) -> Floats:
+    """*counts*: running sums of the terms' counts."""
     line, length, idf = known.timeline, known.length, matched.idf
     usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
-    bm25: Floats = idf @ _saturated(matched.counts, length, usual)
+    bm25 = _summed(idf, _saturated(matched.counts, length, usual))
     found["bm25"] = bm25
-    lengths, counts = running_sums(length), running_sums(matched.counts)
+    lengths = running_sums(length)
     for name, reach in (("bm25_around", _NEXT), ("bm25_far_around", _FURTHER)):
         around = line.around(lengths, reach)
         usual_around = max(float(around.mean()), usual) if len(around) else usual
-        found[name] = idf @ _saturated(line.around(counts, reach), around, usual_around)
+        found[name] = _summed(idf, _saturated(line.around(counts, reach), around, usual_around))
     found["bm25_question"] = _of_question(line, bm25, 0.0)
     return bm25
 
 
-def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched) -> None:
+def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts: Sums) -> None:
     """Shares of the question's terms, weighted by their rarity."""
     weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
-    hit = (matched.counts > 0).astype(np.float64)
-    found["covered"] = weight @ hit
+    hit = matched.counts > 0
+    found["covered"] = _summed(weight, hit)
     # The same for all memories: how much of the question means anything here.
     found["known"] = np.full(len(line), float(weight @ hit.any(axis=1)))
     found["known_near"] = np.full(len(line), float(weight @ matched.near.max(axis=1, initial=0.0)))
-    found["covered_around"] = weight @ (line.around(running_sums(hit), _NEXT) > 0)
-    found["near"] = weight @ matched.near
+    found["covered_around"] = _summed(weight, line.around(counts, _NEXT) > 0)
+    found["near"] = _summed(weight, matched.near)
     beside = matched.near
     for _ in range(_NEXT):
         beside = np.maximum(beside, np.maximum(*_beside(line, beside)))
-    found["near_around"] = weight @ beside
+    found["near_around"] = _summed(weight, beside)
     found["near_question"] = _of_question(line, found["near"], 0.0)
 
 
@@ -174,10 +187,11 @@ def _of_question(line: Timeline, values: Floats, otherwise: float) -> Floats:
     return found
 
 
-def _beside(line: Timeline, values: Floats) -> tuple[Floats, Floats]:
+def _beside(line: Timeline, values: AnyFloats) -> tuple[AnyFloats, AnyFloats]:
     """Of the message before and the one after; a session's first and last have themselves there."""
     at = np.arange(len(line))
-    return values[..., np.maximum(at - 1, line.first)], values[..., np.minimum(at + 1, line.end - 1)]
+    before, after = np.maximum(at - 1, line.first), np.minimum(at + 1, line.end - 1)
+    return np.take(values, before, axis=-1), np.take(values, after, axis=-1)
 
 
 def _of_surroundings(found: dict[str, Floats], line: Timeline) -> None:

@@ -18,6 +18,7 @@ _ROUGH = {
 }  # fmt: skip
 _PLAIN = {"only_subject": 0.7, "days_agree": 1.0}  # already on a scale of their own
 _ALIKE = 1e-9
+_ROUNDING = 1e-6  # of a mean: what may be left of a deviation of zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +58,11 @@ def _statistics(columns: Floats) -> tuple[Floats, Floats]:
     count = columns.shape[1]
     if not count:
         return np.zeros(len(columns)), np.zeros(len(columns))
-    centre, spread = columns.mean(axis=1), columns.std(axis=1)
+    centre = columns.mean(axis=1)
+    # One pass each; what is left of a constant by rounding is no spread.
+    squares = np.einsum("ij,ij->i", columns, columns) / count
+    spread = np.sqrt(np.maximum(squares - centre**2, 0.0))
+    spread[spread < _ROUNDING * np.abs(centre)] = 0.0
     for at in np.flatnonzero(np.isnan(centre)):
         known = columns[at][~np.isnan(columns[at])]
         centre[at], spread[at] = (known.mean(), known.std()) if len(known) else (0.0, 0.0)

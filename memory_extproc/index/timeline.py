@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-Sums = npt.NDArray[np.float64]
+Sums = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
 
 _SEQ_BITS = 32
@@ -50,7 +50,7 @@ class Timeline:
 
 def running_sums(values: npt.NDArray[np.floating]) -> Sums:
     """Of the last axis, up to each position; one longer than it."""
-    total: Sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    total: Sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=values.dtype)
     np.cumsum(values, axis=-1, out=total[..., 1:])
     return total
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 
 from memory_extproc.language.answers import echoes
 from memory_extproc.language.stemming import terms
@@ -106,10 +107,14 @@ Saying = tuple[frozenset[str], bool, str]
 def saying_of(memory: Memory) -> Saying:
     """The same for what says the same: its terms, whatever their forms and order, and whether it denies them.
     "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words themselves."""
-    content = memory.content[:_COMPARED]
+    return _saying(memory.content)
+
+
+@lru_cache(maxsize=512)
+def _saying(words: str) -> Saying:
+    content = words[:_COMPARED]
     found = frozenset(terms(content)[0]) - {_CALLER}
-    rest = memory.content[_COMPARED:] if found else normal(memory.content)
-    return found, negates(content), rest
+    return found, negates(content), words[_COMPARED:] if found else normal(words)
 
 
 COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it
