@@ -19,6 +19,7 @@ from memory_extproc.evaluation.foreign import Names
 from memory_extproc.evaluation.gathering import Gathered
 from memory_extproc.evaluation.scoring import mean
 from memory_extproc.evaluation.validating import Validated, judged_by
+from memory_extproc.index.features import CLOSELY
 from memory_extproc.recall.calibration import MEASURES, measures, relevances, worth_of
 from memory_extproc.recall.fusion import scores_of, standardise
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Worth
@@ -32,7 +33,7 @@ OWN_SCALE = frozenset({
 })  # fmt: skip
 _ENOUGH = (-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
-_OF_MEMORY = ("dense", "covered", "near")  # what a memory's own features say of its soundness
+_OF_MEMORY = ("dense", "covered", "near", CLOSELY)  # what a memory's own features say of its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
 _LEAST_SPREAD = 1e-3
 FOLDS = 5
@@ -46,17 +47,15 @@ class Aims:
 
     threshold: float = 0.6
     limit: int = 5
-    abstention: float = 0.91
-    selection: float = 0.01  # of recall, lost to judging each memory where something helps
+    abstention: float = 0.905
+    selection: float = 0.016  # of recall, lost to judging each memory where something helps
     ranker_l2: float = 1e-3
     worth_l2: float = 1e-3
     neutral: float = 0.33
     foreign: float = 0.33
     swapped: float = 0.17
-    notes: float = 0.33
-    notes_ranked: float = (
-        0.1  # in learning the order: notes need little of it, and have no surroundings to learn from
-    )
+    notes: float = 0.6
+    notes_ranked: float = 0.15  # in learning the order: little, for they have no surroundings to learn from
 
 
 @dataclass(frozen=True, slots=True)
