@@ -31,7 +31,7 @@ OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
     "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
 })  # fmt: skip
-_ENOUGH = (-3.0, -2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)
+_ENOUGH = (-3.0, -2.5, -2.0, -1.75, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
 _OF_MEMORY = ("dense", "covered", "near", CLOSELY)  # what a memory's own features say of its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
@@ -48,7 +48,7 @@ class Aims:
     threshold: float = 0.6
     limit: int = 5
     abstention: float = 0.905
-    selection: float = 0.016  # of recall, lost to judging each memory where something helps
+    selection: float = 0.022  # of recall, lost to judging each memory where something helps
     ranker_l2: float = 1e-3
     worth_l2: float = 1e-3
     neutral: float = 0.33
