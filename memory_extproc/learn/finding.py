@@ -40,9 +40,9 @@ class Finding:
             if self._stand_in is None:
                 raise
             waited = self._now() - turns[-1].at > self._patience
-            final = waited or len(self._served) >= self._most
-            if not final and self._served.issuperset(turn.id for turn in turns):
+            if not waited and self._served.issuperset(turn.id for turn in turns):
                 raise
+            final = waited or len(self._served) >= self._most
             log.warning("extract.stand_in", extractor=self._stand_in.name, turns=len(turns), final=final)
         return await self._stand_in.extract(turns, earlier=earlier), final
 

@@ -4,21 +4,20 @@ what was injected never comes back as something new."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.earlier import Earlier
-from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.gathering import Trigger
 from memory_extproc.learn.learner import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
+from memory_extproc.model import Caller, Memory, MemoryState, Source
 from tests.builders import ANN, BOB, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
@@ -60,9 +59,10 @@ async def test_turns_older_than_the_patience_wait_no_longer() -> None:
 
 
 async def test_no_more_turns_wait_for_the_model_than_may() -> None:
-    world, _, _ = a_world(replace(AT_ONCE, stood_in_for=1))
+    world, model, _ = a_world(replace(AT_ONCE, stood_in_for=1))
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
+        await until(lambda: world.reconciler.facts, "the first is served")
         await learner.accept(world.exchange(PARIS, owner=BOB))
         await until(lambda: len(world.reconciler.facts) == 2, "both have their facts")
 
@@ -70,6 +70,9 @@ async def test_no_more_turns_wait_for_the_model_than_may() -> None:
             return (await world.journal.depth()).turns == 1
 
         await until(one_waits, "one of them waits")
+        model.failing = None
+        await until(lambda: len(model.batches) == 1, "the model has read the one that waited")
+    assert len(world.reconciler.facts) == 3
 
 
 async def test_the_sessions_of_one_caller_are_read_one_after_the_other() -> None:
@@ -97,13 +100,18 @@ async def test_the_sessions_of_one_caller_are_read_one_after_the_other() -> None
     assert set(extractor.most.values()) == {1}
 
 
+def names(tasks: Iterable[asyncio.Task[Any]]) -> set[str]:
+    return {task.get_name() for task in tasks}
+
+
 async def test_a_turn_that_was_forgotten_while_it_waited_holds_no_place() -> None:
     world, model, _ = a_world(replace(AT_ONCE, stood_in_for=1))
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await until(lambda: world.reconciler.facts, "the stand-in's fact is there")
         await world.journal.erase_owner(ANN)
-        await learner.accept(world.exchange(PARIS))  # and the lane tries again
+        await until(lambda: "extract lane" not in names(asyncio.all_tasks()), "it was found to be gone")
+        await learner.accept(world.exchange(PARIS))
         await until(lambda: len(world.reconciler.facts) == 2, "the next turn was served")
         model.failing = None
         await until(lambda: len(model.batches) == 1, "it had waited for the model")
