@@ -4,7 +4,8 @@ what was injected never comes back as something new."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.earlier import Earlier
+from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.gathering import Trigger
 from memory_extproc.learn.learner import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.model import Caller, Memory, MemoryState, Source
+from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
 from tests.builders import ANN, BOB, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
