@@ -41,7 +41,7 @@ from memory_extproc.ports import (
 )
 
 log = logger(__name__)
-_AT_ONCE = 20_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
+_AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 _GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
 
 

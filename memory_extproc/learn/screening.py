@@ -16,7 +16,7 @@ from memory_extproc.ports import KnowsConsent
 from memory_extproc.safety.policy import Found, without_secrets
 
 log = logger(__name__)
-_AT_ONCE = 20_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
+_AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
 
 
 class Screens(Protocol):
