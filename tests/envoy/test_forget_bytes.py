@@ -50,8 +50,12 @@ async def test_a_forgotten_person_is_in_no_file_and_does_not_come_back_with_the_
     # The client still has the old turn, and sends it again with something new.
     old = [said, answered, {"role": "user", "content": "I prefer window seats on flights."}]
     await ask(rest, old)
+
+    async def kept() -> bool:
+        memories = (await rest.rest("GET", "/v1/memory")).json["memories"]
+        return any("window seats" in one["content"] for one in memories)
+
+    await until(kept, "what was said since is kept")
     await rest.restart()
     assert holding(data) == []
     assert CANARY not in await ask(rest, [question])
-    seats = await ask(rest, [{"role": "user", "content": "Which seats do I prefer on flights?"}])
-    assert "window seats" in seats, "what was said since is kept"
