@@ -58,6 +58,7 @@ STEPS = (
 JOURNALS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
 
 
+@pytest.mark.timeout(300)  # thirteen processes, one after the other, on whatever machine
 @pytest.mark.parametrize("journal", JOURNALS)
 def test_a_process_killed_at_every_step_in_turn_loses_nothing_and_doubles_nothing(
     tmp_path: Path, request: pytest.FixtureRequest, journal: str
