@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks import draining, exchanges, growth, learning, report, starting
+from benchmarks import draining, exchanges, growth, learning, memory_api, report, starting
 from benchmarks.exchanges import USERS, Effort, NotMeasuredError
 from benchmarks.figures import Results
 from benchmarks.lines import ChildFailedError
 from benchmarks.sidecar import Place, prepare
 from memory_extproc.observe import log
 
-PARTS = ("start", "requests", "chunks", "growth", "learn", "drain")
+PARTS = ("start", "requests", "chunks", "growth", "learn", "drain", "api")
 DOCS = Path("docs/benchmarks")
 Say = Callable[[str], None]
 
@@ -101,6 +101,9 @@ def _runs(
     async def drained() -> object:
         return await draining.drain(scratch, quick=quick)
 
+    async def called() -> object:
+        return await memory_api.memory_api(scratch, quick=quick)
+
     return {
         "start": start,
         "requests": requests,
@@ -108,6 +111,7 @@ def _runs(
         "growth": grown,
         "learn": learned,
         "drain": drained,
+        "api": called,
     }
 
 

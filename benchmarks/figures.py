@@ -112,6 +112,16 @@ class Drain(msgspec.Struct, frozen=True):
     drained: float  # learned from the journal, facts included
 
 
+class Api(msgspec.Struct, frozen=True):
+    """Part (h), of one user's memories."""
+
+    memories: int
+    latency: dict[str, Spread]  # by method, one call after another
+    imported: float  # memories a second, embedded and stored
+    exported: float  # memories a second
+    export_mib: float  # by which the most memory in use grew with all of the reading calls
+
+
 class Machine(msgspec.Struct, frozen=True):
     cores: int
     architecture: str
@@ -132,6 +142,7 @@ class Results(msgspec.Struct, frozen=True):
     growth: Growth | None = None
     learn: Learning | None = None
     drain: dict[str, Drain] | None = None  # by journal
+    api: Api | None = None
 
     def targets(self) -> list[Target]:
         made: list[Target] = []

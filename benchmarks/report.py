@@ -65,6 +65,7 @@ def markdown(results: Results) -> Iterator[str]:
     yield from _growth(results)
     yield from _learn(results)
     yield from _drain(results)
+    yield from _api(results)
 
 
 def _table(*head: str) -> Iterator[str]:
@@ -202,6 +203,24 @@ def _drain(results: Results) -> Iterator[str]:
     yield from _table("journal", "turns", "journalled a second", "learned a second")
     for name, found in results.drain.items():
         yield _row(name, f"{found.turns:,}", f"{found.journalled:,.0f}", f"{found.drained:.0f}")
+
+
+def _api(results: Results) -> Iterator[str]:
+    found = results.api
+    if found is None:
+        return
+    yield "\n## The memory API"
+    yield ""
+    yield (
+        f"One user's {found.memories:,} memories in Milvus Lite, over gRPC, one call after another; each search "
+        "asks for something new, so its words are embedded."
+    )
+    yield from _table("what", "measured")
+    for name, spread in found.latency.items():
+        yield _row(f"{name}, ms p50 / p99", _pair(spread))
+    yield _row("memories taken in a second, embedded and stored", f"{found.imported:,.0f}")
+    yield _row("memories exported a second", f"{found.exported:,.0f}")
+    yield _row("memory that reading and exporting took on top, MiB", f"{found.export_mib:.1f}")
 
 
 def _pair(spread: Spread) -> str:
