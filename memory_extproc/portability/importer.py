@@ -7,15 +7,17 @@ was sent. The same file brought twice gives the same ids, and finds everything t
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from memory_extproc.errors import TryLaterError
 from memory_extproc.model import (
     Consent,
     Embedded,
@@ -29,6 +31,7 @@ from memory_extproc.model import (
 from memory_extproc.portability.record import Record, RefusedError, memory_of, read_record, record_of
 from memory_extproc.ports import Coordination, Embeds, KeepsMemories, KnowsConsent, KnowsForgotten, Now
 
+T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000
 _DEEPEST: Final = 8  # levels of metadata
 _GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # of a memory as the API shows it
@@ -53,6 +56,7 @@ class ImportLimits:
     name_bytes: int = 256  # of a project, a session and an origin
     metadata_bytes: int = 16 * 1024  # as JSON in ASCII
     batch: int = 32  # looked up, embedded and stored together
+    waits: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt at the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,8 @@ class Import:
         """Memories of the owner by id, of all ids that play a part."""
         sent = {id_ for key, taken in waiting.items() for id_ in (key, taken.record.superseded_by) if id_}
         ids = [*sent, *(_id_of_sent(self._owner, id_) for id_ in sent)]
-        return {memory.id: memory for memory in await self._parts.keeps.get(self._owner, ids)}
+        found = await self._patiently(lambda: self._parts.keeps.get(self._owner, ids))
+        return {memory.id: memory for memory in found}
 
     def _as_ours(self, key: str, record: Record, known: Mapping[str, Memory]) -> Memory:
         def ours(id_: str) -> str:
@@ -194,7 +199,8 @@ class Import:
             for change, row in zip(changes, rows, strict=True)
             if change.taken.record.id
         ]
-        admitted = {row.memory.id for row in await self._admitted([*rows, *as_sent])}
+        allowed = await self._patiently(lambda: self._admitted([*rows, *as_sent]))
+        admitted = {row.memory.id for row in allowed}
         kept = []
         for change, row in zip(changes, rows, strict=True):
             if not {row.memory.id, change.taken.record.id or row.memory.id} <= admitted:
@@ -202,7 +208,9 @@ class Import:
             else:
                 kept.append((change, row))
         if not self._dry_run:
-            await self._put([row for _, row in kept], [change.there for change, _ in kept if change.there])
+            replaced = [change.there for change, _ in kept if change.there]
+            # Rows go in by their ids: once more changes nothing.
+            await self._patiently(lambda: self._put([row for _, row in kept], replaced))
         self._counted.added += sum(change.there is None for change, _ in kept)
         self._counted.replaced += sum(change.there is not None for change, _ in kept)
 
@@ -221,6 +229,15 @@ class Import:
             await self._parts.keeps.put(self._owner, versions)
         if rows:
             await self._parts.keeps.put(self._owner, rows)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """A store that is busy for a moment does not end an import of thousands; one that is away does."""
+        for wait in self._parts.limits.waits:
+            try:
+                return await work()
+            except TryLaterError:
+                await asyncio.sleep(wait)
+        return await work()
 
     async def _without_consent(self) -> bool:
         consent = self._parts.consent

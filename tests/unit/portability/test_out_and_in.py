@@ -81,11 +81,23 @@ class ForgottenWords:
         return turns
 
 
+class BusyStore(TransientStore):
+    """Refuses the next *busy* writes."""
+
+    busy = 0
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        if self.busy:
+            self.busy -= 1
+            raise TryLaterError("the store is busy")
+        await super().put(owner, rows)
+
+
 class Desk:
     """The parts of an export and an import, without a network or a model."""
 
     def __init__(self) -> None:
-        self.store = TransientStore(EMBEDDER.dimension, now=lambda: MONDAY)
+        self.store = BusyStore(EMBEDDER.dimension, now=lambda: MONDAY)
         self.coordination = TransientCoordination(lambda: MONDAY)
         self.journal = TransientJournal(now=lambda: MONDAY)
         self.consent = SaidConsent()
@@ -99,7 +111,7 @@ class Desk:
             self.partitions,
             EMBEDDER,
             self.coordination,
-            ImportLimits(batch=3),
+            ImportLimits(batch=3, waits=(0, 0)),
             now=lambda: later(days=1),
             consent=self.consent,
             forgotten=self.forgotten,
@@ -358,6 +370,12 @@ async def test_a_store_that_is_down_is_told_and_the_import_can_be_made_again(des
     report = await desk.bring(a_fact())
     assert report.added + report.same == 1
     assert len(await desk.memories()) == 1
+
+
+async def test_a_store_that_is_away_for_a_moment_ends_no_import(desk: Desk) -> None:
+    desk.store.busy = 2
+    assert (await desk.bring(a_fact())).added == 1
+    assert desk.store.busy == 0
 
 
 async def test_no_more_than_a_thousand_problems_are_told(desk: Desk) -> None:
