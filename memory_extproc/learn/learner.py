@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.learn.corrected import corrected
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.gathering import Gatherings
@@ -321,11 +322,13 @@ class Learner:
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             fresh = [entry for entry in entries if not entry.stored]
             judged = await self._judged(fresh)
-            rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it])
+            theirs = await corrected(self._keeps, owner, fresh)
+            rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it], theirs)
             await self._still_in(epoch, owner)
             await self._put(owner, rows, turn_ids)
-            if unsaid := [memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)]:
-                await self._keeps.delete(owner, unsaid)
+            unsaid = {memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)} - theirs
+            if unsaid:
+                await self._keeps.delete(owner, sorted(unsaid))
             await self._journal.mark_stored(fresh)
         finally:
             self._settle(owner, turn_ids)
@@ -353,8 +356,8 @@ class Learner:
             shown = partial(self._settle, owner, turn_ids) if last else _nothing
             await self._keeps.put(owner, rows[start : start + most], shown=shown)
 
-    async def _embedded(self, judged: Sequence[Judged]) -> list[Embedded]:
-        memories = [one.memory for one in judged if one.memory is not None]
+    async def _embedded(self, judged: Sequence[Judged], but: frozenset[str]) -> list[Embedded]:
+        memories = [one.memory for one in judged if one.memory is not None and one.memory.id not in but]
         if not memories:
             return []
         vectors = await self._embedder.embed([memory.content for memory in memories])

@@ -71,6 +71,19 @@ async def test_a_regenerated_answer_takes_the_place_of_the_first() -> None:
     assert await world.stored() == [BUDGET], "a refusal leaves nothing, nor what stood in its place before"
 
 
+async def test_a_message_that_its_writer_corrected_stays_corrected_when_its_answer_is_made_anew() -> None:
+    world = Surroundings(extractor=None)
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET, "Flights from Chicago cost about $900."))
+        await learner.settled(Caller(ANN))
+        for said, right in ((BUDGET, "The budget is $12,000."), ("Flights", "Flights cost $800.")):
+            (there,) = [one for one in await world.rows(ANN) if one.content.startswith(said)]
+            memory = replace(there, content=right, metadata={**there.metadata, "revision": 2})
+            await world.partitions.put(ANN, [Embedded(memory, await world.embedder.embed_query(right))])
+        await learner.accept(world.exchange(BUDGET, "I'm sorry, but I can't help with that."))
+    assert sorted(await world.stored()) == ["Flights cost $800.", "The budget is $12,000."]
+
+
 class CountsPuts:
     """The owner's partition, with the sizes of what was put into it."""
 
