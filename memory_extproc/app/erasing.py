@@ -90,7 +90,7 @@ async def open_forgetter(
 ) -> Forgetter:
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
     limits = ForgetLimits(
-        patience=timedelta(seconds=10) + 2 * lease,
+        patience=timedelta(seconds=20),
         settle=lease,
         server_purge=settings.forget.server_purge,
         worded=(*WORDED, *GIVEN),

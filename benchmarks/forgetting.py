@@ -1,0 +1,127 @@
+"""`python -m benchmarks.forgetting`: how long a forget takes, until recall is clean and until no file holds it.
+
+One person has 10,000 memories of 384 dimensions in a shard of Milvus Lite, others have 2,000 in it. All of that
+person is forgotten; then, in another file, one memory of as many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.ledger_sqlite import SqliteLedger
+from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.sessions import WORDED
+from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
+from memory_extproc.observe import log
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.partition import PartitionLimits, Partitions
+
+MEMORIES, OTHERS, DIMENSION = 10_000, 2_000, 384
+ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Took:
+    scope: str
+    clean: float  # seconds until the call returned
+    complete: float  # seconds until no file held it
+    gone: int
+
+
+def rows(owner: Owner, count: int) -> list[Embedded]:
+    dice = np.random.default_rng(count)
+    vectors = dice.normal(size=(count, DIMENSION)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    at = utc_now().replace(microsecond=0) - timedelta(days=1)
+    return [
+        Embedded(
+            Memory(
+                id=digest("bench", owner.key, str(n)),
+                owner=owner,
+                type=MemoryType.EPISODIC,
+                content=f"Message {n} about thing {n % 97}, some hundred characters long, as messages mostly are.",
+                source=Source.VERBATIM,
+                created_at=at,
+                updated_at=at,
+                session=f"s{n // 20}",
+                seq=n % 20,
+                metadata={"turn": digest("turn", str(n // 2))},
+            ),
+            vector,
+        )
+        for n, vector in enumerate(vectors)
+    ]
+
+
+async def measured(scratch: Path, scope: ForgetScope) -> Took:
+    metrics = Metrics(CollectorRegistry(), "bench")
+    async with AsyncExitStack() as stack:
+        coordination = await stack.enter_async_context(SqliteCoordination(scratch / "c.db", now=utc_now))
+        journal = await stack.enter_async_context(SqliteJournal(scratch / "j.db", now=utc_now))
+        ledger = await stack.enter_async_context(SqliteLedger(scratch / "e.db"))
+        options = MilvusOptions(
+            collection="m", dimension=DIMENSION, fingerprint="bench", path=scratch / "milvus.db", shards=1,
+            timeout=timedelta(seconds=30),
+        )  # fmt: skip
+        store = MilvusStore(options, metrics, now=utc_now)
+        await store.open()
+        stack.push_async_callback(store.close)
+        for owner, count in ((ANN, MEMORIES), (BOB, OTHERS)):
+            await store.put(owner, rows(owner, count))
+        forgotten = Forgotten(ledger, SoleReplica())
+        partitions = await stack.enter_async_context(
+            Partitions(
+                HidingStore(store, forgotten), coordination, PartitionLimits(), metrics, now=utc_now,
+                forgotten=forgotten,
+            )
+        )  # fmt: skip
+        holders = Erasable(
+            store=store, partitions=partitions, journal=journal, coordination=coordination, purges=store
+        )
+        limits = ForgetLimits(patience=timedelta(minutes=5), worded=WORDED)
+        forgetter = await stack.enter_async_context(
+            Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, chance=random.random)
+        )
+        started = time.perf_counter()
+        receipt = await forgetter.forget(ANN, scope)
+        clean = time.perf_counter() - started
+        while receipt.state is not ForgetState.COMPLETE:
+            await asyncio.sleep(0.01)
+            found = await forgetter.receipt(ANN, receipt.id)
+            assert found is not None
+            receipt = found
+        return Took(scope.name, clean, time.perf_counter() - started, receipt.memories)
+
+
+async def main() -> None:
+    one = digest("bench", ANN.key, "42")
+    print("| scope | memories that went | recall is clean after | no file holds it after |\n|---|---|---|---|")
+    for scope in (ForgetScope(), ForgetScope(ids=(one,))):
+        with tempfile.TemporaryDirectory(prefix="memory-bench-") as scratch:
+            took = await measured(Path(scratch), scope)
+        print(f"| {took.scope} | {took.gone} | {took.clean:.2f} s | {took.complete:.2f} s |")
+
+
+if __name__ == "__main__":
+    log.configure("error", "console")
+    asyncio.run(main())
