@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,37 +9,23 @@ from rich.console import Console
 
 from memory_extproc.cli import memory_show as show
 from memory_extproc.cli.api_options import Api, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.memory_arguments import (
+    Kind,
+    MemoryId,
+    Project,
+    RequestId,
+    Session,
+    Types,
+    moment,
+    struct,
+    words,
+)
 from memory_extproc.cli.memory_files import export, import_, sync
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.model import MemoryType
 
 # The API's messages are imported where they are used: gRPC takes a third of a second, which `--help` need not wait.
 
 app = typer.Typer(help="See, correct and forget what is remembered, over the memory API.", no_args_is_help=True)
-
-Kind = Literal["semantic", "procedural", "episodic", "reflective"]
-Types = Annotated[list[MemoryType] | None, typer.Option("--type", help="only of this type; may be repeated")]
-Project = Annotated[str, typer.Option(help="only of this project")]
-Session = Annotated[str, typer.Option(help="only of this session")]
-MemoryId = Annotated[str, typer.Argument(help="a memory's id")]
-RequestId = Annotated[
-    str, typer.Option("--request-id", help="a call that is made again with it changes nothing the second time")
-]
-
-
-def moment(text: str) -> Any:
-    """A time as the API takes it. typer.BadParameter for what is none."""
-    from google.protobuf.timestamp_pb2 import Timestamp  # noqa: PLC0415
-
-    made = Timestamp()
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text}: expected a date or time like 2026-03-02 or 2026-03-02T09:00:00Z"
-        ) from None
-    made.FromDatetime(parsed.astimezone())
-    return made
 
 
 @with_api
@@ -71,7 +55,7 @@ def list_memories(
             pb.ListMemoriesRequest(
                 user_id=user,
                 project_id=project,
-                type=_words(types),
+                type=words(types),
                 session_id=session,
                 source=source or [],
                 state=state or [],
@@ -110,7 +94,7 @@ def search(
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     request = pb.SearchMemoriesRequest(
-        user_id=user, query=query, project_id=project, type=_words(types), limit=limit, threshold=threshold
+        user_id=user, query=query, project_id=project, type=words(types), limit=limit, threshold=threshold
     )
     found = api.call("SearchMemories", request)
     if as_json:
@@ -135,7 +119,9 @@ def get(
     """Show one memory."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
-    _show_one(api.call("GetMemory", pb.GetMemoryRequest(id=id_, user_id=user, history=history)), as_json=as_json)
+    show.show_one(
+        api.call("GetMemory", pb.GetMemoryRequest(id=id_, user_id=user, history=history)), as_json=as_json
+    )
 
 
 @with_api
@@ -169,7 +155,7 @@ def store(
             session_id=session,
             importance=importance,
             expires_at=moment(expires) if expires else None,
-            metadata=_struct(metadata),
+            metadata=struct(metadata),
             on_duplicate=on_duplicate,
             request_id=request_id,
         ),
@@ -210,12 +196,12 @@ def update(
     if not mask:
         raise ConfigurationError(["nothing to correct: give --content, --type, --project or another"])
     given["expires_at"] = moment(expires) if expires else None
-    given["metadata"] = _struct(metadata or "")
+    given["metadata"] = struct(metadata or "")
     request = pb.UpdateMemoryRequest(
         id=id_, memory=pb.Memory(**{name: given[name] for name in mask}), user_id=user, request_id=request_id
     )
     request.update_mask.paths.extend(mask)
-    _show_one(api.call("UpdateMemory", request), as_json=as_json)
+    show.show_one(api.call("UpdateMemory", request), as_json=as_json)
 
 
 @with_api
@@ -242,7 +228,7 @@ def forget(
         user_id=user,
         memory_ids=ids or [],
         query=query,
-        type=_words(types),
+        type=words(types),
         project_id=project,
         session_id=session,
         before=moment(before) if before else None,
@@ -255,12 +241,12 @@ def forget(
     request.dry_run = True
     plan = api.call("ForgetMemories", request)
     if dry_run:
-        _show_plan(plan, as_json=as_json)
+        show.show_plan(plan, as_json=as_json)
         return
     if not yes:
         if as_json:
             raise ConfigurationError(["--json asks nobody: add --yes"])
-        _show_plan(plan, as_json=False)
+        show.show_plan(plan, as_json=False)
         if not typer.confirm(f"forget {plan.total} memories for good?", err=True):
             raise typer.Exit(1)
     request.dry_run = False
@@ -330,7 +316,7 @@ def explain(
             text=text,
             earlier=earlier or [],
             project_id=project,
-            type=_words(types),
+            type=words(types),
             limit=limit,
             threshold=threshold,
             force=force,
@@ -394,39 +380,6 @@ def consent(
             out.print(f"  {change.at.ToDatetime():%Y-%m-%d %H:%M} {change.state} by {change.by}", markup=False)
     elif known.HasField("receipt"):
         show.show_receipt(known.receipt)
-
-
-def _show_plan(plan: Any, *, as_json: bool) -> None:
-    if as_json:
-        show.show_json(show.plain(plan))
-        return
-    if plan.would_forget:
-        show.show_memories(plan.would_forget)
-    show.console().print(f"{plan.total} memories would be forgotten")
-
-
-def _show_one(memory: Any, *, as_json: bool) -> None:
-    if as_json:
-        show.show_json(show.plain(memory))
-    else:
-        show.show_memory(memory)
-
-
-def _words(types: list[MemoryType] | None) -> list[str]:
-    return [one.value for one in types or []]
-
-
-def _struct(text: str) -> Any:
-    from google.protobuf.struct_pb2 import Struct  # noqa: PLC0415
-
-    if not text:
-        return None
-    made = Struct()
-    try:
-        made.update(json.loads(text))
-    except (ValueError, TypeError, AttributeError):
-        raise typer.BadParameter("--metadata: expected a JSON object") from None
-    return made
 
 
 app.command("list")(list_memories)

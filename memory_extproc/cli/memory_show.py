@@ -112,3 +112,19 @@ def show_explanation(explained: Any) -> None:
         table.add_row(one.verdict.replace("_", " "), f"{one.relevance:.3f}", words, features)
     if explained.considered:
         console().print(table)
+
+
+def show_plan(plan: Any, *, as_json: bool) -> None:
+    if as_json:
+        show_json(plain(plan))
+        return
+    if plan.would_forget:
+        show_memories(plan.would_forget)
+    console().print(f"{plan.total} memories would be forgotten")
+
+
+def show_one(memory: Any, *, as_json: bool) -> None:
+    if as_json:
+        show_json(plain(memory))
+    else:
+        show_memory(memory)
