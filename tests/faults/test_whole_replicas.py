@@ -8,8 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from memory_extproc.model import ForgetScope, ForgetState, Owner
 from tests.fixtures.envoy import Envoy, until
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
+from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
 from tests.fixtures.redis import RedisServer
 
 pytestmark = [pytest.mark.envoy, pytest.mark.redis]
@@ -139,3 +140,17 @@ async def test_a_sidecar_starts_without_redis_keeps_nothing_it_was_not_allowed_t
     await until(allowed, "callers can be asked again", seconds=15)
     await until(lambda: faulty.kept == 1, "what was said is stored", seconds=15)
     assert (await faulty.say(ASKED)).memory.startswith("used")
+
+
+async def test_what_one_sidecar_was_told_to_forget_the_other_does_not_recall(replicas: Replicas) -> None:
+    first, second = replicas
+    await first.start()
+    await second.start()
+    await first.say(BUDGET)
+    await until(lambda: first.kept == 1, "it is stored")
+    assert (await second.say(ASKED)).memory.startswith("used")
+    receipt = await first.whole.forgets.forget(Owner("", USER), ForgetScope())
+    assert receipt.state is not ForgetState.ACCEPTED
+    answer = await second.say(ASKED)
+    assert not answer.memory.startswith("used"), second.shown
+    assert "$10,000" not in second.shown
