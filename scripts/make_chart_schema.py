@@ -20,6 +20,8 @@ Schema = dict[str, Any]
 
 # The chart says these itself, from its own values.
 _CHARTS_OWN = ("listen", "tls", "data_dir", "shutdown")
+# Settings that name a file though their names do not say so.
+_FILES = frozenset({r"forget\.signing_key"})
 _DURATION = {"type": "string", "pattern": r"^[0-9]+(ms|s|m|h)$"}
 _LABELS = {"type": "object", "additionalProperties": {"type": "string"}}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
@@ -185,7 +187,7 @@ def _secrets(settings: Schema, definitions: Schema) -> Schema:
 
 
 def _files(properties: Schema, definitions: Schema, above: str = "") -> list[str]:
-    """Patterns of the settings that name a file with a secret in it: those whose twin holds the secret itself."""
+    """Patterns of the settings that name a file: keys, tokens, passwords."""
     found: list[str] = []
     for name, one in properties.items():
         of_list = one.get("type") == "array"
@@ -193,7 +195,7 @@ def _files(properties: Schema, definitions: Schema, above: str = "") -> list[str
             (each["$ref"] for each in one.get("anyOf", []) if "$ref" in each), None
         )
         path = f"{above}{name}"
-        if name.endswith("_file") and name.removesuffix("_file") in properties:
+        if name.endswith("_file") or path in _FILES:
             found.append(path)
         elif reference:
             below = definitions[reference.rsplit("/", 1)[1]].get("properties", {})

@@ -33,6 +33,7 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
         ),
         (["mode=sidecar", "tls.enabled=true"], "there is no network between Envoy and the Unix socket"),
         (["api.enabled=true"], "api.enabled without config.api.auth"),
+        (["api.enabled=true", "config.api.auth={jwt}"], "api.enabled without tls.enabled"),
         (["replicas=2", SERVER, REDIS, "podDisruptionBudget.maxUnavailable=2"], "lets every pod be away"),
         (["autoscaling.enabled=true", "autoscaling.minReplicas=9", "autoscaling.maxReplicas=3"], "is more than"),
         (["autoscaling.enabled=true", "autoscaling.cpu=0", SERVER, REDIS], "without a metric"),
@@ -54,7 +55,7 @@ def test_what_would_lose_or_show_memories_is_refused(version: str, settings: lis
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     refused = templated(settings=["replicas=3", "persistence.enabled=false", "api.enabled=true"])
-    assert refused.stderr.count("\n- ") == 4
+    assert refused.stderr.count("\n- ") == 5
 
 
 @pytest.mark.parametrize(

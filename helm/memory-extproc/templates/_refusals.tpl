@@ -42,6 +42,9 @@
 {{- if and $v.api.enabled (not (dig "api" "auth" "" $v.config)) -}}
 {{- $said = append $said "api.enabled without config.api.auth: nobody could be told from anybody else. Say how callers prove who they are." -}}
 {{- end -}}
+{{- if and $v.api.enabled (not $v.tls.enabled) (not (dig "api" "insecure" false $v.config)) (not (dig "api" "tls" "cert" "" $v.config)) -}}
+{{- $said = append $said "api.enabled without tls.enabled: whoever listens on the network reads people's memories and credentials. Turn TLS on, or write config.api.insecure: true." -}}
+{{- end -}}
 {{- if and $v.podDisruptionBudget.enabled $many (ne $v.mode "sidecar") (ge (int $v.podDisruptionBudget.maxUnavailable) (int (ternary $v.autoscaling.minReplicas $v.replicas $v.autoscaling.enabled))) (ne $v.mode "daemonset") -}}
 {{- $said = append $said (printf "podDisruptionBudget.maxUnavailable: %d lets every pod be away at the same time. Make it less than the number of pods." (int $v.podDisruptionBudget.maxUnavailable)) -}}
 {{- end -}}
@@ -66,11 +69,6 @@
 {{- range $key := list "listen" "tls" "data_dir" "shutdown" -}}
 {{- if hasKey $v.config $key -}}
 {{- $said = append $said (printf "config.%s is the chart's to say: use %s." $key (get (dict "listen" "ports and api.enabled" "tls" "tls" "data_dir" "persistence" "shutdown" "drain") $key)) -}}
-{{- end -}}
-{{- end -}}
-{{- range $index, $one := $v.secrets -}}
-{{- if not (hasSuffix "_file" $one.setting) -}}
-{{- $said = append $said (printf "secrets[%d].setting: %s is no setting that names a file; secrets are mounted as files and their settings end in _file." $index $one.setting) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.adoptJournal.enabled (not $v.adoptJournal.claimName) -}}
