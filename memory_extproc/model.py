@@ -227,6 +227,7 @@ class Turn:
         ""  # hash of the conversation up to and with *asked*: wherever it is placed, sent again it is the same
     )
     resumes: bool = False  # something was said before *asked*, so *heard* is no other conversation's
+    speaker: str = ""  # which of several, where *owner* is a project (Caller.speaker)
 
 
 class JournalState(StrEnum):

@@ -121,7 +121,7 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
             "ordinal": ordinal,
             "said": round(turn.at.timestamp(), 3),
             **_where_given(ends=fact.ends, context=fact.context, event_date=fact.happens),
-            **_where_given(sensitivity=fact.sensitivity, suspicion=fact.suspicion),
+            **_where_given(sensitivity=fact.sensitivity, suspicion=fact.suspicion, speaker=turn.speaker),
         },
         state=MemoryState.QUARANTINED if fact.suspicion else MemoryState.ACTIVE,
     )

@@ -275,6 +275,7 @@ class Sessions:
             origin=exchanged.origin,
             heard=conversation.opening,
             resumes=bool(exchanged.history) or bool(exchanged.previous_response_id),
+            speaker=exchanged.caller.speaker,
         )
 
     # --- records -------------------------------------------------------------------------------------

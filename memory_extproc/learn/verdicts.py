@@ -226,7 +226,13 @@ def _comparable(there: Memory, row: Memory) -> bool:
         and there.source in FACTS.sources
         and there.project == row.project
         and there.owner == row.owner
+        and (there.metadata.get("speaker", "") == row.metadata.get("speaker", "") or not _of_speakers(there, row))
     )
+
+
+def _of_speakers(*memories: Memory) -> bool:
+    """Whether one of them is about who said it. In what several share, everyone's "my editor" is their own."""
+    return any(str(memory.metadata.get("subject", "")).casefold().startswith("user") for memory in memories)
 
 
 def _age(memory: Memory) -> tuple[float, int, int, str]:

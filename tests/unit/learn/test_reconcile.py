@@ -124,6 +124,23 @@ def test_messages_other_projects_and_other_owners_are_no_facts_to_reconcile_with
     assert reconcile_fact(NEW, row(NEW, later(hours=1)), [message, elsewhere, anothers]) == Add()
 
 
+@pytest.mark.parametrize("said", ["Emacs", "Vim"])
+def test_what_one_member_says_of_themselves_neither_replaces_nor_confirms_what_another_said(said: str) -> None:
+    def of(speaker: str, value: str, subject: str, at: datetime) -> tuple[Fact, Memory]:
+        fact = a_fact(f"The {subject}'s editor is {value}", "editor", value, exclusive=True, subject=subject)
+        turn = replace(a_turn(fact.content, at=at), speaker=speaker)
+        return replace(fact, turn_id=turn.id), row_of(replace(fact, turn_id=turn.id), turn, 0, "canned")
+
+    _, anns = of("ann", "Vim", "user", MONDAY)
+    there = [Found(anns, 0.97)]
+    assert reconcile_fact(*of("bob", said, "user", later(hours=1)), there) == Add()
+    assert reconcile_fact(*of("bob", said, "user's sister", later(hours=1)), there) == Add()
+    assert reconcile_fact(*of("ann", "Emacs", "user", later(hours=1)), there) == Replace((anns.id,))
+    _, projects = of("ann", "Vim", "Atlas project", MONDAY)
+    theirs = of("bob", "Emacs", "Atlas project", later(hours=1))
+    assert reconcile_fact(*theirs, [Found(projects, 0.97)]) == Replace((projects.id,))
+
+
 def test_a_memory_with_the_same_words_is_confirmed_whoever_wrote_it() -> None:
     told = Found(a_memory("The user's budget for the Hawaii trip is 10k.", source=Source.API), 0.8)
     assert reconcile_fact(OLD, row(OLD, later(hours=1)), [told]) == Confirm(told.memory.id)
