@@ -44,6 +44,16 @@ class Outcome(StrEnum):
     ABANDONED = "abandoned"  # the client left, or Envoy answered itself, before the request's body was whole
 
 
+class Arm(StrEnum):
+    """On which side of a comparison an exchange stands, whatever became of it. Also the metric label and what Envoy
+    is told, so a value is never renamed."""
+
+    MEMORY = "memory"
+    CONTROL = "control"  # of the group that mode: gradual leaves without
+    SHADOW = "shadow"  # everything runs, nothing is injected
+    NONE = "none"  # nobody's: no caller, or no chat
+
+
 class Consent(StrEnum):
     """What a person allows. Also what is stored, so a value is never renamed."""
 

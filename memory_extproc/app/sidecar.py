@@ -53,6 +53,7 @@ from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
 from memory_extproc.store.partition import Partitions
+from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.admission import Admission
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.enrich import Enricher
@@ -176,6 +177,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             held=HeldBytes(settings.limits.process_bytes, metrics),
             background=background,
             metrics=metrics,
+            accounts=Accounts(metrics, settings.telemetry.tenants),
             now=now,
             answer_bytes=options.answer_bytes,
             last_reply_waits=options.last_reply_waits,

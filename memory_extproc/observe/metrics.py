@@ -61,6 +61,18 @@ class Metrics:
         self.cached_tokens = counter(
             "llm_cached_tokens", "Those of them that came from its prompt cache.", "dialect", "outcome"
         )
+        self.arm_exchanges = counter(
+            "arm_exchanges", "Exchanges with a caller by side of the comparison.", "tenant", "arm"
+        )
+        self.arm_added_tokens = counter(
+            "arm_added_tokens", "Estimated tokens that memory added to them.", "tenant", "arm"
+        )
+        self.arm_prompt_tokens = counter(
+            "arm_prompt_tokens", "Tokens of their requests, as the provider counted them.", "tenant", "arm"
+        )
+        self.arm_cached_tokens = counter(
+            "arm_cached_tokens", "Those of them that came from its prompt cache.", "tenant", "arm"
+        )
         self.turns = counter("turns", "Completed exchanges by what became of them.", "outcome")
         self.journal_depth = gauge("journal_depth", "Turns in the journal that are not learned yet.")
         self.journal_oldest_seconds = gauge("journal_oldest_seconds", "Age of the oldest of them; 0 if none.")

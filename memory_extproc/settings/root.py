@@ -33,8 +33,9 @@ from memory_extproc.settings.edge import (
 )
 from memory_extproc.settings.forgetting import Forgetting
 from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole, Provider
+from memory_extproc.settings.telemetry import Telemetry, telemetry_agrees, telemetry_notices
 from memory_extproc.settings.values import Section, is_loopback, on_loopback
-from memory_extproc.settings.work import CoordinationSection, Learn, Recall, Telemetry
+from memory_extproc.settings.work import CoordinationSection, Learn, Recall
 from memory_extproc.wire.identity import HASH_KEY_BYTES
 
 DEADLINE = timedelta(milliseconds=150)
@@ -71,7 +72,7 @@ class Settings(Section):
     forget: Forgetting = Field(Forgetting(), description="what stays forgotten, and the proof of it")
     api: Api = Field(Api(), description="the memory API: who may call it")
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
-    telemetry: Telemetry = Field(Telemetry(), description="logs")
+    telemetry: Telemetry = Field(Telemetry(), description="logs, metrics, traces")
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
     shutdown: Shutdown = Field(Shutdown(), description="the order of leaving")
 
@@ -140,6 +141,7 @@ def _notices(settings: Settings) -> Iterator[str]:
         yield "privacy.hash_user_ids: another or a lost hash key leaves all memories without their owner"
     if settings.privacy.encrypt_content:
         yield "privacy.encrypt_content: a lost master key, or lost wrapped keys, leave all texts unreadable"
+    yield from telemetry_notices(settings.telemetry)
 
 
 Faults = Iterator[str]
@@ -364,6 +366,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("limits",), _bodies_fit),
     (("shutdown", "envoy"), _envoy_notices_leaving),
     (("coordination",), _redis_password_has_a_server),
+    (("telemetry",), telemetry_agrees),
     (("coordination",), _a_lease_outlives_calls),
 )
 

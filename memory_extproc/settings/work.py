@@ -1,4 +1,4 @@
-"""How the two paths work: recall, learning, coordination, telemetry."""
+"""How the two paths work: recall, learning, coordination."""
 
 from __future__ import annotations
 
@@ -163,13 +163,4 @@ class CoordinationSection(Section):
     )
     accept_volatile: bool = Field(
         default=False, description="true: a Redis that loses accepted turns when it dies or is full will do"
-    )
-
-
-class Telemetry(Section):
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="from this level on")
-    log_format: Literal["json", "console"] = Field("json", description="for programs or for people")
-    otlp_endpoint: Literal[""] = Field("", description="reserved: only this value yet")
-    content: Literal[False] = Field(
-        default=False, description="reserved: only false yet; nothing ever shows a person's words"
     )

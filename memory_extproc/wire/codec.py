@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from enum import IntEnum
 from typing import Any
 
@@ -20,11 +21,14 @@ from memory_extproc.wire.events import (
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    Told,
 )
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 
 # The key under which Envoy files what `request_attributes` asks for (xds.route_name and its like).
 ATTRIBUTES = "envoy.filters.http.ext_proc"
+# The namespace of the dynamic metadata that we write; `envoy-config` lets us.
+METADATA = "memory"
 
 
 class BodyMode(IntEnum):
@@ -75,6 +79,23 @@ def body_modes(message: pb.ProcessingRequest) -> tuple[int, int] | None:
 
 def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
     """The message that answers *event*: Envoy takes any other kind for a fault."""
+    response = _answer(event, reply)
+    if reply.told is not None:
+        _tell(response, reply.told)
+    return response
+
+
+def _tell(response: pb.ProcessingResponse, told: Told) -> None:
+    """Envoy drops what `metadata_options.receiving_namespaces` does not name."""
+    fields = response.dynamic_metadata.fields[METADATA].struct_value.fields
+    fields["outcome"].string_value = told.outcome.value
+    fields["arm"].string_value = told.arm.value
+    fields["n"].number_value = told.count
+    fields["tokens"].number_value = told.tokens
+    fields["ms"].number_value = round(told.took / timedelta(milliseconds=1), 3)
+
+
+def _answer(event: Event, reply: Reply) -> pb.ProcessingResponse:
     match event:
         case RequestHeaders():
             return pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(reply)))

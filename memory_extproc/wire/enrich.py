@@ -16,7 +16,21 @@ from memory_extproc.dialect.controls import removals
 from memory_extproc.dialect.profiles import choose_form, profile_for, room
 from memory_extproc.dialect.responses import Responses
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
-from memory_extproc.model import Caller, Consent, Message, Origin, Outcome, Owner, Role, Scope, Stored, Wish, digest
+from memory_extproc.language.tokens import estimate_tokens
+from memory_extproc.model import (
+    Arm,
+    Caller,
+    Consent,
+    Message,
+    Origin,
+    Outcome,
+    Owner,
+    Role,
+    Scope,
+    Stored,
+    Wish,
+    digest,
+)
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import KnowsChains, KnowsConsent, NotesIncognito, Recalls
@@ -72,6 +86,9 @@ class Enriched:
     count: int = 0  # memories in the block that went in, or in those put back if there was none
     path: str = ""
     replayed: int = 0  # blocks put back
+    tokens: int = 0  # estimated, of all that went in
+    arm: Arm = Arm.NONE
+    tenant: str | None = None  # the caller's; None: there is no caller
     heard: Heard | None = None  # None: nothing can be learned from this exchange
 
     @property
@@ -178,7 +195,14 @@ class Enricher:
         )
         if turn.thread is not None and not shadowed:
             heard = self._with_view(heard, enriched, turn, turn.thread, admitted)
-        return replace(enriched, heard=heard)
+        arm = self._arm(caller.owner, shadowed=shadowed)
+        return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
+
+    def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:
+        if shadowed:
+            return Arm.SHADOW
+        gradual = self._options.mode is Mode.GRADUAL
+        return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
 
     async def _allowed(self, owner: Owner) -> Consent | None:
         return Consent.ON if self._consent is None else await self._consent.allowed(owner)
@@ -317,7 +341,8 @@ class Enricher:
         self._splice_seconds.observe(time.perf_counter() - started)
         enriched = Enriched(outcome=outcome, body=body, unpacked=packed(admitted.encoding), path=decision.path)
         if outcome is Outcome.USED:
-            enriched = replace(enriched, count=len(decision.contents))
+            count, tokens = len(decision.contents), estimate_tokens(decision.block)
+            enriched = replace(enriched, count=count, tokens=tokens)
         return enriched if shadowed else self._replayed(enriched, blocks, placed)
 
     def _replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
@@ -325,8 +350,9 @@ class Enricher:
         if not back:
             return enriched
         self._metrics.replays.labels("put_back").inc()
-        self._metrics.replayed_tokens.observe(tokens_of(back))
-        enriched = replace(enriched, replayed=len(back))
+        tokens = tokens_of(back)
+        self._metrics.replayed_tokens.observe(tokens)
+        enriched = replace(enriched, replayed=len(back), tokens=enriched.tokens + tokens)
         if enriched.outcome is not Outcome.NOTHING_RELEVANT:
             return enriched
         # Nothing new, because what matters is in view already: the request leaves with memories all the same.

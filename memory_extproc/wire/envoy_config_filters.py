@@ -18,6 +18,7 @@ import envoy_data_plane.envoy.extensions.filters.network.http_connection_manager
 from envoy_data_plane.google.protobuf import Any as Packed
 from envoy_data_plane.google.protobuf import Struct
 
+from memory_extproc.wire.codec import METADATA
 from memory_extproc.wire.envoy_config_options import (
     FILTER,
     JWKS,
@@ -43,7 +44,8 @@ _LOGGED = {
     "flags": "%RESPONSE_FLAGS%",
     "duration_ms": "%DURATION%",
     "request_id": "%REQ(X-REQUEST-ID)%",
-    "memory": "%RESP(X-MEMORY-STATUS)%",
+    "memory": f"%DYNAMIC_METADATA({METADATA})%",
+    "memory_status": "%RESP(X-MEMORY-STATUS)%",
     # Microseconds for each message to the sidecar, as ext_proc's own filter state writes them.
     "memory_cost": f"%FILTER_STATE({FILTER}:PLAIN)%",
 }
@@ -121,6 +123,7 @@ def memory_filter(options: EnvoyOptions) -> hcm_v3.HttpFilter:
 def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
     namespaces = list(options.forwarded_namespaces)
     forwarded = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=namespaces)
+    written = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[METADATA])
     return ext_proc_v3.ExternalProcessor(
         grpc_service=core.GrpcService(
             envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=SIDECAR),
@@ -143,7 +146,9 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         ),
         message_timeout=options.message_timeout,
         request_attributes=["xds.route_name", "xds.cluster_name"],
-        metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded) if namespaces else None,
+        metadata_options=ext_proc_v3.MetadataOptions(
+            forwarding_namespaces=forwarded if namespaces else None, receiving_namespaces=written
+        ),
         # The sidecar changes no route and answers nothing itself; so it is not let.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
         disable_immediate_response=True,

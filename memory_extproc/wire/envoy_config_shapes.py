@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.wire.codec import METADATA
 from memory_extproc.wire.envoy_config import api_cluster, bootstrap, plain, sidecar_cluster
 from memory_extproc.wire.envoy_config_filters import identity_filters, memory_filter
 from memory_extproc.wire.envoy_config_options import SIDECAR, EnvoyOptions, IdentityMode
@@ -143,8 +144,9 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
             "retry": {"numRetries": 1, "retryOn": {"triggers": ["unavailable", "reset", "connect-failure"]}},
         },
     }
+    processor["metadata"] = {"writableNamespaces": [METADATA]}
     if options.forwarded_namespaces:
-        processor["metadata"] = {"accessibleNamespaces": list(options.forwarded_namespaces)}
+        processor["metadata"]["accessibleNamespaces"] = list(options.forwarded_namespaces)
     client: Tree = {
         **target,
         "connection": {"bufferLimit": options.buffer_bytes},

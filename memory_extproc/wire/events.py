@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
+
+from memory_extproc.model import Arm, Outcome
 
 
 class Headers:
@@ -80,6 +83,18 @@ class ResponseTrailers:
 Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What Envoy is told of an exchange, as dynamic metadata: for access logs, rate limits and bills. No caller, no
+    words."""
+
+    outcome: Outcome
+    count: int = 0  # memories that the upstream sees
+    tokens: int = 0  # estimated, of all that was added
+    took: timedelta = timedelta()  # what the request waited for us, once its body was there
+    arm: Arm = Arm.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Our answer to one event. The codec picks the message that answers the event's kind.
@@ -91,6 +106,7 @@ class Reply:
     set_headers: tuple[tuple[str, str], ...] = ()
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = field(default=None, repr=False)
+    told: Told | None = None
     ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
 
 

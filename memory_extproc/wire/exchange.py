@@ -6,7 +6,8 @@ through `handle`, and on `OutOfOrderError` ends that stream cleanly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
@@ -19,6 +20,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Learns, NotesIncognito, Now
 from memory_extproc.recall.block import without_blocks
+from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.admission import NO_DIALECT, Admitted, Declined
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.capture import Capture, capture
@@ -34,6 +36,7 @@ from memory_extproc.wire.events import (
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    Told,
 )
 from memory_extproc.wire.held import HeldBytes
 from memory_extproc.wire.replays import InView
@@ -107,10 +110,12 @@ class Workshop:
     held: HeldBytes
     background: Background
     metrics: Metrics
+    accounts: Accounts
     now: Now
     answer_bytes: int
     last_reply_waits: timedelta
     incognito: NotesIncognito | None = None  # None: nobody notes it
+    clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +178,12 @@ class Exchange:
         found = shop.admits.admit(event)
         if isinstance(found, Declined):
             self._count(found.outcome, found.dialect)
-            return Reply(remove_headers=removed, ends=True)
+            return Reply(remove_headers=removed, told=Told(outcome=found.outcome), ends=True)
         self._admitted = found
         if not self._terms.sends_body:
             # Only BUFFERED lets us change a body and fail without harm, so there is nothing we could do.
             self._count(Outcome.UNAVAILABLE)
-            return Reply(remove_headers=removed, ends=True)
+            return Reply(remove_headers=removed, told=Told(outcome=Outcome.UNAVAILABLE), ends=True)
         return Reply(remove_headers=removed)
 
     async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
@@ -189,23 +194,25 @@ class Exchange:
             self._give_back_read()
             self._enriched = Enriched(outcome=Outcome.OVERLOADED)
             self._count(Outcome.OVERLOADED)
-            return PASS
+            return Reply(told=Told(outcome=Outcome.OVERLOADED))
         self._held_to_read += len(data)
         if self.phase is Phase.REQUEST:
             self._body += data
             return PASS
         body = bytes(self._body) + data if self._body else data
         self._body.clear()
+        started = self._shop.clock()
         try:
             enriched = await self._shop.enriches.enrich(admitted, body, watching=self._terms.watching)
         finally:
             self._give_back_read()
+        took = timedelta(seconds=self._shop.clock() - started)
         self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
         self._count(enriched.outcome)
+        self._shop.accounts.asked(enriched)
         self._hear(enriched.heard)
-        if enriched.body is None:
-            return PASS
-        return Reply(body=enriched.body, remove_headers=("content-encoding",) if enriched.unpacked else ())
+        unpacked = ("content-encoding",) if enriched.body is not None and enriched.unpacked else ()
+        return Reply(body=enriched.body, remove_headers=unpacked, told=_told(enriched, took))
 
     def _hear(self, heard: Heard | None) -> None:
         if heard is None:
@@ -320,7 +327,12 @@ class Exchange:
             labels = (self._admitted.dialect.name, self._enriched.outcome.value)
             self._shop.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
             self._shop.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
+            self._shop.accounts.answered(self._enriched, answer)
 
     def _give_back_read(self) -> None:
         self._shop.held.give_read(self._held_to_read)
         self._held_to_read = 0
+
+
+def _told(enriched: Enriched, took: timedelta) -> Told:
+    return Told(outcome=enriched.outcome, count=enriched.count, tokens=enriched.tokens, took=took, arm=enriched.arm)

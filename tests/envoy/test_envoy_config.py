@@ -327,7 +327,11 @@ async def test_the_access_log_shows_how_memory_left_each_exchange_and_no_caller(
     await gateway.envoy.stop()
     (line,) = written.access_log.splitlines()
     logged = json.loads(line)
-    assert logged["memory"].startswith("used")
+    ms = logged["memory"].pop("ms")
+    assert 0 <= ms < 10_000
+    assert logged["memory"] == {"outcome": "used", "n": 1, "tokens": logged["memory"]["tokens"], "arm": "memory"}
+    assert logged["memory"]["tokens"] > 0
+    assert logged["memory_status"].startswith("used")
     assert logged["path"] == PATH_CHAT
     assert "rh:" in logged["memory_cost"]
     assert "ann" not in line

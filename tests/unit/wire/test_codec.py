@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
+from memory_extproc.model import Arm, Outcome
 from memory_extproc.wire import codec
 from memory_extproc.wire.codec import BodyMode
 from memory_extproc.wire.events import (
@@ -13,6 +17,7 @@ from memory_extproc.wire.events import (
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    Told,
 )
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 
@@ -90,6 +95,16 @@ def test_an_emptied_body_has_length_zero() -> None:
     common = reply.request_body.response
     assert common.body_mutation.WhichOneof("mutation") == "body"
     assert common.header_mutation.set_headers[0].header.raw_value == b"0"
+
+
+def test_what_became_of_an_exchange_is_told_as_metadata_of_our_namespace() -> None:
+    told = Told(outcome=Outcome.USED, count=2, tokens=40, took=timedelta(milliseconds=7.25), arm=Arm.MEMORY)
+    reply = codec.encode(RequestBody(b"", last=True), Reply(told=told))
+    assert reply.WhichOneof("response") == "request_body"
+    assert MessageToDict(reply.dynamic_metadata) == {
+        "memory": {"outcome": "used", "n": 2, "tokens": 40, "ms": 7.25, "arm": "memory"}
+    }
+    assert not codec.encode(RequestBody(b"", last=True), Reply()).HasField("dynamic_metadata")
 
 
 def test_the_modes_are_known_from_the_first_message_only() -> None:

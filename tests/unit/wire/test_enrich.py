@@ -16,7 +16,7 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.chat_completions import ChatCompletions
 from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
+from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
 from memory_extproc.ports import Chain
 from memory_extproc.wire.enrich import Enriched
 from memory_extproc.wire.given import Decision
@@ -264,6 +264,26 @@ async def test_in_shadow_everything_runs_and_nothing_goes_in(watching: bool) -> 
     assert len(desk.recalls.wishes) == 1
     assert enriched.heard is not None
     assert enriched.heard.injected == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_headers", "arm"),
+    [
+        ({}, {}, Arm.MEMORY),
+        ({}, {"x_memory_retrieve": "skip"}, Arm.MEMORY),
+        ({"mode": Mode.GRADUAL, "percent": 100.0}, {}, Arm.MEMORY),
+        ({"mode": Mode.GRADUAL, "percent": 0.0}, {}, Arm.CONTROL),
+        ({"mode": Mode.GRADUAL, "percent": 0.0}, {"x_memory_retrieve": "skip"}, Arm.CONTROL),
+        ({"mode": Mode.SHADOW}, {}, Arm.SHADOW),
+        ({}, {"user": ""}, Arm.NONE),
+    ],
+)
+async def test_the_side_of_a_comparison_is_the_callers_whatever_became_of_the_request(
+    changes: Any, request_headers: Any, arm: Arm
+) -> None:
+    enriched = await Desk(**changes).enrich(a_chat("my budget?"), **request_headers)
+    assert enriched.arm is arm
+    assert (enriched.tokens > 0) == (enriched.outcome is Outcome.USED)
 
 
 def test_a_rising_percentage_only_adds_owners() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.model import Caller, Message, Origin, Outcome, Owner, Role, Stored
+from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, Role, Stored
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.admission import Admission, Admitted, Declined
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.canned import RecordedTurns
@@ -29,6 +31,7 @@ from memory_extproc.wire.events import (
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    Told,
 )
 from memory_extproc.wire.exchange import TRANSITIONS, Exchange, OutOfOrderError, Phase, Terms, Workshop
 from memory_extproc.wire.held import HeldBytes
@@ -69,10 +72,21 @@ def heard(**changes: Any) -> Heard:
     return Heard(**{**fields, **changes})
 
 
-USED = Enriched(outcome=Outcome.USED, body=b'{"new": 1}', count=2, path="hybrid", heard=heard())
+USED = Enriched(
+    outcome=Outcome.USED,
+    body=b'{"new": 1}',
+    count=2,
+    path="hybrid",
+    tokens=40,
+    arm=Arm.MEMORY,
+    tenant="acme",
+    heard=heard(),
+)
+QUARTER = timedelta(seconds=0.25)  # what everything takes here
+TOLD = Told(outcome=Outcome.USED, count=2, tokens=40, took=QUARTER, arm=Arm.MEMORY)
 
 
-class Told:
+class Prepared:
     """An enricher that gives what a test says. Keeps the bodies it saw."""
 
     def __init__(self, enriched: Enriched | Exception) -> None:
@@ -103,7 +117,7 @@ class Bench:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.learns = RecordedTurns(options.pop("stored", Stored.JOURNALLED), options.pop("before", None))
         self.held = HeldBytes(options.pop("process_bytes", 1_000_000), self.metrics)
-        self.enriches = Told(enriched)
+        self.enriches = Prepared(enriched)
         self.follows = Followed()
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
@@ -115,6 +129,8 @@ class Bench:
             held=self.held,
             background=self.background,
             metrics=self.metrics,
+            accounts=Accounts(self.metrics, ["acme"]),
+            clock=iter(count(step=0.25)).__next__,
             now=lambda: NOON,
             answer_bytes=wire.answer_bytes,
             last_reply_waits=timedelta(milliseconds=20),
@@ -142,7 +158,7 @@ async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
     )
     assert replies == [
         Reply(remove_headers=("x-memory-retrieve",)),
-        Reply(body=b'{"new": 1}'),
+        Reply(body=b'{"new": 1}', told=TOLD),
         Reply(
             set_headers=(
                 ("x-memory-status", "used;n=2;path=hybrid"),
@@ -162,7 +178,9 @@ async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
 
 async def test_a_request_that_is_not_ours_ends_at_its_headers() -> None:
     bench = Bench()
-    assert await bench.play(GET) == [Reply(remove_headers=("x-memory-store",), ends=True)]
+    assert await bench.play(GET) == [
+        Reply(remove_headers=("x-memory-store",), told=Told(outcome=Outcome.NOT_CHAT), ends=True)
+    ]
     assert bench.outcome(Outcome.NOT_CHAT, "none") == 1
 
 
@@ -176,7 +194,8 @@ async def test_a_buffered_body_is_whole_whatever_its_end_flag_says() -> None:
 async def test_an_unpacked_body_goes_out_without_its_encoding() -> None:
     bench = Bench(Enriched(outcome=Outcome.OPTED_OUT, body=b"{}", unpacked=True))
     replies = await bench.play(CHAT, BODY)
-    assert replies[1] == Reply(body=b"{}", remove_headers=("content-encoding",))
+    told = Told(outcome=Outcome.OPTED_OUT, took=QUARTER)
+    assert replies[1] == Reply(body=b"{}", remove_headers=("content-encoding",), told=told)
 
 
 async def test_an_exchange_without_a_block_may_be_cached() -> None:
@@ -297,14 +316,15 @@ async def test_without_memory_for_an_answer_it_is_not_learned() -> None:
 async def test_without_memory_for_a_request_it_passes_as_overloaded() -> None:
     bench = Bench(process_bytes=1)
     replies = await bench.play(CHAT, BODY, OK)
-    assert replies[1] is PASS
+    assert replies[1] == Reply(told=Told(outcome=Outcome.OVERLOADED))
     assert replies[2].set_headers == (("x-memory-status", "overloaded"),)
     assert bench.enriches.bodies == []
 
 
 async def test_a_mode_in_which_bodies_cannot_be_changed_is_left_at_the_headers() -> None:
     bench = Bench(terms=Terms(sends_body=False))
-    assert await bench.play(CHAT) == [Reply(remove_headers=("x-memory-retrieve",), ends=True)]
+    told = Told(outcome=Outcome.UNAVAILABLE)
+    assert await bench.play(CHAT) == [Reply(remove_headers=("x-memory-retrieve",), told=told, ends=True)]
     assert bench.outcome(Outcome.UNAVAILABLE) == 1
 
 
@@ -470,3 +490,19 @@ async def test_a_request_with_old_blocks_alone_is_kept_from_caches_too() -> None
         ("x-memory-status", "skipped_greeting"),
         ("cache-control", "private, no-store"),
     )
+
+
+@pytest.mark.parametrize(("tenant", "label"), [("acme", "acme"), ("globex", "other"), ("", "other")])
+@pytest.mark.parametrize("arm", [Arm.MEMORY, Arm.CONTROL, Arm.SHADOW])
+async def test_what_memory_adds_is_counted_by_listed_tenant_and_side(tenant: str, label: str, arm: Arm) -> None:
+    usage = b'"usage": {"prompt_tokens": 900, "prompt_tokens_details": {"cached_tokens": 512}}'
+    bench = Bench(replace(USED, tenant=tenant, arm=arm))
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER[:-1] + b", " + usage + b"}", last=True))
+    names = ("arm_exchanges", "arm_added_tokens", "arm_prompt_tokens", "arm_cached_tokens")
+    assert [bench.count(name, tenant=label, arm=arm.value) for name in names] == [1, 40, 900, 512]
+
+
+async def test_an_exchange_of_nobody_is_on_no_side() -> None:
+    bench = Bench(Enriched(outcome=Outcome.NO_CALLER))
+    await bench.play(CHAT, BODY, OK)
+    assert next(iter(bench.metrics.arm_exchanges.collect())).samples == []

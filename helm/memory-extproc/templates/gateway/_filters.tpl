@@ -74,12 +74,15 @@ typed_config:
   message_timeout: {{ $gateway.messageTimeout }}
   stat_prefix: memory
   disable_immediate_response: true
-  {{- if eq $gateway.identity.mode "jwt" }}
   metadata_options:
+    {{- if eq $gateway.identity.mode "jwt" }}
     forwarding_namespaces:
       untyped:
         - envoy.filters.http.jwt_authn
-  {{- end }}
+    {{- end }}
+    receiving_namespaces:
+      untyped:
+        - memory
   route_cache_action: RETAIN
 {{- end -}}
 
