@@ -100,12 +100,13 @@ class OwnerKind(StrEnum):
     OWN = "own"  # one person's
     PROJECT = "project"  # shared by the members of a project
     GLOBAL = "global"  # an operator's, for every caller of a tenant, or of all tenants
+    CANARY = "canary"  # nobody's: what is asked for to see whether recall works
 
 
 # Begins the user of every owner that is no person. No door takes a control character in a name, so nobody can be
 # called so; the kind and the name behind it are part of the partition key, of every id and of every cache key.
 SHARED = "\x1f"
-_PROJECT, _GLOBAL = f"{SHARED}project{SHARED}", f"{SHARED}global"
+_PROJECT, _GLOBAL, _CANARY = f"{SHARED}project{SHARED}", f"{SHARED}global", f"{SHARED}canary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,17 @@ class Owner:
         """The owner of an operator's memories for every caller of *tenant*; None: of all tenants."""
         return cls(SHARED if tenant is None else tenant, _GLOBAL)
 
+    @classmethod
+    def of_canary(cls) -> Owner:
+        """The owner of what is known to be remembered, for trying whether it is found."""
+        return cls(SHARED, _CANARY)
+
     @property
     def kind(self) -> OwnerKind:
         if not self.user.startswith(SHARED):
             return OwnerKind.OWN
+        if self.user == _CANARY:
+            return OwnerKind.CANARY
         return OwnerKind.PROJECT if self.user.startswith(_PROJECT) else OwnerKind.GLOBAL
 
     @property

@@ -6,13 +6,16 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.options import recall_limits
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.language.persons import about_caller, compile_patterns
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, FindsMemories, Learns, Now, ReadsWords, Reranks
+from memory_extproc.ports import Embeds, FindsMemories, Learns, MemoryStore, Now, ReadsWords, Reranks
+from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.gate import AboutCaller
@@ -22,6 +25,7 @@ from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
+from memory_extproc.store.partition import Partitions
 
 log = logger(__name__)
 
@@ -54,6 +58,32 @@ def make_recaller(
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
         close_reader=_close_reader(embedder, fusion, metrics),
     )
+
+
+async def open_canary(
+    settings: Settings,
+    partitions: Partitions,
+    store: MemoryStore,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+) -> Canary | None:
+    """Asks with the read path as configured but for language models, which would cost; its recalls are in the
+    metrics of nobody."""
+    if settings.telemetry.canary == "off":
+        return None
+    alone = settings.model_copy(update={"external_models": ()})
+    unseen = Metrics(CollectorRegistry(), "")
+    limits = CanaryLimits(
+        every=settings.telemetry.canary,
+        limit=settings.memory.default_retrieval_limit,
+        threshold=settings.memory.default_similarity_threshold,
+    )
+    recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now)
+    canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
+    return await stack.enter_async_context(canary)
 
 
 def _close_reader(embedder: Embeds, fusion: Fusion, metrics: Metrics) -> CloseReader | None:

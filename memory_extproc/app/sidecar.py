@@ -27,6 +27,7 @@ from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter,
 from memory_extproc.app.learning import make_budget, make_extraction
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
+    api_options,
     learn_limits,
     milvus_options,
     partition_limits,
@@ -34,7 +35,7 @@ from memory_extproc.app.options import (
     server_options,
     wire_options,
 )
-from memory_extproc.app.recalling import make_recaller
+from memory_extproc.app.recalling import make_recaller, open_canary
 from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.transferring import make_transfers
@@ -45,10 +46,12 @@ from memory_extproc.learn.quarantine import PutAside
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.observe.certificates import watch_certificate
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
+from memory_extproc.recall.canary import Canary
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
@@ -88,6 +91,7 @@ class Sidecar:
     partitions: Partitions
     door: Door
     forgets: Forgetter
+    canary: Canary | None
 
 
 @asynccontextmanager
@@ -143,6 +147,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         recaller = make_recaller(
             settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner
         )
+        canary = await open_canary(settings, partitions, hiding, embedder, metrics, stack, now=now)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         options = wire_options(settings)
         identity = await _identity(settings, stack)
@@ -218,6 +223,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
 
         readiness = Readiness(writable, tell)
+        _watch_certificates(settings, metrics)
         host, _, port = settings.listen.http.rpartition(":")
         endpoint = await stack.enter_async_context(
             OperationsEndpoint(
@@ -227,8 +233,17 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
-        yield Sidecar(server.address, api.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter)
+        yield Sidecar(
+            server.address, api.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter, canary
+        )
         log.info("sidecar.stopping")
+
+
+def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
+    ports = {"ext_proc": server_options(settings).tls, "api": api_options(settings).tls}
+    for port, tls in ports.items():
+        if tls is not None:
+            watch_certificate(metrics, port, tls.cert)
 
 
 def _documents() -> dict[str, bytes]:

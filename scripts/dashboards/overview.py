@@ -8,6 +8,12 @@ EXCHANGES = "memory_extproc_exchanges_total"
 ASKED = 'outcome=~"used|nothing_relevant|empty"'
 FAILED = 'outcome=~"out_of_time|overloaded|unavailable"'
 _USED = 'outcome="used"'
+_ARM = "{{tenant}} {{arm}}"
+
+
+def _per(counted: str, of: str) -> str:
+    return f"{rate(counted, 'tenant, arm')} / {rate(of, 'tenant, arm')}"
+
 
 OVERVIEW = (
     Row(
@@ -51,6 +57,15 @@ OVERVIEW = (
                 (Query(gauge("memory_extproc_store_up", "min")),),
                 small=True,
                 warn_below=1,
+            ),
+            Panel(
+                "Canary",
+                "Share of what a caller who is nobody is known to have that recall finds, on the worst pod. No figure"
+                " until it is asked for the first time.",
+                "percentunit",
+                (Query(gauge("memory_extproc_canary_recall", "min")),),
+                small=True,
+                warn_below=0.8,
             ),
             Panel(
                 "Turns waiting",
@@ -143,6 +158,24 @@ OVERVIEW = (
                     Query(
                         f"{rate('memory_extproc_llm_cached_tokens_total', 'outcome')} / {rate('memory_extproc_llm_prompt_tokens_total', 'outcome')}",
                         "{{outcome}}",
+                    ),
+                    Query("vector(0)", "none"),
+                ),
+            ),
+            Panel(
+                "Tokens added to a request",
+                "Estimated, by listed tenant and by side of the comparison; what memory costs per exchange.",
+                "short",
+                (Query(_per("memory_extproc_arm_added_tokens_total", "memory_extproc_arm_exchanges_total"), _ARM),),
+            ),
+            Panel(
+                "Prompt cache by side",
+                "Share of the prompts' tokens that came from the provider's cache: with memory, without (control), in shadow.",
+                "percentunit",
+                (
+                    Query(
+                        _per("memory_extproc_arm_cached_tokens_total", "memory_extproc_arm_prompt_tokens_total"),
+                        _ARM,
                     ),
                     Query("vector(0)", "none"),
                 ),

@@ -1,0 +1,140 @@
+"""A caller who is nobody, asked on a schedule for what it is known to have: does recall still find things?
+
+Wrong weights, another model behind the same name or an exchanged collection raise no error: requests simply leave
+without the memories that would have helped. The share of the canary's memories that is found shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Self
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Role, Source, Wish, digest
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds, KeepsMemories, MemoryStore, Now, Recalls
+
+log = logger(__name__)
+
+# What it said, and the question that only this answers.
+KNOWN = (
+    ("My sister Ottilie plays the cello in Bergen.", "Which instrument does my sister play?"),
+    ("I keep the key of my bicycle in the blue jar on the shelf.", "Where do I keep the key of my bicycle?"),
+    ("I am allergic to hazelnuts.", "What am I allergic to?"),
+    ("My flight to Lisbon leaves on the 9th of March.", "When does my flight to Lisbon leave?"),
+    ("My landlord's name is Mr Abernathy.", "What is the name of my landlord?"),
+    ("I set the boiler in the cellar to 58 degrees.", "To how many degrees did I set the boiler?"),
+    ("My favourite tea is Lapsang Souchong.", "What is my favourite tea?"),
+    ("My budget for the kitchen is $8,000.", "What is my budget for the kitchen?"),
+)
+OWNER = Owner.of_canary()
+# Age counts against a memory; the canary's are written anew before it does.
+STALE = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryLimits:
+    every: timedelta
+    limit: int = 5  # memories of one recall, and the least relevance in [0, 1]: as callers have them
+    threshold: float = 0.6
+
+
+class Canary:
+    """Probes while entered, the first time when *every* has passed once: one read of its few rows in the store and
+    one recall for each of them, one after the other. `probe` may be called at any time."""
+
+    def __init__(
+        self,
+        recalls: Recalls,
+        keeps: KeepsMemories,
+        store: MemoryStore,
+        embedder: Embeds,
+        limits: CanaryLimits,
+        metrics: Metrics,
+        *,
+        now: Now,
+    ) -> None:
+        """*store* is asked each time, because recall may answer from what is held in process."""
+        self._recalls, self._keeps, self._store, self._embedder = recalls, keeps, store, embedder
+        self._limits, self._metrics, self._now = limits, metrics, now
+        self._leaving = asyncio.Event()
+        self._probing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._probing = asyncio.create_task(self._probe_again(), name="canary")
+        self._probing.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leaving.set()
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+
+    async def probe(self) -> float:
+        """The share, 0 to 1, of what the canary knows that recall finds; also the metric. 0 while the store or the
+        model is away."""
+        try:
+            memories = await self._written()
+            found = [await self._finds(memory, asked) for memory, (_, asked) in zip(memories, KNOWN, strict=True)]
+        except MemoryExtprocError as error:
+            log.warning("canary.missed", found=0, of=len(KNOWN), kind=type(error).__name__)
+            self._metrics.canary_recall.set(0.0)
+            return 0.0
+        share = sum(found) / len(found)
+        if not all(found):
+            log.warning("canary.missed", found=sum(found), of=len(found))
+        self._metrics.canary_recall.set(share)
+        return share
+
+    async def _probe_again(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                async with asyncio.timeout(self._limits.every.total_seconds()):
+                    await self._leaving.wait()
+            except TimeoutError:
+                await self.probe()
+
+    def _ended(self, probing: asyncio.Task[None]) -> None:
+        if not probing.cancelled() and (error := probing.exception()) is not None:
+            log.error("canary.failed", kind=type(error).__name__)
+            self._metrics.canary_recall.set(0.0)
+
+    async def _written(self) -> list[Memory]:
+        """The canary's memories, written where they are missing, old or of another model."""
+        now = self._now().replace(microsecond=0)
+        memories = [self._memory(said, now) for said, _ in KNOWN]
+        there = {memory.id: memory for memory in await self._store.get(OWNER, [each.id for each in memories])}
+        if all(self._fresh(there.get(each.id), now) for each in memories):
+            return memories
+        vectors = await self._embedder.embed([each.content for each in memories])
+        await self._keeps.put(OWNER, [Embedded(*pair) for pair in zip(memories, vectors, strict=True)])
+        return memories
+
+    def _fresh(self, memory: Memory | None, now: datetime) -> bool:
+        if memory is None:
+            return False
+        same = replace(memory, created_at=now, updated_at=now, valid_from=now) == self._memory(memory.content, now)
+        return same and now - memory.created_at < STALE
+
+    def _memory(self, said: str, now: datetime) -> Memory:
+        return Memory(
+            id=digest("canary", said),
+            owner=OWNER,
+            type=MemoryType.EPISODIC,
+            content=said,
+            source=Source.VERBATIM,
+            created_at=now,
+            updated_at=now,
+            valid_from=now,
+            role=Role.USER,
+            embed_model=self._embedder.fingerprint,
+        )
+
+    async def _finds(self, memory: Memory, asked: str) -> bool:
+        wish = Wish(caller=Caller(OWNER), asked=asked, limit=self._limits.limit, threshold=self._limits.threshold)
+        recalled = await self._recalls.recall(wish)
+        return any(ranked.memory.id == memory.id for ranked in recalled.memories)
