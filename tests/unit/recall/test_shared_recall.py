@@ -147,7 +147,7 @@ async def test_own_and_shared_memories_are_ranked_together_within_one_limit(benc
     explained = await bench.recaller.explain(asks("What is the budget for the Hawaii trip?", limit=2))
     injected = [one for one in explained.considered if one.verdict is Verdict.INJECTED]
     assert len(injected) == 2
-    assert {one.memory.owner.kind for one in explained.considered} == set(OwnerKind)
+    assert {one.memory.owner.kind for one in explained.considered} == set(OwnerKind) - {OwnerKind.CANARY}
     relevances = [one.relevance for one in explained.considered]
     assert relevances == sorted(relevances, reverse=True)
     assert explained.total == 3
