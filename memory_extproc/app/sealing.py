@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -76,6 +77,25 @@ async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, Mas
         table = await _table(settings, Path(settings.data_dir), link, stack)
         master = MasterKeyFile(Path(settings.privacy.master_key_file))
         yield WrappedKeys(table, master), master
+
+
+async def journals_to_join(
+    settings: Settings, source: Journal, directory: Path, target: Journal, stack: AsyncExitStack
+) -> tuple[Journal, Journal]:
+    """*source*, left behind in *directory*, and *target*, ours, as they are read and written: sealed by the keys
+    beside *source*, or by ours where there are none. Raises where what is sealed could not be read."""
+    beside = directory / KEYS
+    left_keys = await asyncio.to_thread(beside.exists)
+    if not settings.privacy.encrypt_content:
+        if left_keys:
+            fault = f"privacy.encrypt_content: is off, but texts in {directory} were sealed (keys in {beside})"
+            raise ConfigurationError([f"{fault}: switch it on, with their master key"])
+        return source, target
+    ours, master = await stack.enter_async_context(keys_alone(settings))
+    theirs = WrappedKeys(await stack.enter_async_context(SqliteKeyTable(beside)), master) if left_keys else ours
+    for keys in (theirs, ours):
+        await keys.check()
+    return SealedJournal(source, theirs), SealedJournal(target, ours)
 
 
 async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:

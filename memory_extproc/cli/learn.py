@@ -103,7 +103,8 @@ def adopt(
     """
     source = directory.absolute()
     with faults_to_exit(), _left_behind(source), progress() as says:
-        moved = _with_journals(config, lambda journals: _adopted(journals, source, says), making=True)
+        settings = load(file_of(config), os.environ)
+        moved = _with_journals(config, lambda journals: _adopted(settings, journals, source, says), making=True)
     if as_json:
         typer.echo(json.dumps(moved))
     else:
@@ -157,19 +158,21 @@ async def _retried(journals: Journals, turns: list[str] | None) -> int:
     return await journals.main.retry([id_ for id_ in ids if turns is None or id_.startswith(tuple(turns))])
 
 
-async def _adopted(journals: Journals, directory: Path, says: Says) -> dict[str, int]:
+async def _adopted(settings: Settings, journals: Journals, directory: Path, says: Says) -> dict[str, int]:
+    from memory_extproc.app.sealing import journals_to_join  # noqa: PLC0415
     from memory_extproc.learn.journal import SqliteJournal  # noqa: PLC0415
     from memory_extproc.learn.moving import move  # noqa: PLC0415
 
     target = journals.main
     if target is None or directory == journals.path.parent:
         raise GiveUpError(f"{directory} is the data directory of this configuration")
-    async with SqliteJournal(directory / journals.path.name, now=_utc_now) as source:
+    async with SqliteJournal(directory / journals.path.name, now=_utc_now) as left, AsyncExitStack() as stack:
+        source, ours = await journals_to_join(settings, left, directory, target, stack)
         await source.retry([letter.turn_id for letter in await source.dead(_EVERY)])
         whole = (await source.depth()).turns
         adopted = known = 0
         while entries := await source.pending(_PAGE):
-            moved = await move(entries, source, target)
+            moved = await move(entries, source, ours)
             adopted, known = adopted + len(moved.ids), known + moved.known
             says("adopting", adopted + known, whole)
             if moved.full:

@@ -16,6 +16,10 @@ from typer.testing import CliRunner
 from memory_extproc.cli.root import app
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.sealing.journal import SealedJournal
+from memory_extproc.sealing.keys import WrappedKeys
+from memory_extproc.sealing.master import MasterKeyFile, new_master_key
+from memory_extproc.sealing.tables import SqliteKeyTable
 from tests.builders import ANN, MONDAY, a_turn
 
 
@@ -44,8 +48,11 @@ class Command:
     def __init__(self, data: Path) -> None:
         self.data = data
         self._config = data.parent / "config.yaml"
-        self._config.write_text(f"data_dir: {data}\n")
         self._run = CliRunner()
+        self.configure("")
+
+    def configure(self, more: str) -> None:
+        self._config.write_text(f"data_dir: {self.data}\n{more}\n")
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         result = self._run.invoke(app, ["learn", *words, "--config", str(self._config)])
@@ -126,10 +133,46 @@ def test_the_first_journal_of_a_sidecar_may_be_an_adopted_one(learn: Command, tm
     assert asyncio.run(words_in(learn.data)) == ["a"]
 
 
+async def fill_sealed(directory: Path, waiting: Sequence[str], master: Path) -> None:
+    """As a sidecar with sealed texts and keys of its own leaves it behind."""
+    async with a_journal(directory) as journal, SqliteKeyTable(directory / "keys.db") as table:
+        keys = WrappedKeys(table, MasterKeyFile(master))
+        await keys.check()
+        for words in waiting:
+            assert await SealedJournal(journal, keys).append(turn(words)) is Stored.JOURNALLED
+
+
+def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_ours(
+    learn: Command, tmp_path: Path
+) -> None:
+    gone, master = tmp_path / "gone", tmp_path / "master.key"
+    master.write_text(new_master_key())
+    asyncio.run(fill_sealed(gone, ["a", "b"], master))
+    code, _, err = learn("adopt", str(gone))
+    assert code != 0
+    assert "privacy.encrypt_content: is off" in err
+    learn.configure(f"privacy: {{encrypt_content: true, master_key_file: {tmp_path / 'other.key'}}}")
+    (tmp_path / "other.key").write_text(new_master_key())
+    code, _, err = learn("adopt", str(gone))
+    assert code == 1
+    assert "other.key does not hold" in err
+    learn.configure(f"privacy: {{encrypt_content: true, master_key_file: {master}}}")
+    assert learn.told("adopt", str(gone)) == {"adopted": 2, "known": 0, "unreadable": 0, "left": 0}
+    assert asyncio.run(words_in(gone)) == []
+    assert all(words.startswith("sealed:") for words in asyncio.run(words_in(learn.data)))
+
+    async def ours() -> list[str]:
+        async with a_journal(learn.data) as journal, SqliteKeyTable(learn.data / "keys.db") as table:
+            sealed = SealedJournal(journal, WrappedKeys(table, MasterKeyFile(master)))
+            return [entry.turn.asked for entry in await sealed.pending(10)]
+
+    assert asyncio.run(ours()) == ["a", "b"]
+
+
 def test_what_does_not_fit_stays_where_it_is(learn: Command, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     asyncio.run(fill(gone, ["a", "b", "c"]))
-    learn._config.write_text(f"data_dir: {learn.data}\nlearn: {{journal: {{max_turns: 2}}}}\n")
+    learn.configure("learn: {journal: {max_turns: 2}}")
     code, out, err = learn("adopt", str(gone))
     assert code == 1
     assert out.startswith("2 turn(s) adopted")
