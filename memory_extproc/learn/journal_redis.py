@@ -208,7 +208,7 @@ class RedisJournal:
         return int(await self._run(scripts.RETRY, *turn_ids))
 
     async def end(self, owner: Owner, session: str) -> None:
-        await self._run(scripts.END, owner.key, session.encode())
+        await self._run(scripts.END, owner.key, session.encode(), int(self.holds(owner)))
 
     # --- sharing -------------------------------------------------------------------------------------
     def holds(self, owner: Owner) -> bool:
@@ -228,6 +228,8 @@ class RedisJournal:
                 log.warning("journal.volatile", fault=fault)
         await self._look_at_watched()
         parts = self._parts
+        if parts:
+            self._ready += [id_.decode() for id_ in await self._run(scripts.ENDED, *parts)]
         while not self._ready and parts:
             behind = [value for part, held in parts.items() for value in (part, held.given)]
             rows = await self._run(scripts.BEHIND, min(limit, _ARRIVING), *behind)

@@ -5,6 +5,7 @@
     PREFIX:turn:ID        a turn: its words, its place and how far it has come
     PREFIX:owner:KEY      the owner's turns in any state, by place
     PREFIX:learned        learned turns by when; PREFIX:dead, PREFIX:died: dead letters by place and by when
+    PREFIX:ended          turns with which their sessions ended, as another than their holder heard, with their parts
     PREFIX:parts          who holds each part, with which token, until when; PREFIX:tokens, PREFIX:replicas
 
 Times of leases are the server's own, so replicas need not agree about the time.
@@ -25,6 +26,7 @@ end
 -- Out of every list but its owner's.
 local function leave(id)
   local is = redis.call('HMGET', turn(id), 'stage', 'part', 'place')
+  redis.call('HDEL', P .. ':ended', id)
   if is[1] == '2' then
     redis.call('ZREM', P .. ':learned', id)
   elseif is[1] == '3' then
@@ -232,13 +234,33 @@ for _, one in ipairs(ids) do again(one[2]) end
 return #ids
 """)
 
-# ARGV: owner, session
+# ARGV: owner, session, whether its holder asks. Another's may have taken these turns up already: the last of each
+# session is laid out for them.
 END: Final = _script("""
+local last = {}
 for _, id in ipairs(redis.call('ZRANGE', P .. ':owner:' .. ARGV[1], 0, -1)) do
-  local is = redis.call('HMGET', turn(id), 'stage', 'session')
-  if tonumber(is[1]) < 2 and (ARGV[2] == '' or is[2] == ARGV[2]) then redis.call('HSET', turn(id), 'last', 1) end
+  local is = redis.call('HMGET', turn(id), 'stage', 'session', 'part')
+  if tonumber(is[1]) < 2 and (ARGV[2] == '' or is[2] == ARGV[2]) then
+    redis.call('HSET', turn(id), 'last', 1)
+    if is[1] == '1' then last[is[2]] = {id, is[3]} end
+  end
+end
+if ARGV[3] ~= '1' then
+  for _, one in pairs(last) do redis.call('HSET', P .. ':ended', one[1], one[2]) end
 end
 return 1
+""")
+
+# ARGV: parts. The turns of these that END laid out, each given once.
+ENDED: Final = _script("""
+local held, ids = {}, {}
+for _, part in ipairs(ARGV) do held[part] = true end
+local laid = redis.call('HGETALL', P .. ':ended')
+for at = 1, #laid, 2 do
+  if held[laid[at + 1]] then ids[#ids + 1] = laid[at] end
+end
+for _, id in ipairs(ids) do redis.call('HDEL', P .. ':ended', id) end
+return ids
 """)
 
 # ARGV: parts

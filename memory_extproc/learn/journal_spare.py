@@ -112,6 +112,8 @@ class SparedJournal:
         return self.shared.holds(owner)
 
     async def end(self, owner: Owner, session: str) -> None:
+        if self._put_aside:
+            await self.spare.end(owner, session)
         await self.shared.end(owner, session)
 
 

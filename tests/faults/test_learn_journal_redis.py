@@ -109,6 +109,25 @@ async def test_a_holder_that_could_not_renew_in_time_stops_by_itself(replicas: R
     assert journal.holds(PEOPLE[0])
 
 
+async def test_a_session_that_ends_at_another_replica_ends_at_its_holder(replicas: Replicas) -> None:
+    holder, other = replicas.one(), replicas.one()
+    await holder.arrivals(1)
+    for words, session in (("one", "s"), ("two", "s"), ("elsewhere", "t")):
+        await holder.append(turn(words, session=session))
+    await holder.mark_stored(await holder.pending(10))
+    assert await asked(holder) == [], "the holder has them, and waits for more"
+    await other.end(PEOPLE[0], "s")
+    assert await asked(other) == []
+    [arrived] = await holder.arrivals(10)
+    assert (arrived.turn.asked, arrived.turn.last) == ("two", True)
+    assert await asked(holder) == []
+    await holder.end(PEOPLE[0], "")
+    assert await asked(holder) == [], "who heard it knows by itself"
+    await other.end(PEOPLE[0], "")
+    await holder.mark_learned(await holder.pending(10))
+    assert await asked(holder) == [], "nothing is left to do"
+
+
 async def test_what_another_replica_accepted_arrives_once_it_is_stored(replicas: Replicas) -> None:
     holder, other = replicas.one(), replicas.one()
     await holder.arrivals(1)
@@ -193,7 +212,7 @@ async def test_facts_are_the_holders_business_and_messages_whoevers_heard_them(r
     limits = replace(LIMITS, idle=timedelta(hours=1), look=timedelta(milliseconds=5))
     holder, other = Surroundings(limits=limits), Surroundings(limits=limits)
     holder.journal, other.journal = replicas.one(), replicas.one()
-    async with holder.learner():
+    async with holder.learner() as holding:
         await until(lambda: holder.journal.holds(ANN), "it holds everybody")
         async with other.learner() as learner:
             await learner.accept(other.exchange("I live in Paris."))
@@ -202,8 +221,13 @@ async def test_facts_are_the_holders_business_and_messages_whoevers_heard_them(r
             # The end of the session is the holder's to hear of.
             await learner.accept(replace(other.exchange("I have a cat."), ends_session=True))
             await until(lambda: len(holder.reconciler.facts) == 2, "the holder extracts")
+            # Said and gathered by the holder for a while, then ended without another word, where it is not held.
+            await learner.accept(other.exchange("I have a dog."))
+            await until(lambda: holding._gatherings.sessions(ANN), "the holder has it")
+            await learner.end_session(Caller(ANN, session="s"))
+            await until(lambda: len(holder.reconciler.facts) == 3, "the holder extracts once more")
         assert other.reconciler.facts == []
-        assert await other.stored() == ["I live in Paris.", "I have a cat."]
+        assert await other.stored() == ["I live in Paris.", "I have a cat.", "I have a dog."]
         assert await holder.stored() == []
         await until(lambda: holder.sample("journal_depth") == 0, "all is learned")
 

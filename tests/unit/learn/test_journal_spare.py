@@ -78,6 +78,16 @@ async def test_a_full_shared_journal_leaves_the_rest_where_it_is() -> None:
     assert await world.arrived() == ["b"]
 
 
+async def test_a_session_that_ends_during_an_outage_ends_with_what_was_put_aside() -> None:
+    world = World()
+    world.shared.fault = AWAY
+    await world.journal.append(turn("put aside"))
+    with pytest.raises(TryLaterError):
+        await world.journal.end(ANN, "")
+    world.shared.fault = None
+    assert [entry.turn.last for entry in await world.journal.arrivals(10)] == [True]
+
+
 async def test_a_disk_that_fails_does_not_hold_up_what_others_accepted() -> None:
     world = World()
     await world.shared.append(turn("of another"))
