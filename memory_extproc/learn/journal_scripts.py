@@ -5,7 +5,7 @@
     PREFIX:turn:ID        a turn: its words, its place and how far it has come
     PREFIX:owner:KEY      the owner's turns in any state, by place
     PREFIX:learned        learned turns by when; PREFIX:dead, PREFIX:died: dead letters by place and by when
-    PREFIX:ended          turns with which their sessions ended, as another than their holder heard, with their parts
+    PREFIX:ended          turns with which sessions ended, heard by another than their holder, with their parts
     PREFIX:parts          who holds each part, with which token, until when; PREFIX:tokens, PREFIX:replicas
 
 Times of leases are the server's own, so replicas need not agree about the time.

@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import GiveUpError
 from memory_extproc.inference.canned import CannedEmbedder
@@ -49,7 +50,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import JournalEntry
+from memory_extproc.ports import Coordination, JournalEntry
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.builders import ANN, BOB
 from tests.fixtures.envoy import until
@@ -113,6 +114,8 @@ class FileStore:
     def __init__(self, path: Path, killer: Killer) -> None:
         self._file = sqlite3.connect(path, isolation_level=None)
         self._file.execute("PRAGMA journal_mode = WAL")
+        # Nobody cuts the power here; waiting for a busy disk on the event loop would cost us our leases.
+        self._file.execute("PRAGMA synchronous = OFF")
         self._file.execute("CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, owner, session, seq, content)")
         self._file.execute("CREATE TABLE IF NOT EXISTS facts (turn TEXT PRIMARY KEY, owner, content)")
         self._killer = killer
@@ -169,14 +172,24 @@ def the_exchange(n: int) -> Exchanged:
     return Exchanged(caller=caller, history=history, asked=f"I own {n} red bicycles.", answered="", at=utc_now())
 
 
-async def opened(stack: AsyncExitStack, directory: Path, redis: Sequence[str]) -> SqliteJournal | RedisJournal:
+async def opened(
+    stack: AsyncExitStack, directory: Path, redis: Sequence[str]
+) -> tuple[SqliteJournal | RedisJournal, Coordination]:
+    """Both in files of one process, or in a Redis that others share, as a sidecar has them."""
     if not redis:
-        return await stack.enter_async_context(SqliteJournal(directory / "journal.sqlite", now=utc_now))
+        return (
+            await stack.enter_async_context(SqliteJournal(directory / "journal.sqlite", now=utc_now)),
+            await stack.enter_async_context(SqliteCoordination(directory / "coordination.sqlite", now=utc_now)),
+        )
     url, prefix = redis
-    link = await stack.enter_async_context(RedisLink(url, LinkLimits(timeout=timedelta(seconds=5))))
+    # Plenty of time: where a turn belongs is not known without an answer, and it would be told of twice.
+    link = await stack.enter_async_context(RedisLink(url, LinkLimits(timeout=timedelta(seconds=30))))
     # Long enough that a busy machine does not pass the work to and fro; a dead process is waited for so long.
-    sharing = Sharing(lease=timedelta(milliseconds=500), grace=timedelta(milliseconds=500))
-    return await stack.enter_async_context(RedisJournal(link, now=utc_now, prefix=prefix, sharing=sharing))
+    sharing = Sharing(lease=timedelta(seconds=1), grace=timedelta(seconds=1))
+    return (
+        await stack.enter_async_context(RedisJournal(link, now=utc_now, prefix=prefix, sharing=sharing)),
+        await stack.enter_async_context(RedisCoordination(link, prefix=prefix)),
+    )
 
 
 async def _empty(journal: SqliteJournal | RedisJournal) -> bool:
@@ -189,10 +202,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     async with AsyncExitStack() as stack:
-        coordination = await stack.enter_async_context(
-            SqliteCoordination(directory / "coordination.sqlite", now=utc_now)
-        )
-        journal = await opened(stack, directory, redis)
+        journal, coordination = await opened(stack, directory, redis)
         learner = await stack.enter_async_context(
             Learner(
                 KilledJournal(journal, killer),
