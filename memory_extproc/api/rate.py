@@ -23,6 +23,9 @@ class Rates:
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (calls left, as of)
 
+    def use(self, limits: RateLimits) -> None:
+        self._limits = limits
+
     def take(self, name: str) -> timedelta | None:
         """Counts a call of *name*; else how long to wait until the next is due."""
         now = self._clock()

@@ -45,6 +45,9 @@ class Searching:
         self._explains, self._learns, self._defaults = explains, learns, defaults
         self._consent = consent
 
+    def use(self, defaults: SearchDefaults) -> None:
+        self._defaults = defaults
+
     @property
     def operations(self) -> Mapping[str, Operation]:
         return {"SearchMemories": self.search, "ExplainRecall": self.explain}

@@ -34,6 +34,7 @@ from memory_extproc.api.searching import Explains, SearchDefaults, Searching
 from memory_extproc.api.secrets import derived, secret_in
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.app.curating import Understanding
+from memory_extproc.app.live import Live
 from memory_extproc.app.options import api_options
 from memory_extproc.curate.catalogue import Catalogue
 from memory_extproc.curate.curator import Curator
@@ -65,6 +66,7 @@ class ApiParts:
     consent: KnowsConsent | None
     forgets: Forgets
     operations: Mapping[str, Operation]  # beside those that are made here
+    live: Live
     metrics: Metrics
     now: Now
 
@@ -74,12 +76,14 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
     """The server, to be entered by who looks after the order of leaving; what the service needs is open while this
     is entered, and changes that were begun are finished when it is left."""
     async with AsyncExitStack() as stack:
+        rates = Rates(_rates(settings), time.monotonic)
+        parts.live.follow(lambda now: rates.use(_rates(now)))
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)
         service = MemoryService(
             Admits(
                 Authenticator(await _ways(settings, stack)),
-                Rates(RateLimits(settings.api.rate.per_second, settings.api.rate.burst), time.monotonic),
+                rates,
                 _names_user(settings),
             ),
             {**_operations(settings, secret, parts), **parts.operations},
@@ -89,6 +93,18 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         )
         await stack.enter_async_context(service)
         yield GrpcServer(api_options(settings), [SERVICE], service.register)
+
+
+def _rates(settings: Settings) -> RateLimits:
+    return RateLimits(settings.api.rate.per_second, settings.api.rate.burst)
+
+
+def _search_defaults(settings: Settings) -> SearchDefaults:
+    return SearchDefaults(
+        limit=settings.memory.default_retrieval_limit,
+        threshold=settings.memory.default_similarity_threshold,
+        settle=max(settings.recall.settle, timedelta(seconds=1)),
+    )
 
 
 def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions:
@@ -132,13 +148,10 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     searching = Searching(
         parts.explains,
         parts.learns,
-        SearchDefaults(
-            limit=memory.default_retrieval_limit,
-            threshold=memory.default_similarity_threshold,
-            settle=max(settings.recall.settle, timedelta(seconds=1)),
-        ),
+        _search_defaults(settings),
         consent=parts.consent,
     )
+    parts.live.follow(lambda now: searching.use(_search_defaults(now)))
     return {
         **memories.operations,
         **searching.operations,

@@ -127,6 +127,9 @@ class AsRecalled:
     def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
         self._recaller, self._threshold, self._most = recaller, threshold, most
 
+    def use(self, threshold: float) -> None:
+        self._threshold = threshold
+
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
         types = scope.types or frozenset(MemoryType)
         wish = Wish(

@@ -6,6 +6,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from memory_extproc.app.live import Live
 from memory_extproc.app.models import completions_for
 from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract import Extracts
@@ -30,7 +31,9 @@ class Extraction:
     judges: Judges | None = None
 
 
-def make_extraction(settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget) -> Extraction:
+def make_extraction(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget, live: Live | None = None
+) -> Extraction:
     """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
     wanted = settings.learn.extractor
     if wanted == "off":
@@ -39,7 +42,7 @@ def make_extraction(settings: Settings, metrics: Metrics, stack: AsyncExitStack,
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if wanted == "rules" or model is None:
         return Extraction(rules)
-    completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack)
+    completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
     by_model = Measured(LlmExtractor(completions, budget), metrics, time.perf_counter)
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
@@ -47,13 +50,16 @@ def make_extraction(settings: Settings, metrics: Metrics, stack: AsyncExitStack,
     return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges)
 
 
-def make_budget(settings: Settings, now: Now) -> Budget:
+def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
+    budget = Budget(_budget_limits(settings), now=now)
+    live.follow(lambda new: budget.use(_budget_limits(new)))
+    return budget
+
+
+def _budget_limits(settings: Settings) -> BudgetLimits:
     budget = settings.learn.model_tokens
-    return Budget(
-        BudgetLimits(
-            caller=Allowance(budget.caller_hour, budget.caller_day),
-            tenant=Allowance(budget.tenant_hour, budget.tenant_day),
-            all=Allowance(budget.all_hour, budget.all_day),
-        ),
-        now=now,
+    return BudgetLimits(
+        caller=Allowance(budget.caller_hour, budget.caller_day),
+        tenant=Allowance(budget.tenant_hour, budget.tenant_day),
+        all=Allowance(budget.all_hour, budget.all_day),
     )

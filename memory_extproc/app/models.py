@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+from memory_extproc.app.live import Live
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.inference.batching_embedder import EmbedderLimits
 from memory_extproc.inference.cross_encoder import CrossEncoderLimits, open_cross_encoder
@@ -21,7 +22,9 @@ from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
 
 
-async def open_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Embeds:
+async def open_embedder(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
+) -> Embeds:
     """The configured embedder, open until *stack* is left."""
     embedding = settings.memory.embedding
     limits = EmbedderLimits(threads=embedding.threads, cached_queries=embedding.cache)
@@ -58,6 +61,8 @@ async def open_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitSt
                 chance=random.random,
                 clock=time.monotonic,
             )
+            if live is not None:
+                live.follow(lambda now: endpoint.use_key(now.memory.embedding.access_key.get_secret_value()))
             remote = OpenAIEmbedder(
                 endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
             )
@@ -69,7 +74,9 @@ async def open_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitSt
     return embedder
 
 
-async def open_reranks(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Reranks | None:
+async def open_reranks(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
+) -> Reranks | None:
     """ModelDirectoryError when a cross-encoder is asked for that was not prepared."""
     recall, embedding = settings.recall, settings.memory.embedding
     if recall.rerank == "cross_encoder":
@@ -79,10 +86,13 @@ async def open_reranks(settings: Settings, metrics: Metrics, stack: AsyncExitSta
     model = settings.model_for(ModelRole.MEMORY_RERANK)
     if recall.rerank == "off" or model is None:
         return None
-    return LlmReranker(completions_for(model, ModelRole.MEMORY_RERANK, metrics, stack), LlmRerankLimits())
+    return LlmReranker(completions_for(model, ModelRole.MEMORY_RERANK, metrics, stack, live), LlmRerankLimits())
 
 
-def completions_for(model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack) -> Completes:
+def completions_for(
+    model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
+) -> Completes:
+    """The model in one role, open until *stack* is left; *live* tells it of a new access key."""
     from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions  # noqa: PLC0415
     from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits  # noqa: PLC0415
 
@@ -101,8 +111,15 @@ def completions_for(model: ExternalModel, role: ModelRole, metrics: Metrics, sta
         chance=random.random,
         clock=time.monotonic,
     )
+    if live is not None:
+        live.follow(lambda now: endpoint.use_key(_access_key(now, role)))
     completions = OpenAICompletions(
         endpoint, CompletionLimits(max_tokens=model.max_tokens, temperature=model.temperature)
     )
     stack.push_async_callback(completions.close)
     return completions
+
+
+def _access_key(settings: Settings, role: ModelRole) -> str:
+    model = settings.model_for(role)
+    return "" if model is None else model.llm_endpoint.access_key.get_secret_value()

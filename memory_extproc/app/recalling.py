@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.app.live import Live
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.options import recall_limits
 from memory_extproc.errors import ConfigurationError
@@ -40,6 +41,7 @@ def make_recaller(
     now: Now,
     reranks: Reranks | None = None,
     learns: Learns | None = None,
+    live: Live | None = None,
 ) -> Recaller:
     """The read path as configured; the tools that measure and explain it use the same one."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
@@ -52,9 +54,9 @@ def make_recaller(
         fusion=fusion,
         now=now,
         metrics=metrics,
-        about_caller=_about_caller(settings),
+        about_caller=about_caller_of(settings),
         learns=learns,
-        rewriter=_rewriter(settings, metrics, stack),
+        rewriter=_rewriter(settings, metrics, stack, live),
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
         close_reader=_close_reader(embedder, fusion, metrics),
     )
@@ -104,16 +106,16 @@ def _fusion(settings: Settings, fingerprint: str) -> Fusion:
     return fusion
 
 
-def _about_caller(settings: Settings) -> AboutCaller:
+def about_caller_of(settings: Settings) -> AboutCaller:
     if not settings.recall.about_caller:
         return about_caller
     return partial(about_caller, patterns=compile_patterns(settings.recall.about_caller))
 
 
-def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Rewriter | None:
+def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None) -> Rewriter | None:
     model = settings.model_for(ModelRole.MEMORY_REWRITE)
     if model is None or not settings.recall.rewrites:
         return None
-    completions = completions_for(model, ModelRole.MEMORY_REWRITE, metrics, stack)
+    completions = completions_for(model, ModelRole.MEMORY_REWRITE, metrics, stack, live)
     recall = settings.recall
     return Rewriter(completions, Rewrite(recall.query_rewrite), hyde=recall.hyde, take_apart=recall.split_questions)

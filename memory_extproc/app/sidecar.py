@@ -25,6 +25,7 @@ from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
 from memory_extproc.app.learning import make_budget, make_extraction
+from memory_extproc.app.live import Applies, Live
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
     api_options,
@@ -36,9 +37,11 @@ from memory_extproc.app.options import (
     wire_options,
 )
 from memory_extproc.app.recalling import make_recaller, open_canary
+from memory_extproc.app.reloading import Reloading, Source
 from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.transferring import make_transfers
+from memory_extproc.app.wiring import Wire
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.learner import Learner
@@ -48,27 +51,24 @@ from memory_extproc.learn.remember import judge
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.certificates import watch_certificate
 from memory_extproc.observe.endpoint import OperationsEndpoint
-from memory_extproc.observe.log import logger
+from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.recall.canary import Canary
+from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.accounts import Accounts
-from memory_extproc.wire.admission import Admission
 from memory_extproc.wire.background import Background
-from memory_extproc.wire.enrich import Enricher
-from memory_extproc.wire.exchange import Workshop
 from memory_extproc.wire.held import HeldBytes
 from memory_extproc.wire.identity import Identity
 from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
 from memory_extproc.wire.peers import AllowedPeers
-from memory_extproc.wire.processor import SERVICE, Processor
+from memory_extproc.wire.processor import SERVICE
 from memory_extproc.wire.readiness import Readiness
 from memory_extproc.wire.replays import Replays
-from memory_extproc.wire.rules import Rules
 from memory_extproc.wire.server import GrpcServer
 
 log = logger(__name__)
@@ -92,17 +92,23 @@ class Sidecar:
     door: Door
     forgets: Forgetter
     canary: Canary | None
+    live: Live
+    reloading: Reloading | None  # None: nobody said where the configuration came from
 
 
 @asynccontextmanager
-async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Sidecar]:
-    """The whole sidecar, serving while entered. Raises only what an operator can mend before it serves."""
+async def sidecar(
+    settings: Settings, *, now: Now = utc_now, source: Source | None = None
+) -> AsyncIterator[Sidecar]:
+    """The whole sidecar, serving while entered. Raises only what an operator can mend before it serves. *source*:
+    where *settings* came from, to be watched and read again."""
+    live = Live(settings)
     metrics = Metrics(_registry(), __version__)
     for notice in settings.notices():
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
         data = hold_data_directory(settings, stack)
-        embedder = await open_embedder(settings, metrics, stack)
+        embedder = await open_embedder(settings, metrics, stack, live)
         link = await open_link(settings, metrics, stack)
         keys = await open_keys(settings, data, link, stack)
         coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
@@ -121,7 +127,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         journal = sealed_journal(plain_journal, keys)
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
-        extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
+        extraction = make_extraction(settings, metrics, stack, make_budget(settings, now, live), live)
         learner = await stack.enter_async_context(
             Learner(
                 journal,
@@ -143,15 +149,14 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
                 forgotten=erasing.forgotten,
             )
         )
-        reranks = await open_reranks(settings, metrics, stack)
+        reranks = await open_reranks(settings, metrics, stack, live)
         recaller = make_recaller(
-            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner
+            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner, live=live
         )
         canary = await open_canary(settings, partitions, hiding, embedder, metrics, stack, now=now)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
-        options = wire_options(settings)
         identity = await _identity(settings, stack)
-        replays = Replays(options, coordination, background=background, metrics=metrics, now=now)
+        replays = Replays(wire_options(settings), coordination, background=background, metrics=metrics, now=now)
         holders = Erasable(
             store=kept,
             partitions=partitions,
@@ -161,37 +166,24 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             purges=store,
             caches=(replays.forget,),
         )
-        seeks = AsRecalled(recaller, settings.memory.default_similarity_threshold)
+        seeks = _as_recalled(recaller, live)
         forgetter = await open_forgetter(settings, erasing, holders, metrics, stack, now=now, seeks=seeks)
         hiding.found = forgetter.sweep
-        shop = Workshop(
-            admits=Admission(options, identity),
-            enriches=Enricher(
-                options,
-                identity=identity,
-                rules=Rules([section.rule() for section in settings.rules]),
-                recalls=recaller,
-                replays=replays,
-                metrics=metrics,
-                chains=sessions,
-                consent=door.consent,
-                incognito=door.incognito,
-            ),
-            follows=replays,
+        wire = Wire(
+            identity=identity,
+            recalls=recaller,
+            replays=replays,
+            sessions=sessions,
+            door=door,
             learns=learner,
             held=HeldBytes(settings.limits.process_bytes, metrics),
             background=background,
             metrics=metrics,
             accounts=Accounts(metrics, settings.telemetry.tenants),
             now=now,
-            answer_bytes=options.answer_bytes,
-            last_reply_waits=options.last_reply_waits,
-            incognito=door.incognito,
         )
         server = GrpcServer(
-            server_options(settings),
-            [SERVICE],
-            Processor(shop, _peers(settings)).register,
+            server_options(settings), [SERVICE], wire.processor(settings, _peers(settings), live).register
         )
         transfers = make_transfers(
             settings,
@@ -214,6 +206,7 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
             consent=door.consent,
             forgets=forgetter,
             operations=transfers.operations,
+            live=live,
             metrics=metrics,
             now=now,
         )
@@ -233,8 +226,18 @@ async def sidecar(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Si
         await stack.enter_async_context(api)
         await stack.enter_async_context(server)
         await stack.enter_async_context(readiness)
+        reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
-            server.address, api.address, f"{host}:{endpoint.port}", metrics, partitions, door, forgetter, canary
+            ext_proc=server.address,
+            api=api.address,
+            http=f"{host}:{endpoint.port}",
+            metrics=metrics,
+            partitions=partitions,
+            door=door,
+            forgets=forgetter,
+            live=live,
+            reloading=reloading,
+            canary=canary,
         )
         log.info("sidecar.stopping")
 
@@ -244,6 +247,34 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
     for port, tls in ports.items():
         if tls is not None:
             watch_certificate(metrics, port, tls.cert)
+
+
+def _as_recalled(recaller: Recaller, live: Live) -> AsRecalled:
+    seeks = AsRecalled(recaller, live.settings.memory.default_similarity_threshold)
+    live.follow(lambda new: seeks.use(new.memory.default_similarity_threshold))
+    return seeks
+
+
+async def _reloading(
+    live: Live, source: Source | None, metrics: Metrics, stack: AsyncExitStack
+) -> Reloading | None:
+    live.follow(_logs_as(live.settings))
+    if source is None:
+        return None
+    return await stack.enter_async_context(Reloading(live, source, metrics))
+
+
+def _logs_as(settings: Settings) -> Applies:
+    """Only where it changed: how a program that holds a sidecar logs is its own affair."""
+    current = settings.telemetry
+
+    def apply(new: Settings) -> None:
+        nonlocal current
+        if new.telemetry != current:
+            current = new.telemetry
+            configure(current.log_level, current.log_format)
+
+    return apply
 
 
 def _documents() -> dict[str, bytes]:

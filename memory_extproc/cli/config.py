@@ -77,5 +77,13 @@ def example() -> None:
     typer.echo(written_out(), nl=False)
 
 
+@app.command()
+def reference() -> None:
+    """Print the reference of every key, in Markdown."""
+    from memory_extproc.settings.reference import reference as page  # noqa: PLC0415 - read by this command alone
+
+    typer.echo(page(), nl=False)
+
+
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

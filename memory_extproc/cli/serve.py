@@ -1,4 +1,4 @@
-"""`memory-extproc serve`: the sidecar until SIGTERM or SIGINT."""
+"""`memory-extproc serve`: the sidecar until SIGTERM or SIGINT; SIGHUP makes it read its configuration again."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ def serve(
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure(settings.telemetry.log_level, settings.telemetry.log_format)
-        asyncio.run(_until_stopped(settings))
+        asyncio.run(_until_stopped(settings, config))
 
 
-async def _until_stopped(settings: Settings) -> None:
+async def _until_stopped(settings: Settings, config: Path) -> None:
     # Imported here: store and inference take half a second to import, which `--help` need not wait for.
-    from memory_extproc.app import sidecar  # noqa: PLC0415
+    from memory_extproc.app import Source, sidecar  # noqa: PLC0415
 
     _stay_responsive()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # Until there is something to reload it must not end us, as it would by default.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    async with sidecar(settings):
+    async with sidecar(settings, source=Source(config, dict(os.environ))) as running:
+        if running.reloading is not None:
+            loop.add_signal_handler(signal.SIGHUP, running.reloading.ask)
         await stopping.wait()
 
 

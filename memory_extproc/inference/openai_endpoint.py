@@ -151,8 +151,6 @@ class Endpoint:
         self._breaker = Breaker(limits.breaker, clock)
         # Sent with each request, not set once: only there does the client let us leave Authorization out.
         self.headers: dict[str, str | openai.Omit] = {MARKER_HEADER: marker} if marker else {}
-        if not limits.access_key:
-            self.headers["Authorization"] = openai.Omit()
         seconds = limits.timeout.total_seconds()
         self.client = openai.AsyncOpenAI(
             base_url=limits.base_url,
@@ -160,6 +158,15 @@ class Endpoint:
             timeout=openai.Timeout(seconds, connect=min(seconds, 5.0)),
             max_retries=0,  # tenacity's business, so that a retry is counted and its wait is ours
         )
+        self.use_key(limits.access_key)
+
+    def use_key(self, access_key: str) -> None:
+        """From the next attempt on; empty: no Authorization header is sent."""
+        self.client.api_key = access_key or "none"
+        if access_key:
+            self.headers.pop("Authorization", None)
+        else:
+            self.headers["Authorization"] = openai.Omit()
 
     async def close(self) -> None:
         await self.client.close()

@@ -62,6 +62,10 @@ class Budget:
         self._hour = _Window(timedelta(hours=1))
         self._day = _Window(timedelta(days=1))
 
+    def use(self, limits: BudgetLimits) -> None:
+        """Counting for a payer without a bound begins when it gets one."""
+        self._limits = limits
+
     def admit(self, owner: Owner) -> None:
         """OverBudgetError if nothing is left for *owner* in some window."""
         for window, payer, allowed in self._bounds(owner):

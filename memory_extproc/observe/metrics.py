@@ -125,6 +125,15 @@ class Metrics:
         self.certificate_expiry = make.gauge(
             "certificate_expiry_timestamp_seconds", "When the certificate of a port ends.", "port"
         )
+        self.reloads = make.counter(
+            "configuration_reloads", "Changed configurations by what became of them.", "outcome"
+        )
+        self.reload_failed = make.gauge(
+            "configuration_reload_failed", "1 while the newest configuration is refused and an older one holds."
+        )
+        self.restart_needed = make.gauge(
+            "configuration_restart_needed", "Keys whose new values take effect with the next start."
+        )
         self.streams_open = make.gauge("streams_open", "ext_proc streams open now.")
         self.stream_faults = make.counter(
             "stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind"

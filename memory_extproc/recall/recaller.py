@@ -95,6 +95,10 @@ class Recaller:
             for stage in ("gate", "query", "embed", "search", "rank", "total")
         }
 
+    def use(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
+        """For what is recalled from now on. A recall under way may end under the new ones."""
+        self._limits, self._about_caller = limits, about_caller
+
     async def recall(self, wish: Wish) -> Recalled:
         """What memory has for this request; never raises for a fault of store, model or time."""
         if self._running >= self._limits.max_concurrent:

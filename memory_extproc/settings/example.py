@@ -6,10 +6,10 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, PlainSerializer, SecretStr
+from pydantic import BaseModel, PlainSerializer, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from memory_extproc.settings.root import Settings
@@ -53,7 +53,7 @@ def _field(key: str, field: FieldInfo, value: Any, indent: str) -> Iterator[str]
         yield f"{indent}{key}:"
         yield from _section(inner, value if isinstance(value, Mapping) else {}, indent + "  ")
         return
-    yield f"{indent}{key}: {_scalar(value)}"
+    yield f"{indent}{key}: {written(value)}"
     entry = _entry(field)
     if entry is not None:
         yield f"{indent}# one entry:"
@@ -110,6 +110,22 @@ def _words(kind: Any) -> tuple[Any, ...]:
     return tuple(arg for arg in get_args(kind) if isinstance(arg, str))
 
 
+def range_of(field: FieldInfo) -> str:
+    """The bounds of what a number may be; empty where there are none."""
+    return ", ".join(f"{sign} {bound}" for sign, bound in _bounds(field))
+
+
+def default_of(field: FieldInfo) -> Any:
+    """As it is written in YAML."""
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    kind: Any = field.annotation
+    for constraint in field.metadata:
+        kind = Annotated[kind, constraint]
+    return TypeAdapter(kind).dump_python(value, mode="json")
+
+
 def _bounds(field: FieldInfo) -> Iterator[tuple[str, str]]:
     if not any(each in (int, float) for each in alternatives(field.annotation)):
         return
@@ -126,7 +142,7 @@ def _comment(text: str, indent: str) -> Iterator[str]:
         yield f"{indent}# {line}"
 
 
-def _scalar(value: Any) -> str:
+def written(value: Any) -> str:
     """*value* on one line of YAML."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)

@@ -19,6 +19,10 @@ class HeldBytes:
         self._reading = self._learning = 0
         self._gauge = metrics.process_bytes
 
+    def use(self, limit: int) -> None:
+        """A new limit in bytes; what is held beyond it stays until it is given back."""
+        self._limit = limit
+
     @property
     def held(self) -> int:
         return self._reading + self._learning

@@ -32,6 +32,10 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         self._open = 0
         self._told_of_modes = False
 
+    def use(self, shop: Workshop) -> None:
+        """For the exchanges that begin from now on; those under way end as they began."""
+        self._shop = shop
+
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_ExternalProcessorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
@@ -40,14 +44,15 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         error would be a 500 for the user wherever failure_mode_allow is not set."""
         if self._peers is not None and not self._peers.admit(context.auth_context()):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate's name is not allowed")
-        metrics = self._shop.metrics
+        shop = self._shop
+        metrics = shop.metrics
         metrics.streams_open.inc()
         exchange: Exchange | None = None
         faulty = False
         try:
             async for message in requests:
                 if exchange is None:
-                    exchange = Exchange(self._shop, self._terms(message))
+                    exchange = Exchange(shop, self._terms(message))
                 if not await self._handled(exchange, message, context):
                     break
         except OutOfOrderError as error:
@@ -63,7 +68,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         finally:
             metrics.streams_open.dec()
             if exchange is not None:
-                self._shop.background.start(exchange.leave(faulty=faulty))
+                shop.background.start(exchange.leave(faulty=faulty))
 
     async def _handled(self, exchange: Exchange, message: pb.ProcessingRequest, context: Stream) -> bool:
         """Answers one message; False once the stream is to end."""

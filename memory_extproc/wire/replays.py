@@ -110,6 +110,9 @@ class Replays:
         self._unshared_bytes = 0
         self._last: OrderedDict[str, str] = OrderedDict()
 
+    def use(self, options: WireOptions) -> None:
+        self._options = options
+
     async def find(
         self,
         caller: Caller,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from memory_extproc.cli.root import app
 from memory_extproc.settings import Settings
 from memory_extproc.settings.example import example
+from memory_extproc.settings.reference import keys_of, reference
 
 EXAMPLE = Path(__file__).parents[3] / "config.yaml"
 
@@ -180,3 +182,18 @@ def test_a_sidecar_with_mutual_tls_asks_for_envoys_certificate(run: CliRunner) -
     code, text, _ = envoy_config(run, "--sidecar", "memory.example.com:50051", *given, **MUTUAL)
     assert code == 0
     assert "sni: memory.example.com" in text
+
+
+def test_the_reference_in_the_docs_is_what_the_program_says() -> None:
+    """`memory-extproc config reference > docs/reference/configuration.md` writes it anew."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == reference()
+
+
+def test_the_reference_names_every_key_once_with_its_type_default_effect_and_whether_it_reloads() -> None:
+    rows = [line for line in reference().splitlines() if line.startswith("| `")]
+    named = [row.split("`")[1] for row in rows]
+    assert sorted(named) == sorted(key for key, _ in keys_of(Settings))
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+    assert all(len(row) == 6 and row[1] and row[3] and row[4] and row[5] in {"**yes**", "no"} for row in cells)
+    assert "| `recall.deadline` | duration or `auto` | written with it | `auto` |" in reference()

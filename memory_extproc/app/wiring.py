@@ -1,0 +1,83 @@
+"""What exchanges are handled with, as configured; made anew when the configuration changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memory_extproc.app.live import Live
+from memory_extproc.app.options import recall_limits, wire_options
+from memory_extproc.app.recalling import about_caller_of
+from memory_extproc.app.screening import Door
+from memory_extproc.learn.sessions import Sessions
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Learns, Now
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.settings import Settings
+from memory_extproc.wire.accounts import Accounts
+from memory_extproc.wire.admission import Admission
+from memory_extproc.wire.background import Background
+from memory_extproc.wire.enrich import Enricher
+from memory_extproc.wire.exchange import Workshop
+from memory_extproc.wire.held import HeldBytes
+from memory_extproc.wire.identity import Identity
+from memory_extproc.wire.peers import AllowedPeers
+from memory_extproc.wire.processor import Processor
+from memory_extproc.wire.replays import Replays
+from memory_extproc.wire.rules import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """The parts that outlast a change of the configuration."""
+
+    identity: Identity
+    recalls: Recaller
+    replays: Replays
+    sessions: Sessions
+    door: Door
+    learns: Learns
+    held: HeldBytes
+    background: Background
+    metrics: Metrics
+    accounts: Accounts
+    now: Now
+
+    def workshop(self, settings: Settings) -> Workshop:
+        options = wire_options(settings)
+        return Workshop(
+            admits=Admission(options, self.identity),
+            enriches=Enricher(
+                options,
+                identity=self.identity,
+                rules=Rules([section.rule() for section in settings.rules]),
+                recalls=self.recalls,
+                replays=self.replays,
+                metrics=self.metrics,
+                chains=self.sessions,
+                consent=self.door.consent,
+                incognito=self.door.incognito,
+            ),
+            follows=self.replays,
+            learns=self.learns,
+            held=self.held,
+            background=self.background,
+            metrics=self.metrics,
+            accounts=self.accounts,
+            now=self.now,
+            answer_bytes=options.answer_bytes,
+            last_reply_waits=options.last_reply_waits,
+            incognito=self.door.incognito,
+        )
+
+    def processor(self, settings: Settings, peers: AllowedPeers | None, live: Live) -> Processor:
+        processor = Processor(self.workshop(settings), peers)
+        live.follow(self.use)
+        live.follow(lambda new: processor.use(self.workshop(new)))
+        return processor
+
+    def use(self, settings: Settings) -> None:
+        """New limits for those parts."""
+        self.metrics.recall_deadline.set(settings.deadline.total_seconds())
+        self.recalls.use(recall_limits(settings), about_caller_of(settings))
+        self.replays.use(wire_options(settings))
+        self.held.use(settings.limits.process_bytes)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings import Settings
+from memory_extproc.settings.reference import keys_of
+from memory_extproc.settings.reloading import RELOADABLE, merged, reloadable, secret_files
+
+PATIENCE = timedelta(seconds=1)
+QWEN = {
+    "model_role": "memory_extraction",
+    "llm_endpoint": {"address": "qwen", "port": 8000, "access_key": "old"},
+    "llm_model_name": "qwen3",
+}
+
+
+def settings(**given: Any) -> Settings:
+    return Settings.model_validate(given)
+
+
+def test_what_may_change_is_taken_up_and_the_rest_waits_for_a_restart_by_name() -> None:
+    change = merged(
+        settings(),
+        settings(
+            memory={"default_similarity_threshold": 0.9, "milvus": {"shards": 3}},
+            rules=[{"when": {"tenant": "acme"}, "then": {"store": "skip"}}],
+            data_dir="/elsewhere",
+        ),
+        patience=PATIENCE,
+    )
+    assert set(change.changed) == {"memory.default_similarity_threshold", "rules"}
+    assert set(change.waiting) == {"memory.milvus.shards", "data_dir"}
+    assert change.settings.memory.default_similarity_threshold == 0.9
+    assert change.settings.rules[0].when.tenant == "acme"
+    assert (change.settings.memory.milvus.shards, change.settings.data_dir) == (64, "./data")
+
+
+def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:
+    endpoint = QWEN["llm_endpoint"]
+    assert isinstance(endpoint, dict)
+    renewed = {**QWEN, "llm_model_name": "qwen4", "llm_endpoint": {**endpoint, "access_key": "new"}}
+    change = merged(settings(external_models=[QWEN]), settings(external_models=[renewed]), patience=PATIENCE)
+    model = change.settings.external_models[0]
+    assert (model.llm_endpoint.access_key.get_secret_value(), model.llm_model_name) == ("new", "qwen3")
+    assert change.changed == ("external_models[0].llm_endpoint.access_key",)
+    assert change.waiting == ("external_models[0].llm_model_name",)
+
+
+def test_another_number_of_models_waits_for_a_restart() -> None:
+    change = merged(settings(), settings(external_models=[QWEN]), patience=PATIENCE)
+    assert not change
+    assert change.waiting == ("external_models",)
+
+
+def test_a_value_that_needs_one_which_waits_is_refused_and_says_which() -> None:
+    wanted = settings(recall={"settle": "900ms", "deadline": "950ms"}, envoy={"message_timeout": "10s"})
+    assert merged(settings(), wanted, patience=PATIENCE).waiting == ("envoy.message_timeout",)
+    wanted = settings(recall={"deadline": "5s"}, envoy={"message_timeout": "10s"})
+    with pytest.raises(ConfigurationError) as refused:
+        merged(settings(), wanted, patience=PATIENCE)
+    (fault,) = refused.value.faults
+    assert "recall.deadline: 5s is not below the message_timeout" in fault
+    assert "envoy.message_timeout" in fault
+
+
+def test_membership_cannot_be_opened_by_reload_without_the_source_that_verifies_it() -> None:
+    wanted = settings(scopes={"project": {"recall": True}}, identity={"metadata_projects": "jwt:projects"})
+    with pytest.raises(ConfigurationError, match=r"nothing says who is a member.*identity\.metadata_projects"):
+        merged(settings(), wanted, patience=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("key", "may"),
+    [
+        ("rules", True),
+        ("rules[3].when.path", True),
+        ("rules[].then.store", True),
+        ("inject.as", True),
+        ("external_models[2].llm_endpoint.access_key", True),
+        ("external_models[2].llm_endpoint.address", False),
+        ("identity.user_header", False),
+        ("memory.milvus.token", False),
+        ("mode", True),
+    ],
+)
+def test_a_key_says_whether_it_may_change(key: str, *, may: bool) -> None:
+    assert reloadable(key) is may
+
+
+def test_every_name_in_the_table_is_a_key_of_the_configuration() -> None:
+    known = {key for key, _ in keys_of(Settings)}
+
+    def stands_for(name: str) -> Iterator[str]:
+        above = name.removesuffix("*")
+        yield from (key for key in known if key == name or (above != name and f"{key}.".startswith(above)))
+        yield from (key for key in known if above != name and key.replace("[]", "").startswith(above))
+
+    assert not [name for name in RELOADABLE if not any(stands_for(name))]
+
+
+def test_the_files_of_secrets_are_part_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    (tmp_path / "key").write_text("k3y")
+    model = {**QWEN, "llm_endpoint": {"address": "q", "port": 1, "access_key_file": str(tmp_path / "key")}}
+    configured = settings(
+        memory={"milvus": {"address": "m:1", "token_file": str(tmp_path / "token")}}, external_models=[model]
+    )
+    assert set(secret_files(configured)) == {tmp_path / "token", tmp_path / "key"}
