@@ -9,6 +9,7 @@ import typer
 from memory_extproc import __version__
 from memory_extproc.cli import audit, config, envoy_config, keys, learn, memory, models
 from memory_extproc.cli import eval as evaluate
+from memory_extproc.cli.doctor import doctor
 from memory_extproc.cli.explain import explain
 from memory_extproc.cli.serve import serve
 from memory_extproc.cli.verify_forget import verify_forget
@@ -29,6 +30,7 @@ app.add_typer(evaluate.app, name="eval")
 app.add_typer(learn.app, name="learn")
 app.add_typer(keys.app, name="keys")
 app.command("explain")(explain)
+app.command("doctor")(doctor)
 app.command("verify-forget")(verify_forget)
 app.command("envoy-config")(envoy_config.envoy_config)
 

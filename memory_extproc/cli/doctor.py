@@ -1,0 +1,225 @@
+"""`memory-extproc doctor`: asks a live gateway what can go wrong with memory, and says how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from memory_extproc.cli.config import AsJson
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.memory_show import harmless
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.settings.values import parse_size, split_address
+
+if TYPE_CHECKING:
+    from memory_extproc.doctor.finding import Finding
+    from memory_extproc.doctor.visit import VisitOptions
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
+_PEOPLE = 2
+_LEARNED_WITHIN = 15.0  # seconds in which what was told must be found
+_NO_MODEL = "default"  # what to ask for where no list of models is served
+
+
+def doctor(
+    *,
+    through: Annotated[str, typer.Option(help="the gateway as clients reach it: http(s)://host:port")] = "",
+    model: Annotated[str, typer.Option(help="a model it serves; by default the first that /v1/models lists")] = "",
+    path: Annotated[str, typer.Option(help="of OpenAI chat completions")] = "/v1/chat/completions",
+    token: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="bearer token of a test account without memories; twice, for two people",
+            envvar="MEMORY_EXTPROC_DOCTOR_TOKENS",
+        ),
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(help="'name: value', sent with every request")] = None,
+    user_header: Annotated[str, typer.Option(help="as identity.user_header")] = "x-authz-user-id",
+    tenant_header: Annotated[str, typer.Option(help="as identity.tenant_header")] = "x-authz-tenant-id",
+    session_header: Annotated[str, typer.Option(help="as identity.session_header")] = "x-session-id",
+    trusted_edge: Annotated[
+        bool,
+        typer.Option("--trusted-edge", help="only an edge of your own reaches this URL, and it may name users"),
+    ] = False,
+    admin: Annotated[str, typer.Option(help="Envoy's admin page, if it can be reached: http://host:port")] = "",
+    filter_name: Annotated[str, typer.Option("--filter", help="with --admin: what memory's filter is called")] = "",
+    body_limit: Annotated[str, typer.Option(help="as limits.request_body")] = "4MiB",
+    patience: Annotated[float, typer.Option(help="seconds for one answer", min=1)] = 60.0,
+    serve_echo: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="be a model that shows what reaches it, to stand behind the gateway"
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Send through a live gateway what goes wrong most often, and say what does and how to mend it.
+
+    It works with any OpenAI-compatible model, and forgets what it told. Exit 0: nothing is broken; 1: something is.
+    """
+    with faults_to_exit():
+        if serve_echo:
+            if through:
+                raise ConfigurationError(["--serve-echo stands behind a gateway: run it apart from --through"])
+            asyncio.run(_echo(serve_echo))
+            return
+        options = options_from(
+            urls={"--through": through, "--admin": admin},
+            tokens=token or [],
+            headers=header or [],
+            body_limit=body_limit,
+            names=(user_header, tenant_header, session_header),
+            trusted_edge=trusted_edge,
+            patience=patience,
+        )
+        console = Console(highlight=False, soft_wrap=True)
+        gateway = Through(through, path, model, patience, admin, filter_name)
+        findings = asyncio.run(examine_through(options, gateway, None if as_json else console))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    if any(finding.verdict == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """The gateway, as it was named."""
+
+    url: str
+    path: str
+    model: str
+    patience: float
+    admin: str
+    filter_name: str
+
+
+def options_from(
+    *,
+    urls: Mapping[str, str],
+    tokens: Sequence[str],
+    headers: Sequence[str],
+    body_limit: str,
+    names: tuple[str, str, str],
+    trusted_edge: bool,
+    patience: float,
+) -> VisitOptions:
+    """Raises ConfigurationError with every fault of what was given."""
+    from memory_extproc.doctor.gateway import Person  # noqa: PLC0415 - it brings an HTTP client
+    from memory_extproc.doctor.visit import VisitOptions  # noqa: PLC0415
+
+    faults = [
+        f"{option}: expected http(s)://host:port"
+        for option, url in urls.items()
+        if not _is_url(url) and (url or option == "--through")
+    ]
+    if tokens and len(tokens) != _PEOPLE:
+        faults.append("--token: give two, of two test accounts")
+    # What cannot be read may hold a secret, so it is not shown.
+    pairs = [pair for one in headers if (pair := _pair(one))]
+    if len(pairs) < len(headers):
+        faults.append("--header: expected 'name: value'")
+    most = 0
+    try:
+        most = parse_size(body_limit)
+    except ValueError as error:
+        faults.append(f"--body-limit: {error}")
+    if faults:
+        raise ConfigurationError(faults)
+    everybody = dict(pairs)
+    user, tenant, session = names
+    name = f"doctor-{random.SystemRandom().getrandbits(32):08x}"
+    proofs = (
+        [{"authorization": f"Bearer {token}"} for token in tokens]
+        if tokens
+        else [{user: f"{name}-ann"}, {user: f"{name}-bob"}]
+    )
+    ann, bob = (Person({**everybody, **proof}) for proof in proofs)
+    return VisitOptions(
+        ann=ann,
+        bob=bob,
+        proven=bool(tokens),
+        everybody=everybody,
+        trusted_edge=trusted_edge,
+        user_header=user,
+        tenant_header=tenant,
+        session_header=session,
+        body_bytes=most,
+        learned_within=min(patience, _LEARNED_WITHIN),
+    )
+
+
+async def examine_through(options: VisitOptions, through: Through, console: Console | None) -> list[Finding]:
+    import aiohttp  # noqa: PLC0415 - quick `--help`
+
+    from memory_extproc.doctor.examination import Admin, examine  # noqa: PLC0415
+    from memory_extproc.doctor.gateway import Gateway  # noqa: PLC0415
+    from memory_extproc.doctor.visit import Visit  # noqa: PLC0415
+
+    async with aiohttp.ClientSession(auto_decompress=False) as session, aiohttp.ClientSession() as plain:
+        gateway = Gateway(
+            session, url=through.url, path=through.path, model=through.model, patience=through.patience
+        )
+        if not gateway.model:
+            gateway.model = await gateway.first_model(options.ann) or _NO_MODEL
+        admin = Admin(plain, through.admin, through.filter_name) if through.admin else None
+        visit = Visit(gateway, options, random.SystemRandom())
+
+        def report(finding: Finding) -> None:
+            if console is not None:
+                _show(console, finding)
+
+        try:
+            return await examine(visit, admin, report)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            # Checks of the gateway itself raise nothing: this is the admin page.
+            raise MemoryExtprocError(f"--admin {through.admin}: {type(error).__name__}: {error}") from error
+
+
+async def _echo(listening: str) -> None:
+    from aiohttp import web  # noqa: PLC0415 - quick `--help`
+
+    from memory_extproc.doctor.echo import echo_app  # noqa: PLC0415
+
+    try:
+        host, port = split_address(listening)
+    except ValueError as error:
+        raise ConfigurationError([f"--serve-echo: {error}"]) from error
+    runner = web.AppRunner(echo_app())
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        typer.echo(f"the echo model listens at {host}:{runner.addresses[0][1]}; Ctrl-C stops it")
+        await asyncio.Event().wait()
+    except OSError as error:
+        raise MemoryExtprocError(f"--serve-echo {listening}: {error.strerror}") from error
+    finally:
+        await runner.cleanup()
+
+
+def _show(console: Console, finding: Finding) -> None:
+    line = Text.assemble((f"{finding.verdict.value:<8}", _STYLES[finding.verdict.value]), f"{finding.check}: ")
+    console.print(line + Text(harmless(finding.seen)))
+    if finding.mend:
+        console.print(Text(f"{'':8}  to do: {harmless(finding.mend)}"))
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.username
+
+
+def _pair(text: str) -> tuple[str, str] | None:
+    name, colon, value = text.partition(":")
+    return (name.strip().lower(), value.strip()) if colon and name.strip() else None
