@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks import draining, exchanges, growth, learning, memory_api, report, starting
+from benchmarks import draining, exchanges, growth, learning, memory_api, report, stage, starting
 from benchmarks.exchanges import USERS, Effort, NotMeasuredError
 from benchmarks.figures import Results
 from benchmarks.lines import ChildFailedError
 from benchmarks.sidecar import Place, prepare
 from memory_extproc.observe import log
 
-PARTS = ("start", "requests", "chunks", "growth", "learn", "drain", "api")
+PARTS = ("start", "requests", "chunks", "growth", "learn", "drain", "api", "stage")
 DOCS = Path("docs/benchmarks")
 Say = Callable[[str], None]
 
@@ -104,6 +104,9 @@ def _runs(
     async def called() -> object:
         return await memory_api.memory_api(scratch, quick=quick)
 
+    async def staged() -> object:
+        return await stage.stages(quick=quick)
+
     return {
         "start": start,
         "requests": requests,
@@ -112,6 +115,7 @@ def _runs(
         "learn": learned,
         "drain": drained,
         "api": called,
+        "stage": staged,
     }
 
 

@@ -122,6 +122,18 @@ class Api(msgspec.Struct, frozen=True):
     export_mib: float  # by which the most memory in use grew with all of the reading calls
 
 
+class Stage(msgspec.Struct, frozen=True):
+    """Part (i), for one size of an owner; medians over the rounds of the medians of each."""
+
+    memories: int
+    embedding: float  # ms
+    recall: float  # ms, the embedding of its own query included
+    multiple: float  # recall / embedding
+    read_closely: float  # share of the questions
+    resident: float  # MiB of the process that held them, its stand-in for a store included
+    most: float  # that the multiple may be
+
+
 class Machine(msgspec.Struct, frozen=True):
     cores: int
     architecture: str
@@ -143,6 +155,7 @@ class Results(msgspec.Struct, frozen=True):
     learn: Learning | None = None
     drain: dict[str, Drain] | None = None  # by journal
     api: Api | None = None
+    stage: list[Stage] | None = None
 
     def targets(self) -> list[Target]:
         made: list[Target] = []
@@ -160,6 +173,15 @@ class Results(msgspec.Struct, frozen=True):
         if self.start:
             made.append(Target("from start to ready", "3 s", median(self.start.ready), 3, " s"))
             made.append(Target("resident when ready", "400 MB", self.start.resident, 400e6 / 2**20, " MiB"))
+        made += [
+            Target(
+                f"recall in process with {found.memories:,} memories, p50, against embedding its query",
+                f"{found.most:g} times",
+                found.multiple,
+                found.most,
+            )
+            for found in self.stage or ()
+        ]
         if self.growth:
             made += [
                 Target(f"search, p50, {backend}, {way}, largest against smallest store", "1.5 times", ratio, 1.5)

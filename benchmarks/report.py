@@ -66,6 +66,7 @@ def markdown(results: Results) -> Iterator[str]:
     yield from _learn(results)
     yield from _drain(results)
     yield from _api(results)
+    yield from _stage(results)
 
 
 def _table(*head: str) -> Iterator[str]:
@@ -221,6 +222,25 @@ def _api(results: Results) -> Iterator[str]:
     yield _row("memories taken in a second, embedded and stored", f"{found.imported:,.0f}")
     yield _row("memories exported a second", f"{found.exported:,.0f}")
     yield _row("memory that reading and exporting took on top, MiB", f"{found.export_mib:.1f}")
+
+
+def _stage(results: Results) -> Iterator[str]:
+    if not results.stage:
+        return
+    yield "\n## The recall stage by itself"
+    yield ""
+    yield (
+        "One caller's memories held in process; each question is put to the read path and, in other words, to the "
+        "embedding model alone, in turns. Read closely: word by word, with words that were at hand."
+    )
+    yield from _table(
+        "memories", "embedding, ms", "recall with it, ms", "times", "to reach", "read closely", "process, MiB"
+    )
+    for found in results.stage:
+        yield _row(
+            f"{found.memories:,}", f"{found.embedding:.2f}", f"{found.recall:.2f}", f"{found.multiple:.2f}",
+            f"{found.most:g}", f"{found.read_closely:.0%}", f"{found.resident:.0f}",
+        )  # fmt: skip
 
 
 def _pair(spread: Spread) -> str:

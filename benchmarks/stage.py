@@ -1,25 +1,32 @@
-"""`python -m benchmarks.stage`: what the recall stage costs in process, as a multiple of embedding the query.
+"""Part (i): what the recall stage costs in process, as a multiple of embedding the query.
 
 One caller's memories, in sessions of 20 messages, are held in process; no Envoy and no Milvus. Each question is put
 once to the read path and once, in other words, to the embedding model alone, in turns and in one run, so that the
-machine slows both alike.
+machine slows both alike. Each round is a process of its own: `python -m benchmarks.stage 10000` is one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NamedTuple
+from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import typer
 from prometheus_client import CollectorRegistry
-from rich.console import Console
 
 from benchmarks import words
+from benchmarks.figures import MS, Stage, median
+from benchmarks.lines import ChildFailedError
 from memory_extproc import __version__
 from memory_extproc.app import make_recaller, open_embedder
 from memory_extproc.coordination.transient import TransientCoordination
@@ -35,19 +42,6 @@ SIZES = {1_000: 3.0, 10_000: 5.0}  # memories → the most that recall may cost,
 SESSION = 20  # messages
 ANN = Owner("bench", "ann")
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
-
-
-class Stage(NamedTuple):
-    """Milliseconds, medians; *recall* holds the embedding of its own query."""
-
-    memories: int
-    embedding: float
-    recall: float
-    read_closely: float  # share of the questions
-
-    @property
-    def multiple(self) -> float:
-        return self.recall / self.embedding
 
 
 def said(count: int) -> Iterator[Memory]:
@@ -88,7 +82,44 @@ async def measured(count: int, questions: int) -> Stage:
                 whole.append(between - began)
                 alone.append(time.perf_counter() - between)
         read = metrics.registry.get_sample_value("memory_extproc_close_readings_total", {"outcome": "read"}) or 0.0
-    return Stage(count, _median_ms(alone), _median_ms(whole), read / (questions + WARM_UP))
+    embedding, recall = MS * median(alone), MS * median(whole)
+    return Stage(
+        memories=count,
+        embedding=embedding,
+        recall=recall,
+        multiple=recall / embedding,
+        read_closely=read / (questions + WARM_UP),
+        resident=_resident(),
+        most=SIZES.get(count, math.inf),
+    )
+
+
+async def stages(*, quick: bool) -> list[Stage]:
+    """Of each size, the round with the median multiple."""
+    rounds, questions = (1, 50) if quick else (3, 200)
+    found = []
+    for count in SIZES:
+        made = [await _round(count, questions) for _ in range(rounds)]
+        found.append(sorted(made, key=lambda one: one.multiple)[rounds // 2])
+    return found
+
+
+async def _round(count: int, questions: int) -> Stage:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.stage", str(count), "--questions", str(questions), stdout=PIPE,
+        # As the sidecar's own start has it: a second thread of numpy's would wait in a busy loop.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    written, _ = await child.communicate()
+    if child.returncode:
+        raise ChildFailedError(f"benchmarks.stage {count} ended with {child.returncode}")
+    return msgspec.json.decode(written, type=Stage)
+
+
+def _resident() -> float:
+    """MiB of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def _remember(partitions: Partitions, embedder: Embeds, count: int) -> None:
@@ -103,23 +134,13 @@ async def _remember(partitions: Partitions, embedder: Embeds, count: int) -> Non
         await partitions.put(ANN, rows)
 
 
-def _median_ms(seconds: list[float]) -> float:
-    return 1000.0 * sorted(seconds)[len(seconds) // 2]
-
-
 WARM_UP = 10  # questions: what is not held yet is read meanwhile
 
 
-def main(questions: Annotated[int, typer.Option(min=1, help="of each size")] = 200) -> None:
-    """What the recall stage costs, as a multiple of one embedding of the query."""
+def main(count: int, questions: Annotated[int, typer.Option(min=1)] = 200) -> None:
+    """One round with *count* memories, as JSON."""
     log.configure("error", "console")
-    console = Console(highlight=False)
-    for size, most in SIZES.items():
-        found = asyncio.run(measured(size, questions))
-        console.print(
-            f"{found.memories:6} memories: recall p50 {found.recall:.2f} ms, embedding {found.embedding:.2f} ms, "
-            f"{found.multiple:.2f} times (to reach: {most:g}); read closely: {found.read_closely:.0%}"
-        )
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(measured(count, questions))))
 
 
 if __name__ == "__main__":

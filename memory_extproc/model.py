@@ -391,16 +391,16 @@ class Sought:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The words of a text that carry meaning, in pieces, each as a vector that knows what stands around it. A row
-    of *vectors* times its *scale* is of unit length. At least one piece."""
+    """The words of a text that carry meaning, in pieces, each as a vector that knows what stands around it, packed
+    as `index.packing` does it. At least one piece."""
 
-    vectors: npt.NDArray[np.int8] = field(repr=False)  # (pieces, dimension)
-    scale: npt.NDArray[np.float32] = field(repr=False)  # (pieces,)
+    packed: npt.NDArray[np.uint8] = field(repr=False)  # (pieces, half the dimension)
+    scale: npt.NDArray[np.float32] = field(repr=False)  # (pieces,): what makes each of unit length
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return int(self.vectors.nbytes + self.scale.nbytes)
+        return int(self.packed.nbytes + self.scale.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,9 @@ async def open_embedder(
 ) -> Embeds:
     """The configured embedder, open until *stack* is left."""
     embedding = settings.memory.embedding
-    limits = EmbedderLimits(threads=embedding.threads, cached_queries=embedding.cache)
+    limits = EmbedderLimits(
+        threads=embedding.threads, cached_queries=embedding.cache, word_bytes=embedding.word_bytes
+    )
     embedder: Embeds
     match embedding.provider:
         case Provider.ONNX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -42,8 +43,10 @@ def make_recaller(
     reranks: Reranks | None = None,
     learns: Learns | None = None,
     live: Live | None = None,
+    waits: timedelta = timedelta(),
 ) -> Recaller:
-    """The read path as configured; the tools that measure and explain it use the same one."""
+    """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
+    memories that are not at hand, where nobody waits for the answer."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
     limits = RerankLimits(first=settings.recall.rerank_candidates)
     fusion = _fusion(settings, embedder.fingerprint)
@@ -58,7 +61,7 @@ def make_recaller(
         learns=learns,
         rewriter=_rewriter(settings, metrics, stack, live),
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
-        close_reader=_close_reader(embedder, fusion, metrics),
+        close_reader=_close_reader(embedder, fusion, waits, metrics),
     )
 
 
@@ -88,10 +91,10 @@ async def open_canary(
     return await stack.enter_async_context(canary)
 
 
-def _close_reader(embedder: Embeds, fusion: Fusion, metrics: Metrics) -> CloseReader | None:
+def _close_reader(embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics) -> CloseReader | None:
     if not fusion.reads_closely or not isinstance(embedder, ReadsWords) or not embedder.reads_words:
         return None
-    return CloseReader(embedder, CloseReadingLimits(), metrics)
+    return CloseReader(embedder, CloseReadingLimits(waits=waits), metrics)
 
 
 def _fusion(settings: Settings, fingerprint: str) -> Fusion:

@@ -53,7 +53,9 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
         unhurried = _unhurried(settings)
 
         def recaller(finds: FindsMemories, queries: Embeds, now: Now) -> Recaller:
-            return make_recaller(unhurried, finds, queries, metrics, stack, now=now, reranks=reranks)
+            return make_recaller(
+                unhurried, finds, queries, metrics, stack, now=now, reranks=reranks, waits=UNHURRIED / 2
+            )
 
         yield Bench(
             embedder=embedder,
@@ -97,7 +99,9 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         kept = sealed_store(settings, store, await open_keys(settings, data, link, stack))
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
-        yield make_recaller(settings, partitions, embedder, metrics, stack, now=now, reranks=reranks)
+        yield make_recaller(
+            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, waits=READ_WITHIN
+        )
 
 
 @asynccontextmanager

@@ -93,7 +93,7 @@ def close_reader(bench: Bench) -> CloseReader | None:
     embedder = bench.embedder
     if not isinstance(embedder, ReadsWords) or not embedder.reads_words:
         return None
-    return CloseReader(embedder, CloseReadingLimits(), bench.metrics)
+    return CloseReader(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
 
 
 async def _candidates(
@@ -103,7 +103,7 @@ async def _candidates(
     vector = await bench.embedder.embed_query(text) if dense else None
     most = CANDIDATES if reader is None else READ_CLOSELY
     found = await there.partitions.candidates(there.owner, Sought(text, vector), most, Scope())
-    return found if reader is None else await reader.read(text, found, _UNHURRIED)
+    return found if reader is None else await reader.read(text, found)
 
 
 def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:

@@ -48,7 +48,7 @@ class EmbedderLimits:
     batch_tokens: int = 128  # padded tokens of one inference; a longer text goes alone. 100 µs each in int8
     cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
     waiting_queries: int = 1024  # beyond it a query is refused with TryLaterError
-    word_bytes: int = 32 << 20  # of vectors of single words, of what was embedded lately: 6 KiB a message; 0: none
+    word_bytes: int = 48 << 20  # of vectors of single words of what was embedded lately: 3.5 KiB a message; 0: none
 
 
 class _Call:

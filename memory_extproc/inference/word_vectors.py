@@ -15,12 +15,11 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
+from memory_extproc.index.packing import pack
 from memory_extproc.language.stemming import carries_meaning
 from memory_extproc.model import Words
 
-_MOST = 127  # of an int8
-_LEAST = 1e-6
-_PER_ENTRY = 300  # bytes beside the arrays
+_PER_ENTRY = 500  # bytes beside the arrays
 
 
 class WordVectors:
@@ -79,10 +78,7 @@ def meaningful(vocabulary: Mapping[str, int]) -> npt.NDArray[np.bool_]:
 def words_of(states: npt.NDArray[np.float32], kept: npt.NDArray[np.bool_]) -> Words:
     """Of the states that a model gave to the pieces of a text, those *kept*; all of them where that is none."""
     chosen = states[kept] if kept.any() else states
-    lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", chosen, chosen)), _LEAST)
-    steps = np.maximum(np.abs(chosen).max(axis=1), _LEAST) / _MOST
-    vectors = np.round(chosen / steps[:, None]).astype(np.int8)
-    return Words(vectors, (steps / lengths).astype(np.float32))
+    return pack(chosen)
 
 
 def _key(text: str) -> bytes:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.index.features import CLOSELY
+from memory_extproc.index.packing import cosines, together
 from memory_extproc.model import Candidates, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -24,8 +25,12 @@ from memory_extproc.ports import ReadsWords
 
 log = logger(__name__)
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 SAME = 0.6  # cosine of two words in their contexts from which one stands for the other
+GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, taken for that of its words
+_FARTHEST = 3.0  # standard deviations
+_LEAST_SPREAD = 1e-3  # of cosines
 _LEAST_WEIGHT = 1e-6
 
 
@@ -33,16 +38,20 @@ class CloseReading(StrEnum):
     """How it ended: a label of close_readings_total, so never renamed."""
 
     READ = "read"
-    UNKNOWN = "unknown"  # memories whose words are not at hand, and too many to embed in time
-    LATE = "late"
+    PARTLY = "partly"  # the few whose words were not at hand have a guess
+    UNKNOWN = "unknown"  # the words of too many were not at hand, or the question's
+    LATE = "late"  # waited for, and not there in time
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class CloseReadingLimits:
-    each: timedelta = timedelta(
-        milliseconds=4
-    )  # taken for embedding one memory: what cannot be in time is not waited for
+    """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of what close
+    reading gains was left. *waits*: the most that is waited for those that are not. A request does not wait: a
+    text that is embedded for it costs as much as embedding its own."""
+
+    enough: float = 0.7
+    waits: timedelta = timedelta()
 
 
 class CloseReader:
@@ -51,61 +60,82 @@ class CloseReader:
 
     def __init__(self, embedder: ReadsWords, limits: CloseReadingLimits, metrics: Metrics) -> None:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
-        self._embedding: asyncio.Task[None] | None = None
+        self._embedding: asyncio.Task[bool] | None = None
 
-    async def read(self, text: str, found: Candidates, within: timedelta) -> Candidates:
-        """*found* with the feature of the question *text*, or as it is: where no vectors were searched, or the
-        words of some candidate are not known and cannot be *within* the time."""
+    async def read(self, text: str, found: Candidates) -> Candidates:
+        """*found* with the feature of the question *text*, or as it is: where no vectors were searched, or too few
+        words are known."""
         if "dense" not in found.names or not found.memories:
             return found
-        words, outcome = await self._words([text, *(memory.content for memory in found.memories)], within)
+        texts = [text, *(memory.content for memory in found.memories)]
+        words = self._known(texts)
+        late: CloseReading | None = None
+        if missing := [one for one, known in zip(texts, words, strict=True) if known is None]:
+            late = await self._late(list(dict.fromkeys(missing)))
+            words = self._known(texts) if self._limits.waits else words
+        read, outcome = self._read(words, found)
+        if late is not None and outcome is CloseReading.UNKNOWN:
+            outcome = late
         self._metrics.close_readings.labels(outcome.value).inc()
-        return with_feature(found, closeness(words[0], words[1:])) if words else found
+        return read
 
-    async def _words(self, texts: Sequence[str], within: timedelta) -> tuple[list[Words], CloseReading]:
-        """Of all *texts*, or of none."""
-        words, missing = self._known(texts)
-        if not missing:
-            return words, CloseReading.READ
+    def _known(self, texts: Sequence[str]) -> list[Words | None]:
+        return [self._embedder.words(text) for text in texts]
+
+    def _read(self, words: Sequence[Words | None], found: Candidates) -> tuple[Candidates, CloseReading]:
+        """*words*: of the question, and of each memory."""
+        query, *memories = words
+        known = [one for one in memories if one is not None]
+        if query is None or not known or len(known) < self._limits.enough * len(memories):
+            return found, CloseReading.UNKNOWN
+        values = closeness(query, known)
+        if len(known) == len(memories):
+            return with_feature(found, values), CloseReading.READ
+        there = np.array([one is not None for one in memories])
+        return with_feature(found, guessed(values, there, found)), CloseReading.PARTLY
+
+    async def _late(self, missing: Sequence[str]) -> CloseReading | None:
+        """Has *missing* embedded. Why something is not there that was waited for, if so."""
         if self._embedding is None or self._embedding.done():
             self._embedding = asyncio.create_task(self._embed(missing), name="close reading")
-        if len(missing) * self._limits.each > within:
-            return [], CloseReading.UNKNOWN
+        if not self._limits.waits:
+            return None
         # What is begun is of use to the next question too, so it is not given up when this one goes on.
-        done, _ = await asyncio.wait({self._embedding}, timeout=within.total_seconds())
-        words, missing = self._known(texts)
-        if missing:
-            return [], CloseReading.FAILED if done else CloseReading.LATE
-        return words, CloseReading.READ
+        await asyncio.wait({self._embedding}, timeout=self._limits.waits.total_seconds())
+        if not self._embedding.done():
+            return CloseReading.LATE
+        return None if self._embedding.result() else CloseReading.FAILED
 
-    def _known(self, texts: Sequence[str]) -> tuple[list[Words], list[str]]:
-        """What is known of *texts*, and those of which nothing is."""
-        found = [(text, self._embedder.words(text)) for text in texts]
-        return (
-            [words for _, words in found if words is not None],
-            list(dict.fromkeys(text for text, words in found if words is None)),
-        )
-
-    async def _embed(self, texts: Sequence[str]) -> None:
-        """Ends with the embedder, which fails what waits when it is closed."""
+    async def _embed(self, texts: Sequence[str]) -> bool:
+        """Whether it could be done. Ends with the embedder, which fails what waits when it is closed."""
         try:
             await self._embedder.embed(texts)
         except MemoryExtprocError as error:
             log.warning("close_reading.failed", kind=type(error).__name__)
+            return False
+        return True
 
 
 def closeness(query: Words, memories: Sequence[Words]) -> Floats:
     """Of each memory, about 0 to 1: the best match of each word of *query*, weighed by how few of *memories* meet
     it. One pass over all words of all memories."""
-    asked = query.vectors.astype(np.float32) * query.scale[:, None]
-    pieces = np.concatenate([one.vectors for one in memories]).astype(np.float32)
-    cosines = (pieces @ asked.T) * np.concatenate([one.scale for one in memories])[:, None]
     starts = np.cumsum([0, *(len(one.scale) for one in memories[:-1])])
-    best = np.maximum.reduceat(cosines, starts, axis=0)
+    best = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0)
     met = (best > SAME).sum(axis=0)
     weight = np.maximum(np.log((len(memories) + 1.0) / (met + 0.5)), _LEAST_WEIGHT)
     found: Floats = (best @ (weight / weight.sum())).astype(np.float64)
     return found
+
+
+def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
+    """*values* of the *known* of *found*; the others are as far from their mean as their own vectors are, and a
+    little nearer, for a guess should not decide."""
+    dense = found.features[:, found.names.index("dense")]
+    spread = max(float(dense[known].std()), _LEAST_SPREAD)
+    apart = np.clip((dense - dense[known].mean()) / spread, -_FARTHEST, _FARTHEST)
+    whole: Floats = values.mean() + GUESSED_SHARE * values.std() * apart
+    whole[known] = values
+    return whole
 
 
 def with_feature(found: Candidates, values: Floats) -> Candidates:

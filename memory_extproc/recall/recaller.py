@@ -194,7 +194,7 @@ class Recaller:
             scope = replace(wish.scope, project="")
             others = {owner: self._searched_for(owner, wish, sought, scope) for owner in wish.shared}
             searches, shared = await beside(own, others, patience, self._metrics)
-            whose = [await self._read(sought, found, started) for found in (searches, *shared)]
+            whose = [await self._read(sought, found) for found in (searches, *shared)]
         with self._timed("rank"):
             fused = [self._fused(*pair) for found in whose for pair in zip(sought, found, strict=True)]
         totals = [found[0].total for found in whose]
@@ -222,16 +222,12 @@ class Recaller:
         most = max(self._limits.candidates, wish.limit)
         return [await self._finds.candidates(owner, one, most, scope) for one in sought]
 
-    async def _read(
-        self, sought: Sequence[Sought], searches: Sequence[Candidates], started: float
-    ) -> Sequence[Candidates]:
-        """*searches* as they are, or read closely as far as time allows."""
+    async def _read(self, sought: Sequence[Sought], searches: Sequence[Candidates]) -> Sequence[Candidates]:
+        """*searches* as they are, or read closely as far as their words are at hand."""
         if self._close_reader is None:
             return searches
         pairs = zip(sought, searches, strict=True)
-        return [
-            await self._close_reader.read(one.text, found, self._left(started) * READ_SHARE) for one, found in pairs
-        ]
+        return [await self._close_reader.read(one.text, found) for one, found in pairs]
 
     def _fused(self, sought: Sought, found: Candidates) -> Fused:
         lost = lost_to_age(sought.text, found.memories, self._now(), self._limits.half_life)
@@ -333,6 +329,5 @@ class Recaller:
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
-READ_SHARE = 0.3  # of the time left: what may go into learning the words of memories that are not known yet
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from memory_extproc.settings.values import OptionalUrl, Positive, Section, Share, split_address
+from memory_extproc.settings.values import OptionalUrl, Positive, Section, Share, Size, split_address
 
 MAX_DIMENSION = 32768  # Milvus's own limit for a float vector
 
@@ -86,6 +86,11 @@ class Embedding(Section):
     models_dir: str = Field("./models", description="onnx: where `memory-extproc models prepare` puts models")
     threads: int = Field(2, ge=1, le=256, description="onnx: inferences at the same time, one core each")
     cache: int = Field(4096, ge=0, le=1_000_000, description="vectors of queries kept, least recently used out")
+    word_bytes: Size = Field(
+        48 << 20,
+        description="onnx: of vectors of single words, of what was embedded lately, 3.5 KiB a message; 0: none are "
+        "kept, and no memory is read word by word",
+    )
     endpoint: OptionalUrl = Field("", description="openai: base URL, such as http://embedder:8080/v1")
     access_key: SecretStr = Field(SecretStr(""), description="openai: bearer key; secret: environment or file")
     access_key_file: str = Field("", description="file that holds the access key")

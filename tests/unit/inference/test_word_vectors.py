@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from memory_extproc.index.packing import pack, unpack
 from memory_extproc.inference.model_directory import Precision
 from memory_extproc.inference.model_source import parse_source
 from memory_extproc.inference.onnx_embedder import OnnxModel
@@ -19,22 +18,13 @@ from tests.fixtures.tiny_bert import HIDDEN, write_tiny_bert
 
 
 def some_words(pieces: int = 4, dimension: int = 8) -> Words:
-    return Words(np.ones((pieces, dimension), dtype=np.int8), np.ones(pieces, dtype=np.float32))
+    return pack(np.ones((pieces, dimension), dtype=np.float32))
 
 
 def test_function_words_punctuation_and_the_models_own_marks_carry_no_meaning() -> None:
     pieces = ["[CLS]", "[SEP]", "<s>", "the", "with", "!", "...", "dog", "##gie", "7", "犬"]
     kept = meaningful({piece: at for at, piece in enumerate(pieces)})
     assert [piece for piece, carries in zip(pieces, kept, strict=True) if carries] == ["dog", "##gie", "7", "犬"]
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(1e-3, 1e3))
-def test_eight_bits_keep_a_words_direction_whatever_its_length(seed: int, length: float) -> None:
-    states = np.random.default_rng(seed).normal(size=(5, 64)).astype(np.float32) * length
-    words = words_of(states, np.array([True, False, True, True, False]))
-    restored = words.vectors * words.scale[:, None]
-    unit = states[[0, 2, 3]] / np.linalg.norm(states[[0, 2, 3]], axis=1, keepdims=True)
-    assert np.allclose(np.einsum("ij,ij->i", restored, unit), 1.0, atol=1e-2)
 
 
 def test_a_text_of_nothing_but_function_words_keeps_them() -> None:
@@ -44,11 +34,11 @@ def test_a_text_of_nothing_but_function_words_keeps_them() -> None:
 
 def test_a_state_without_length_stays_finite() -> None:
     words = words_of(np.zeros((2, 4), dtype=np.float32), np.ones(2, dtype=bool))
-    assert np.isfinite(words.vectors * words.scale[:, None]).all()
+    assert np.isfinite(unpack(words)).all()
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_what_was_asked_for_last_stays() -> None:
-    kept = WordVectors(4 * (some_words().size + 300))
+    kept = WordVectors(4 * (some_words().size + 500))
     for text in ("a", "b", "c", "d"):
         kept.keep(text, some_words())
     assert kept.find("a") is not None
@@ -56,7 +46,7 @@ def test_what_is_kept_is_bounded_in_bytes_and_what_was_asked_for_last_stays() ->
     assert (kept.find("b"), len(kept)) == (None, 4)
     assert kept.find("a") is not None
     kept.keep("e", some_words(pieces=2))
-    assert kept.size < 4 * (some_words().size + 300)
+    assert kept.size < 4 * (some_words().size + 500)
 
 
 def test_a_text_larger_than_all_that_may_be_kept_leaves_nothing_behind() -> None:
@@ -78,7 +68,7 @@ def test_embedding_a_text_makes_its_words_known_and_changes_no_vector(tiny: Path
     assert np.array_equal(vectors, OnnxModel(tiny).run(texts, 16))
     known = kept.find("4 5 6 7 8")
     assert known is not None
-    assert known.vectors.shape == (5, HIDDEN)
+    assert unpack(known).shape == (5, HIDDEN)
     assert kept.find("4 5 6") is None
 
 
@@ -89,4 +79,4 @@ def test_a_word_is_the_same_whatever_it_was_embedded_beside(tiny: Path) -> None:
     one, other = alone.find("1 2 3"), together.find("1 2 3")
     assert one is not None
     assert other is not None
-    assert np.allclose(one.vectors * one.scale[:, None], other.vectors * other.scale[:, None], atol=0.02)
+    assert (np.einsum("ij,ij->i", unpack(one), unpack(other)) > 0.99).all()

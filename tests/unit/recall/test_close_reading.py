@@ -21,14 +21,14 @@ from tests.builders import MONDAY, a_memory
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")
-LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=1)
+PATIENT = CloseReadingLimits(waits=timedelta(seconds=30))
 
 
 class Bench:
-    def __init__(self, embedder: CannedWords | None = None) -> None:
+    def __init__(self, embedder: CannedWords | None = None, limits: CloseReadingLimits | None = None) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = CloseReader(self.embedder, CloseReadingLimits(), self.metrics)
+        self.reader = CloseReader(self.embedder, limits or CloseReadingLimits(), self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         held = Held()
@@ -49,7 +49,7 @@ def by_text(found: Candidates) -> dict[str, float]:
 
 async def test_a_memory_that_meets_the_words_of_the_question_reads_closer_than_one_that_meets_none() -> None:
     bench = Bench()
-    read = by_text(await bench.reader.read(ASKED, await bench.candidates(*TEXTS), SHORT))
+    read = by_text(await bench.reader.read(ASKED, await bench.candidates(*TEXTS)))
     assert read[TEXTS[0]] > read[TEXTS[1]]
     assert read[TEXTS[2]] > read[TEXTS[1]]
     assert bench.ended(CloseReading.READ) == 1
@@ -69,23 +69,23 @@ async def test_a_word_that_all_candidates_have_tells_nothing() -> None:
 
 async def test_the_order_of_candidates_shows_in_no_value() -> None:
     bench = Bench()
-    there = by_text(await bench.reader.read(ASKED, await bench.candidates(*TEXTS), SHORT))
-    back = by_text(await bench.reader.read(ASKED, await bench.candidates(*reversed(TEXTS)), SHORT))
+    there = by_text(await bench.reader.read(ASKED, await bench.candidates(*TEXTS)))
+    back = by_text(await bench.reader.read(ASKED, await bench.candidates(*reversed(TEXTS))))
     assert there == pytest.approx(back)
 
 
 async def test_mean_and_spread_are_those_of_the_candidates_that_were_read() -> None:
     bench = Bench()
-    found = await bench.reader.read(ASKED, await bench.candidates(*TEXTS), SHORT)
+    found = await bench.reader.read(ASKED, await bench.candidates(*TEXTS))
     values = np.array(list(by_text(found).values()))
     assert (found.centre[-1], found.spread[-1]) == (pytest.approx(values.mean()), pytest.approx(values.std()))
 
 
 async def test_words_that_are_not_known_are_learned_where_there_is_time() -> None:
-    bench = Bench()
+    bench = Bench(limits=PATIENT)
     found = await bench.candidates(*TEXTS)
     bench.embedder.forget_words()
-    assert CLOSELY in (await bench.reader.read(ASKED, found, LONG)).names
+    assert CLOSELY in (await bench.reader.read(ASKED, found)).names
 
 
 class SlowWords(CannedWords):
@@ -93,58 +93,96 @@ class SlowWords(CannedWords):
 
     def __init__(self) -> None:
         super().__init__()
-        self.let, self.batches = asyncio.Event(), 0
+        self.let, self.through, self.batches = asyncio.Event(), asyncio.Event(), 0
         self.let.set()
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         self.batches += 1
         await self.let.wait()
-        return await super().embed(texts)
+        rows = await super().embed(texts)
+        self.through.set()
+        return rows
 
 
-async def test_without_the_time_the_candidates_go_on_as_they_are_and_are_known_to_a_later_question() -> None:
-    embedder = SlowWords()
-    bench = Bench(embedder)
-    found = await bench.candidates(*TEXTS)
-    embedder.forget_words()
-    before = embedder.batches
-    assert (await bench.reader.read(ASKED, found, SHORT)) is found
-    assert bench.ended(CloseReading.UNKNOWN) == 1
-    assert CLOSELY in (await bench.reader.read(ASKED, found, LONG)).names
-    assert embedder.batches - before == 1
-
-
-async def test_a_model_that_takes_too_long_is_not_waited_for_and_not_asked_twice() -> None:
+async def test_a_request_waits_for_no_memory_to_be_embedded_and_a_later_one_knows_its_words() -> None:
     embedder = SlowWords()
     bench = Bench(embedder)
     found = await bench.candidates(*TEXTS)
     embedder.forget_words()
     embedder.let.clear()
+    embedder.through.clear()
     before = embedder.batches
-    patient = CloseReader(embedder, CloseReadingLimits(each=timedelta()), bench.metrics)
-    for _ in range(2):
-        assert (await patient.read(ASKED, found, SHORT)) is found
-    assert (bench.ended(CloseReading.LATE), embedder.batches - before) == (2, 1)
+    for _ in range(3):
+        assert (await bench.reader.read(ASKED, found)) is found
+        await asyncio.sleep(0)  # what goes on behind it may begin
     embedder.let.set()
-    assert CLOSELY in (await patient.read(ASKED, found, LONG)).names
+    await asyncio.wait_for(embedder.through.wait(), 5)
+    assert CLOSELY in (await bench.reader.read(ASKED, found)).names
+    assert [bench.ended(how) for how in (CloseReading.UNKNOWN, CloseReading.READ)] == [3, 1]
+    assert embedder.batches - before == 1
 
 
-async def test_a_model_that_fails_leaves_the_candidates_as_they_are() -> None:
+async def test_the_few_memories_whose_words_are_not_at_hand_have_a_guess_by_their_own_vectors() -> None:
+    bench = Bench()
+    texts = [*TEXTS, "My sister has moved to Leeds", "Parrots live long"]
+    whole = await bench.candidates(*texts)
+    known = by_text(await bench.reader.read(ASKED, whole))
+    bench.embedder.forget_words()
+    await bench.embedder.embed([ASKED, *texts[:-1]])
+    read = await bench.reader.read(ASKED, whole)
+    partly = by_text(read)
+    assert bench.ended(CloseReading.PARTLY) == 1
+    assert np.isfinite(read.features[:, -1]).all()
+    assert partly[texts[0]] > partly[texts[1]]
+    assert min(known.values()) - 0.2 < partly[texts[-1]] < max(known.values()) + 0.2
+
+
+async def test_with_too_few_words_at_hand_the_candidates_go_on_as_they_are() -> None:
     bench = Bench()
     found = await bench.candidates(*TEXTS)
     bench.embedder.forget_words()
+    await bench.embedder.embed([ASKED, TEXTS[0]])
+    assert (await bench.reader.read(ASKED, found)) is found
+    assert bench.ended(CloseReading.UNKNOWN) == 1
+
+
+async def test_a_question_whose_words_are_forgotten_reads_nothing_closely() -> None:
+    bench = Bench()
+    found = await bench.candidates(*TEXTS)
+    bench.embedder.forget_words()
+    await bench.embedder.embed(TEXTS)
+    assert (await bench.reader.read(ASKED, found)) is found
+
+
+async def test_a_model_that_takes_too_long_is_not_waited_for_and_not_asked_twice() -> None:
+    embedder = SlowWords()
+    bench = Bench(embedder, CloseReadingLimits(waits=timedelta(milliseconds=1)))
+    found = await bench.candidates(*TEXTS)
+    embedder.forget_words()
+    embedder.let.clear()
+    before = embedder.batches
+    for _ in range(2):
+        assert (await bench.reader.read(ASKED, found)) is found
+    assert (bench.ended(CloseReading.LATE), embedder.batches - before) == (2, 1)
+    embedder.let.set()
+
+
+async def test_a_model_that_fails_leaves_the_candidates_as_they_are() -> None:
+    bench = Bench(limits=PATIENT)
+    found = await bench.candidates(*TEXTS)
+    bench.embedder.forget_words()
     bench.embedder.failing = TryLaterError("down")
-    assert (await bench.reader.read(ASKED, found, LONG)) is found
+    assert (await bench.reader.read(ASKED, found)) is found
     assert bench.ended(CloseReading.FAILED) == 1
 
 
 async def test_what_was_found_by_words_alone_is_not_read() -> None:
     bench = Bench()
     found = await bench.candidates(*TEXTS, vectors=False)
-    assert (await bench.reader.read(ASKED, found, LONG)) is found
+    assert (await bench.reader.read(ASKED, found)) is found
 
 
 async def test_nothing_found_is_nothing_read() -> None:
     bench = Bench()
     found = await bench.candidates()
-    assert (await bench.reader.read(ASKED, found, LONG)) is found
+    assert (await bench.reader.read(ASKED, found)) is found
