@@ -22,6 +22,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
+from memory_extproc.app.commanding import make_commands, unextracted, unsaid
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
 from memory_extproc.app.learning import make_budget, make_extraction
@@ -128,6 +129,7 @@ async def sidecar(
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         extraction = make_extraction(settings, metrics, stack, make_budget(settings, now, live), live)
+        reconciler = Reconciler(partitions, embedder, metrics, judges=extraction.judges)
         learner = await stack.enter_async_context(
             Learner(
                 journal,
@@ -137,13 +139,19 @@ async def sidecar(
                 coordination,
                 learn_limits(settings),
                 metrics,
-                extractor=trusting(settings, extraction.extractor),
-                stand_in=trusting(settings, extraction.stand_in),
-                reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
+                extractor=unextracted(settings, trusting(settings, extraction.extractor)),
+                stand_in=unextracted(settings, trusting(settings, extraction.stand_in)),
+                reconciler=reconciler,
                 now=now,
                 chance=random.random,
-                judged=PutAside(
-                    partial(judge, limits=piece_limits(settings, embedder)), aside=settings.privacy.quarantine
+                judged=unsaid(
+                    settings,
+                    PutAside(
+                        partial(judge, limits=piece_limits(settings, embedder)), aside=settings.privacy.quarantine
+                    ),
+                ),
+                commands=make_commands(
+                    settings, partitions, embedder, reconciler, journal, coordination, metrics, now=now
                 ),
                 screens=door.screening,
                 forgotten=erasing.forgotten,

@@ -53,6 +53,16 @@ class Reconciles(Protocol):
         """Repeating it changes nothing more."""
 
 
+class Obeys(Protocol):
+    """Does what people tell the assistant to keep or to forget."""
+
+    def of(self, turn: Turn) -> Sequence[object]:
+        """What *turn* tells us to do; cheap."""
+
+    async def obey(self, turns: Sequence[Turn]) -> None:
+        """Repeating it changes nothing more."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearnLimits:
     journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
@@ -99,6 +109,7 @@ class Learner:
         judged: Callable[[Turn, datetime], Sequence[Judged]] = judge,
         screens: Screens | None = None,  # None: everything of everybody is kept
         forgotten: KnowsForgotten | None = None,
+        commands: Obeys | None = None,  # None: nobody tells us anything
     ) -> None:
         self._journal = journal
         self._sessions = sessions
@@ -118,6 +129,7 @@ class Learner:
         self._judge = judged
         self._screens = screens or Unscreened()
         self._sifting = Sifting(forgotten, journal)
+        self._commands = commands
         self._remembering: Lanes[str] = Lanes(
             "remember",
             self._remember,
@@ -325,7 +337,11 @@ class Learner:
             theirs = await corrected(self._keeps, owner, fresh)
             rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it], theirs)
             await self._still_in(epoch, owner)
-            await self._put(owner, rows, turn_ids)
+            commanding = [entry.turn for entry in fresh if self._commands and self._commands.of(entry.turn)]
+            # Who tells us to forget is asked nothing before that is done.
+            await self._put(owner, rows, () if commanding else turn_ids)
+            if self._commands and commanding:
+                await self._commands.obey(commanding)
             unsaid = {memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)} - theirs
             if unsaid:
                 await self._keeps.delete(owner, sorted(unsaid))
@@ -411,6 +427,9 @@ class Learner:
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
             facts, final = await self._finding.facts(owner, turns, epoch)
             await self._still_in(epoch, owner)
+            if self._commands and facts:  # some of them may have been forgotten in a chat while we worked
+                left = {entry.turn.id for entry in await self._journal.get(turn_ids)}
+                facts = [fact for fact in facts if fact.turn_id in left]
             await self._reconciler.apply(owner, facts, turns)
             if not final:
                 self._finding.waits(turns)

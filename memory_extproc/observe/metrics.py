@@ -91,6 +91,9 @@ class Metrics:
         )
         self.extractions = make.counter("extractions", "Batches extracted.", "extractor", "outcome")
         self.reconcile = make.counter("reconcile", "What became of extracted facts.", "decision")
+        self.chat_commands = make.counter(
+            "chat_commands", "What people told the assistant to keep or to forget, by what.", "act"
+        )
         self.withheld = make.counter("withheld", "Finds in people's words that were not kept as said.", "kind")
         self.remembered = make.counter(
             "remembered", "Messages of turns by what became of them.", "role", "decision"

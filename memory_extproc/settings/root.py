@@ -63,6 +63,11 @@ class Settings(Section):
     recall: Recall = Field(Recall(), description="the read path")
     inject: Inject = Field(Inject(), description="the block")
     learn: Learn = Field(Learn(), description="the write path")
+    chat_commands: Literal["off", "remember", "remember_and_forget"] = Field(
+        "remember_and_forget",
+        description='"remember that ...", "forget what I told you about ..." said in a chat: off; remember; '
+        "remember_and_forget (a forget is soft: undone over the memory API until it is erased)",
+    )
     coordination: CoordinationSection = Field(CoordinationSection(), description="what replicas agree on")
     limits: Limits = Field(Limits(), description="bounds on what is held")
     auxiliary_calls: Literal["skip", "handle"] = Field(

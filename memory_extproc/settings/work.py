@@ -113,6 +113,28 @@ class QuotaSection(Section):
     burst: int = Field(1000, ge=1, le=1_000_000, description="of them at once, after a rest")
 
 
+def _marker(value: str) -> str:
+    if not value:
+        return value
+    before, found, behind = value.partition("{text}")
+    if not found or "{text}" in behind or not before.strip() or not behind.strip():
+        raise ValueError('expected {text} once, with signs before and behind it, such as "[[remember: {text}]]"')
+    return value
+
+
+Marker = Annotated[str, AfterValidator(_marker)]
+
+
+class MarkersSection(Section):
+    """An answer goes on as it is, markers included."""
+
+    create: Marker = Field(
+        "",
+        description="what an assistant writes to have something remembered, {text} for what; empty: nothing",
+    )
+    delete: Marker = Field("", description="the same to have something forgotten softly, as chat_commands allows")
+
+
 class Learn(Section):
     journal: JournalSection = Field(
         JournalSection(), description="where accepted turns wait until they are learned"
@@ -132,6 +154,7 @@ class Learn(Section):
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
     quota: QuotaSection = Field(QuotaSection(), description="how much of one caller is kept, in each replica")
+    markers: MarkersSection = Field(MarkersSection(), description="of assistants told to note things themselves")
     max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
 
 

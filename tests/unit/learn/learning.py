@@ -17,7 +17,7 @@ from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
-from memory_extproc.learn.learner import Learner, LearnLimits, Reconciles
+from memory_extproc.learn.learner import Learner, LearnLimits, Obeys, Reconciles
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens
@@ -99,6 +99,7 @@ class Surroundings:
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
     screens: Screens | None = None  # keeps everything of everybody
     judged: Judging = judge
+    commands: Obeys | None = None
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -131,6 +132,7 @@ class Surroundings:
             chance=lambda: 0.0,
             screens=self.screens,
             judged=self.judged,
+            commands=self.commands,
         )
 
     @asynccontextmanager

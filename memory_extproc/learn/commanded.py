@@ -1,0 +1,292 @@
+"""Doing what people tell the assistant to keep or to forget, at once and not when their session is extracted from.
+
+A forget in chat is soft: what it matches is in the state deleted, so that nothing recalls it, and can be brought
+back over the memory API until it is erased for good. What a person wants erased for certain they forget there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from memory_extproc.language.stemming import terms
+from memory_extproc.learn.chat_commands import Act, Command, Markers, Obeyed, commands_of, forgets
+from memory_extproc.learn.endings import no_longer
+from memory_extproc.learn.extract import Extracts, Fact
+from memory_extproc.learn.quarantine import Judging
+from memory_extproc.learn.remember import Judged
+from memory_extproc.learn.verdicts import FACTS
+from memory_extproc.model import (
+    Embedded,
+    JournalState,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    OwnerKind,
+    Role,
+    Scope,
+    Searched,
+    Source,
+    Turn,
+    Vector,
+)
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Change, Coordination, Embeds, Journal, Now
+from memory_extproc.safety.poison import suspicion
+from memory_extproc.safety.sensitive import sensitivity
+
+log = logger(__name__)
+VERSION = "said-1"  # kept with facts that were asked to be kept
+RETIRED, RETIRED_AT = "retired", "retired_at"  # in metadata: why it was deleted softly, and when (since 1970)
+BY_CHAT = "chat"
+_IMPORTANCE = 0.9  # of what somebody asked to be remembered
+_NEIGHBOURS = 64
+# Cosine of the default model from which a memory speaks of what is to be forgotten though it has other words: of
+# facts about different things 3 pairs in 1,000 are above it.
+_SPEAKS_OF = 0.7
+_WHO = "User"
+NO_MARKERS = Markers()
+
+
+class Holds(Protocol):
+    """What is asked of the owner's partition."""
+
+    def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
+        """As ports.ListsMemories has it."""
+
+    async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
+        """As ports.ListsMemories has it."""
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        """As ports.KeepsMemories has it."""
+
+
+class Reconciles(Protocol):
+    async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
+        """Repeating it changes nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    obeyed: Obeyed = Obeyed.REMEMBER_AND_FORGET
+    markers: Markers = NO_MARKERS
+    worded: tuple[str, ...] = ()  # kinds of records that hold words of memories
+
+
+class Commands:
+    """Obeys the commands of turns whose messages are stored."""
+
+    def __init__(
+        self,
+        options: CommandOptions,
+        holds: Holds,
+        embedder: Embeds,
+        extractor: Extracts,
+        reconciler: Reconciles,
+        journal: Journal,
+        coordination: Coordination,
+        metrics: Metrics,
+        *,
+        now: Now,
+    ) -> None:
+        """*extractor* turns what is to be kept into facts, where it understands it."""
+        self._options = options
+        self._holds, self._embedder = holds, embedder
+        self._extractor, self._reconciler = extractor, reconciler
+        self._journal, self._coordination = journal, coordination
+        self._metrics, self._now = metrics, now
+
+    def of(self, turn: Turn) -> Sequence[Command]:
+        """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
+        of them says."""
+        if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
+            return ()
+        acts = self._options.obeyed.acts
+        if turn.owner.kind is not OwnerKind.OWN:
+            acts = acts & {Act.REMEMBER}
+        noted = self._options.markers.commands_of(turn.answered)
+        return [command for command in (*commands_of(turn.asked), *noted) if command.act in acts]
+
+    async def obey(self, turns: Sequence[Turn]) -> None:
+        """Repeating it changes nothing more."""
+        done: Counter[Act] = Counter()
+        for turn in sorted(turns, key=lambda turn: (turn.at, turn.seq)):
+            for command in self.of(turn):
+                match command.act:
+                    case Act.REMEMBER:
+                        await self._keep(turn, command)
+                    case Act.FORGET:
+                        await self._forget(turn, command)
+                    case Act.RETRACT:
+                        await self._retract(turn, command)
+                done[command.act] += 1
+        for act, count in done.items():
+            self._metrics.chat_commands.labels(act.value).inc(count)
+
+    async def _keep(self, turn: Turn, command: Command) -> None:
+        facts = await self._extractor.extract([replace(turn, asked=command.what, answered="")])
+        wanted = [
+            replace(fact, importance=max(fact.importance, _IMPORTANCE), confidence=1.0)
+            for fact in facts or [_as_told(turn, command)]
+        ]
+        await self._reconciler.apply(turn.owner, wanted, [turn])
+
+    async def _forget(self, turn: Turn, command: Command) -> None:
+        rows = [memory async for memory in self._recallable(turn)]
+        matched = _speaking_of(command.what, rows) | await self._near(turn, command.what)
+        by_id = {memory.id: memory for memory in rows}
+        for memory_id in sorted(matched & by_id.keys()):
+            await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now()))
+        await self._withdraw(turn, command.what)
+        await self._coordination.delete_records(turn.owner, self._options.worded)
+
+    async def _recallable(self, turn: Turn) -> AsyncIterator[Memory]:
+        """What was said before *turn* and may be forgotten by it."""
+        async for page in self._holds.rows(turn.owner):
+            for memory in page:
+                narrow_enough = not turn.project or memory.project == turn.project
+                earlier = memory.created_at <= turn.at and memory.metadata.get("turn") != turn.id
+                if memory.state is MemoryState.ACTIVE and narrow_enough and earlier:
+                    yield memory
+
+    async def _near(self, turn: Turn, what: str) -> set[str]:
+        vector = (await self._embedder.embed([what]))[0]
+        searched = await self._holds.nearest(turn.owner, vector, _NEIGHBOURS, Scope(project=turn.project))
+        return {one.memory.id for one in searched.found if one.cosine >= _SPEAKS_OF}
+
+    async def _withdraw(self, turn: Turn, what: str) -> None:
+        """Earlier turns that wait for their facts to be extracted, and speak of it, wait no longer: their messages
+        are stored and were found above."""
+        waiting = [
+            entry
+            async for entry in self._journal.of_owner(turn.owner)
+            if entry.turn.id != turn.id
+            and entry.turn.at <= turn.at
+            and _holds_words(what, f"{entry.turn.asked}\n{entry.turn.answered}")
+        ]
+        # Learned they stay for a while, so that a retry of theirs is known.
+        await self._journal.mark_learned([entry for entry in waiting if entry.state is JournalState.STORED])
+        unlearned = {JournalState.WAITING, JournalState.DEAD}
+        if unstored := [entry.turn.id for entry in waiting if entry.state in unlearned]:
+            await self._journal.erase(turn.owner, unstored)
+
+    async def _retract(self, turn: Turn, command: Command) -> None:
+        rows = [memory async for memory in self._recallable(turn)]
+        facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.metadata.get("ends")]
+        if command.what:
+            meant = [memory for memory in facts if _holds_words(command.what, memory.content)]
+        else:
+            meant = _spoken_of(turn, rows, facts)
+        if len(meant) != 1:
+            log.info("chat_command.unclear", matching=len(meant))
+            return
+        await self._reconciler.apply(turn.owner, [_ended(turn, meant[0])], [turn])
+
+
+def _as_told(turn: Turn, command: Command) -> Fact:
+    """What no rule understands, in the words it was told in."""
+    category, poison = sensitivity(command.what), suspicion(command.what)
+    teller = "The assistant noted" if command.noted else "The user asked to remember"
+    return Fact(
+        content=f"{teller}: {command.what}",
+        type=MemoryType.SEMANTIC,
+        subject="user",
+        attribute="asked to remember",
+        value=command.what,
+        turn_id=turn.id,
+        source=Source.RULES,
+        version=VERSION,
+        sensitivity=category.value if category else "",
+        suspicion=poison.value if poison else "",
+    )
+
+
+def _ended(turn: Turn, memory: Memory) -> Fact:
+    named = memory.metadata
+    return Fact(
+        content=no_longer(memory.content, _WHO),
+        type=memory.type,
+        subject=str(named.get("subject") or "user"),
+        attribute=str(named.get("attribute") or memory.content),
+        value=str(named.get("value") or memory.content),
+        turn_id=turn.id,
+        source=Source.RULES,
+        version=VERSION,
+        ends=True,
+        importance=memory.importance,
+    )
+
+
+def _retired(asked: datetime, now: datetime) -> Change:
+    def change(row: Embedded) -> Sequence[Embedded]:
+        memory = row.memory
+        if memory.state is not MemoryState.ACTIVE or memory.metadata.get("unretired", 0) >= asked.timestamp():
+            return ()  # forgotten already, or brought back since
+        at = now.replace(microsecond=0)
+        noted = {**memory.metadata, RETIRED: BY_CHAT, RETIRED_AT: int(at.timestamp())}
+        gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=noted)
+        return [Embedded(gone, row.vector)]
+
+    return change
+
+
+def _speaking_of(what: str, rows: Sequence[Memory]) -> set[str]:
+    """Ids of what has all words of *what*, and of what has the name that one of these gives it."""
+    found = {memory.id: memory for memory in rows if _holds_words(what, memory.content)}
+    names = [
+        str(memory.metadata.get("value", ""))
+        for memory in found.values()
+        if memory.source in FACTS.sources and "name" in str(memory.metadata.get("attribute", "")).split()
+    ]
+    also = {memory.id for memory in rows if any(name and _holds_words(name, memory.content) for name in names)}
+    return also | found.keys()
+
+
+def _holds_words(what: str, text: str) -> bool:
+    wanted = set(terms(what)[0])
+    return bool(wanted) and wanted <= set(terms(text)[0])
+
+
+def _spoken_of(turn: Turn, rows: Iterable[Memory], facts: Iterable[Memory]) -> list[Memory]:
+    """Facts whose value was said in the exchange before *turn*."""
+    said = [memory.content for memory in rows if memory.session == turn.session and _just_before(memory, turn)]
+    return [
+        memory
+        for memory in facts
+        if (value := str(memory.metadata.get("value", ""))) and any(_holds_words(value, one) for one in said)
+    ]
+
+
+def _just_before(memory: Memory, turn: Turn) -> bool:
+    return memory.role in {Role.USER, Role.ASSISTANT} and turn.seq - 2 <= memory.seq < turn.seq
+
+
+class Unsaid:
+    """A judge of messages around another: a turn that asks for something to be forgotten leaves none."""
+
+    def __init__(self, judges: Judging) -> None:
+        self._judges = judges
+
+    def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
+        return () if forgets(turn.asked) else self._judges(turn, now)
+
+
+class Unextracted:
+    """An extractor around another, which does not read turns that ask for something to be forgotten."""
+
+    def __init__(self, extractor: Extracts) -> None:
+        self._extractor = extractor
+
+    @property
+    def name(self) -> str:
+        return self._extractor.name
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        left = [turn for turn in turns if not forgets(turn.asked)]
+        before = [turn for turn in earlier if not forgets(turn.asked)]
+        return await self._extractor.extract(left, earlier=before) if left else []
