@@ -129,7 +129,6 @@ async def sidecar(
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         extraction = make_extraction(settings, metrics, stack, make_budget(settings, now, live), live)
-        reconciler = Reconciler(partitions, embedder, metrics, judges=extraction.judges)
         learner = await stack.enter_async_context(
             Learner(
                 journal,
@@ -141,7 +140,7 @@ async def sidecar(
                 metrics,
                 extractor=unextracted(settings, trusting(settings, extraction.extractor)),
                 stand_in=unextracted(settings, trusting(settings, extraction.stand_in)),
-                reconciler=reconciler,
+                reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
                 chance=random.random,
                 judged=unsaid(
@@ -150,9 +149,7 @@ async def sidecar(
                         partial(judge, limits=piece_limits(settings, embedder)), aside=settings.privacy.quarantine
                     ),
                 ),
-                commands=make_commands(
-                    settings, partitions, embedder, reconciler, journal, coordination, metrics, now=now
-                ),
+                commands=make_commands(settings, partitions, embedder, journal, coordination, metrics, now=now),
                 screens=door.screening,
                 forgotten=erasing.forgotten,
             )
