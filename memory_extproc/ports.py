@@ -154,6 +154,13 @@ class FindsMemories(Protocol):
         words decide; TryLaterError where nothing can be found by words alone."""
 
 
+class ListsOwners(Protocol):
+    """What works through everybody's memories asks of a store."""
+
+    def owners(self) -> AsyncIterator[Sequence[Owner]]:
+        """Everybody of whom there is a row when it begins, each once; of who comes meanwhile it says nothing."""
+
+
 Change = Callable[[Embedded], Sequence[Embedded]]  # a row as it is, to the rows to write; none: nothing
 
 
@@ -167,6 +174,17 @@ class ListsMemories(Protocol):
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
         """Reads the row, has it changed and writes what comes of it, no other write of ours in between. False:
         there is no such row. *change* may raise, and nothing is written then."""
+
+
+class KeepsInOrder(Protocol):
+    """What retention asks of the owner's partition: many rows at a time, each as it is by then."""
+
+    async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
+        """As ListsMemories.change for all of *ids* that are there, in one write; says how many rows it wrote.
+        *change* gives none for a row that is to stay as it is."""
+
+    async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
+        """Deletes those of *ids* of which *still* holds, no other write of ours in between; says how many."""
 
 
 class KeepsMemories(Protocol):

@@ -39,6 +39,7 @@ from memory_extproc.app.options import (
 )
 from memory_extproc.app.recalling import make_recaller, open_canary
 from memory_extproc.app.reloading import Reloading, Source
+from memory_extproc.app.retaining import make_retention, open_accesses
 from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.transferring import make_transfers
@@ -154,6 +155,7 @@ async def sidecar(
                 forgotten=erasing.forgotten,
             )
         )
+        retention = make_retention(settings, store, hiding, partitions, embedder, coordination, metrics, now=now)
         reranks = await open_reranks(settings, metrics, stack, live)
         recaller = make_recaller(
             settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner, live=live
@@ -169,7 +171,7 @@ async def sidecar(
             coordination=coordination,
             keys=renewed_keys(keys, kept, journal),
             purges=store,
-            caches=(replays.forget,),
+            caches=(replays.forget, retention.soon),
         )
         seeks = _as_recalled(recaller, live)
         forgetter = await open_forgetter(settings, erasing, holders, metrics, stack, now=now, seeks=seeks)
@@ -177,6 +179,7 @@ async def sidecar(
         wire = Wire(
             identity=identity,
             recalls=recaller,
+            accesses=await open_accesses(settings, partitions, stack, now=now),
             replays=replays,
             sessions=sessions,
             door=door,
@@ -228,9 +231,8 @@ async def sidecar(
                 host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason, documents=_documents()
             )
         )
-        await stack.enter_async_context(api)
-        await stack.enter_async_context(server)
-        await stack.enter_async_context(readiness)
+        for part in (retention, api, server, readiness):
+            await stack.enter_async_context(part)
         reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
             ext_proc=server.address,

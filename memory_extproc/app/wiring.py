@@ -12,6 +12,7 @@ from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Learns, Now
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.retention.accesses import Accesses, CountedRecalls
 from memory_extproc.settings import Settings
 from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.admission import Admission
@@ -32,6 +33,7 @@ class Wire:
 
     identity: Identity
     recalls: Recaller
+    accesses: Accesses
     replays: Replays
     sessions: Sessions
     door: Door
@@ -50,7 +52,7 @@ class Wire:
                 options,
                 identity=self.identity,
                 rules=Rules([section.rule() for section in settings.rules]),
-                recalls=self.recalls,
+                recalls=CountedRecalls(self.recalls, self.accesses),
                 replays=self.replays,
                 metrics=self.metrics,
                 chains=self.sessions,

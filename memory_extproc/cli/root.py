@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from memory_extproc import __version__
-from memory_extproc.cli import audit, config, envoy_config, keys, learn, memory, models
+from memory_extproc.cli import audit, config, envoy_config, keys, learn, memory, models, retention
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.doctor import doctor
 from memory_extproc.cli.explain import explain
@@ -29,6 +29,7 @@ app.add_typer(memory.app, name="memory")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(learn.app, name="learn")
 app.add_typer(keys.app, name="keys")
+app.add_typer(retention.app, name="retention")
 app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("verify-forget")(verify_forget)

@@ -33,7 +33,7 @@ from memory_extproc.safety.secrets import mask_secrets
 RESERVED = frozenset(
     {
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
-        "sources", "beside", "replaces", "also", "ends",
+        "sources", "beside", "replaces", "also", "ends", "derived", "merged", "accessed", "retired", "retired_at",
     }
 )  # fmt: skip
 _NEIGHBOURS = 32  # looked at for one text

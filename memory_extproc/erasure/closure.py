@@ -4,7 +4,8 @@
 - A fact goes with its older versions and with the messages of the turns they came from; other facts of these turns
   stay, unless they say the same. Of a fact that was named (by id or by a query) also what carries its words goes,
   wherever it was said.
-- What was made out of something forgotten (its ids stand in `metadata.sources`) goes.
+- What was made out of something forgotten (its ids stand in `metadata.sources`) goes; what else it was made of
+  stays, and speaks for itself again.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def within(scope: ForgetScope, memory: Memory, at: float) -> bool:
 def closure(rows: Iterable[Memory], scope: ForgetScope, at: float) -> Closure:
     """Of *rows*, all that one owner has, what goes with *scope*."""
     known = {memory.id: memory for memory in rows}
-    growing = _Growing(known)
-    growing.take(memory for memory in known.values() if within(scope, memory, at))
+    named = [memory for memory in known.values() if within(scope, memory, at)]
+    growing = _Growing(known, frozenset(memory.id for memory in named))
+    growing.take(named)
     if scope.ids:
         growing.take_what_carries_words()
     taken = growing.taken
@@ -76,8 +78,9 @@ def closure(rows: Iterable[Memory], scope: ForgetScope, at: float) -> Closure:
 
 
 class _Growing:
-    def __init__(self, known: Mapping[str, Memory]) -> None:
+    def __init__(self, known: Mapping[str, Memory], named: frozenset[str]) -> None:
         self._known = known
+        self._named = named
         self.taken: dict[str, Memory] = {}
         self.whole: set[str] = set()
         self.quoted: set[str] = set()
@@ -100,7 +103,7 @@ class _Growing:
             if memory.id in self.taken:
                 continue
             self.taken[memory.id] = memory
-            waiting += self._older[memory.id]
+            waiting += self._older_than(memory)
             waiting += self._made_of[memory.id]
             turn = turn_of(memory)
             if not turn:
@@ -110,6 +113,18 @@ class _Growing:
                 waiting += self._by_turn[turn]
             else:
                 self._quote(turn, waiting)
+
+    def _older_than(self, memory: Memory) -> list[Memory]:
+        """Its older versions. What was merged into it goes with it only where it is meant itself: where it goes for
+        another of its sources, the rest of them was not named."""
+        for_a_source = self._for_a_source(memory)
+        return [
+            one for one in self._older[memory.id] if not (for_a_source and one.metadata.get("merged") == memory.id)
+        ]
+
+    def _for_a_source(self, memory: Memory) -> bool:
+        """Whether it was not named itself, and goes because of what it was made of."""
+        return memory.id not in self._named and any(source in self.taken for source in sources_of(memory))
 
     def _quote(self, turn: str, waiting: list[Memory]) -> None:
         """The messages of *turn* carry the words of a fact that goes; its other facts stay."""
@@ -125,7 +140,7 @@ class _Growing:
         for one, found in words.items():
             for word in found:
                 holding[word].add(one)
-        for memory in list(self.taken.values()):
+        for memory in [one for one in self.taken.values() if not self._for_a_source(one)]:
             again: list[Memory] = []
             for turn in said_again_in(memory):
                 self._quote(turn, again)

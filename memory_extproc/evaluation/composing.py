@@ -87,7 +87,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         data = _absolute(settings.data_dir)
         options = milvus_options(settings, data, "")
         if not options.address:
-            _hold_lite(settings, options.path, stack)
+            hold_lite(settings, data, stack)
         embedder = await open_embedder(settings, metrics, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         stack.push_async_callback(store.close)
@@ -111,7 +111,7 @@ async def reviewing(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         data = _absolute(settings.data_dir)
         if not settings.memory.milvus.address:
-            _hold_lite(settings, milvus_options(settings, data, "").path, stack)
+            hold_lite(settings, data, stack)
         embedder = await open_embedder(settings, metrics, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         stack.push_async_callback(store.close)
@@ -134,7 +134,9 @@ def _absolute(directory: str) -> Path:
     return Path(directory).absolute()
 
 
-def _hold_lite(settings: Settings, path: Path, stack: AsyncExitStack) -> None:
+def hold_lite(settings: Settings, data: Path, stack: AsyncExitStack) -> None:
+    """ConfigurationError where nothing was remembered yet, or while a sidecar holds the Lite file."""
+    path = milvus_options(settings, data, "").path
     if not path.exists():
         raise ConfigurationError([f"data_dir: nothing has been remembered below {path.parent}"])
     try:

@@ -117,6 +117,14 @@ class Metrics:
         self.forgets = make.counter("forgets", "Accepted calls to forget.", "scope", "outcome")
         self.forgets_pending = make.gauge("forgets_pending", "Forgets that are not complete yet.")
         self.forget_oldest_seconds = make.gauge("forget_oldest_seconds", "Age of the oldest of them; 0 if none.")
+        self.retention_owners = make.counter(
+            "retention_owners", "Owners whose memories were seen to by retention.", "outcome"
+        )
+        self.retired = make.counter("retired", "Memories by what retention made of them.", "reason")
+        self.retention_rounds = make.counter("retention_rounds", "Rounds of retention over all owners.")
+        self.retention_last = make.gauge(
+            "retention_last_round_timestamp_seconds", "When the last one ended, since 1970."
+        )
         self.api_seconds = make.histogram(
             "api_seconds", "Calls of the memory API by how they ended.", STORE_BUCKETS, "method", "code"
         )

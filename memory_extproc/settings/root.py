@@ -33,6 +33,7 @@ from memory_extproc.settings.edge import (
 )
 from memory_extproc.settings.forgetting import Forgetting
 from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole, Provider
+from memory_extproc.settings.retention import Retention
 from memory_extproc.settings.telemetry import Telemetry, telemetry_agrees, telemetry_notices
 from memory_extproc.settings.values import Section, is_loopback, on_loopback
 from memory_extproc.settings.work import CoordinationSection, Learn, Recall
@@ -74,6 +75,7 @@ class Settings(Section):
         "skip", description="titles, tags and summaries that chat clients ask for themselves; handle: as any other"
     )
     rules: tuple[RuleSection, ...] = Field((), description="exceptions; the first that matches decides")
+    retention: Retention = Field(Retention(), description="what becomes of memories with time")
     forget: Forgetting = Field(Forgetting(), description="what stays forgotten, and the proof of it")
     api: Api = Field(Api(), description="the memory API: who may call it")
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
@@ -347,6 +349,12 @@ def _a_lease_outlives_calls(coordination: CoordinationSection) -> Faults:
         )
 
 
+def _retention_agrees(retention: Retention) -> Faults:
+    for kind, ttl in retention.ttl.given().items():
+        if ttl < retention.protect:
+            yield f"retention.ttl.{kind}: is shorter than retention.protect, which would keep them longer"
+
+
 # Which sections a rule needs, and the rule. A rule is asked as soon as its sections are sound by themselves, so
 # that one run shows every fault there is.
 RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
@@ -369,6 +377,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("privacy",), _hashes_have_a_key),
     (("privacy", "coordination"), _sealing_is_whole),
     (("limits",), _bodies_fit),
+    (("retention",), _retention_agrees),
     (("shutdown", "envoy"), _envoy_notices_leaving),
     (("coordination",), _redis_password_has_a_server),
     (("telemetry",), telemetry_agrees),

@@ -23,6 +23,7 @@ from memory_extproc.store.capabilities import Capabilities
 from memory_extproc.store.client import AsyncMilvusClient, connect
 from memory_extproc.store.flusher import Flusher
 from memory_extproc.store.gate import Gate
+from memory_extproc.store.listing import owners_in
 from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
@@ -280,6 +281,16 @@ class MilvusStore:
         result = await self._query(opened, "count", owner, rows.of_owner(owner), ["count(*)"], _STRONG)
         return int(result[0]["count(*)"])
 
+    async def owners(self) -> AsyncIterator[Sequence[Owner]]:
+        """Implements ports.ListsOwners."""
+        opened = self._ready()
+
+        async def query(place: Place, filter_: str, fields: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+            return await self._query_in(opened, "owners", place, filter_, fields, _STRONG)
+
+        async for found in owners_in([alias for alias, _ in opened.placement.collections()], query):
+            yield found
+
     async def _by_ids(
         self, operation: str, owner: Owner, ids: Sequence[str], fields: Sequence[str], level: str
     ) -> list[Mapping[str, Any]]:
@@ -304,8 +315,17 @@ class MilvusStore:
         fields: Sequence[str],
         level: str,
     ) -> Sequence[Mapping[str, Any]]:
-        place = opened.placement.of(owner)
+        return await self._query_in(opened, operation, opened.placement.of(owner), filter_, fields, level)
 
+    async def _query_in(
+        self,
+        opened: _Opened,
+        operation: str,
+        place: Place,
+        filter_: str,
+        fields: Sequence[str],
+        level: str,
+    ) -> Sequence[Mapping[str, Any]]:
         async def query(limit: float) -> Any:
             return await opened.client.query(
                 place.collection,

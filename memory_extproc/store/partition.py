@@ -290,6 +290,23 @@ class Partitions:
                     await self._write(owner, owned, changed)
                 return bool(rows)
 
+    async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
+        with self._using(owner) as owned:
+            async with owned.writes:
+                changed = [new for row in await self._fetch(owner, owned, ids) for new in change(row)]
+                if changed:
+                    await self._write(owner, owned, changed)
+                return len(changed)
+
+    async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
+        with self._using(owner) as owned:
+            async with owned.writes:
+                rows = await self._fetch(owner, owned, ids)
+                chosen = [row.memory.id for row in rows if still(row.memory)]
+                if chosen:
+                    await self._delete(owner, owned, chosen)
+                return len(chosen)
+
     async def _change(self, owner: Owner, id: str, change: Callable[[Memory], Memory]) -> None:  # noqa: A002
         await self.change(owner, id, lambda row: [Embedded(change(row.memory), row.vector)])
 

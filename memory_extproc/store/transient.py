@@ -125,6 +125,10 @@ class TransientStore:
                 await self.weather.pass_through("page")
             yield rows[start : start + size]
 
+    async def owners(self) -> AsyncIterator[Sequence[Owner]]:
+        await self.weather.pass_through("owners")
+        yield [owner for owner, rows in self._rows.items() if rows]
+
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         check_owner(owner)
         await self.weather.pass_through("delete")

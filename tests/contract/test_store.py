@@ -135,6 +135,20 @@ async def test_a_memory_comes_back_as_it_was_put(store: MemoryStore) -> None:
     assert np.array_equal(paged.vector, pointing(0.6, 0.3))
 
 
+async def test_everybody_of_whom_there_is_a_row_is_listed_once(store: MemoryStore) -> None:
+    """Somebody called as another's tenant is somebody else; who has no row any more is not listed."""
+    ann, bob, gone = somebody()
+    for owner in (ann, bob, gone):
+        rows = [Embedded(a_memory(f"row {number}", owner), pointing(0.1)) for number in range(3)]
+        await store.put(owner, rows)
+    await store.delete_owner(gone)
+    inner = store._store if isinstance(store, SealedStore) else store
+    listed = [owner async for page in inner.owners() for owner in page]  # type: ignore[attr-defined]
+    assert {ann, bob} <= set(listed)
+    assert gone not in listed
+    assert len(listed) == len(set(listed))
+
+
 async def test_the_nearest_come_best_first_and_no_more_than_asked_for(store: MemoryStore) -> None:
     ann, _, _ = somebody()
     rows = [a_row(f"at {part}", ann, pointing(part)) for part in (0.1, 0.9, 0.5, -0.7)]

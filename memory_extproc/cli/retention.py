@@ -1,0 +1,110 @@
+"""`memory-extproc retention`: what becomes of memories with time, by command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_extproc.cli.config import AsJson, ConfigFile, file_of
+from memory_extproc.cli.explain import owner_of
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.model import Owner
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.retention.job import Round
+
+app = typer.Typer(
+    name="retention",
+    help="What becomes of memories with time. A Milvus Lite file lets one process in: there the sidecar keeps its "
+    "memories itself (retention.every), and the command is for when it is stopped; beside a Milvus server it can "
+    "run at any time.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def retention() -> None:
+    """What becomes of memories with time."""
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    user: Annotated[str, typer.Option(help="this caller alone; empty: everybody")] = "",
+    tenant: Annotated[str, typer.Option(help="the caller's tenant, if there is one")] = "",
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="change nothing, say what would happen")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """See to everybody's memories once: delete softly what is over or too many, erase what was long enough deleted,
+    make the same one. It can be stopped at any time and run again.
+
+    Exit 0: done; 1: not for every caller, whose number is told.
+    """
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+        log.configure("error", "console")
+        owner = owner_of(settings, tenant, user) if user else None
+        data = Path(settings.data_dir).absolute()
+        report = asyncio.run(_ran(settings, data, owner, dry_run=dry_run))
+    shown = _shown(report, dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        _tell(shown)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+async def _ran(settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
+    from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
+
+    from memory_extproc.app import utc_now  # noqa: PLC0415
+    from memory_extproc.app.retaining import retaining  # noqa: PLC0415
+    from memory_extproc.evaluation.composing import hold_lite  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        if not settings.memory.milvus.address:
+            hold_lite(settings, data, stack)
+        job = await stack.enter_async_context(retaining(settings, data, now=utc_now))
+        if owner is not None:
+            return await job.one(owner, dry_run=dry_run)
+        return await job.round(dry_run=dry_run, anew=True)
+
+
+def _shown(report: Round, *, dry_run: bool) -> dict[str, Any]:
+    kept = report.kept
+    return {
+        "dry_run": dry_run,
+        "callers": report.owners,
+        "passed_over": report.passed_over,
+        "failed": report.failed,
+        "memories": kept.memories,
+        "retired": {reason.value: count for reason, count in sorted(kept.retired.items())},
+        "merged": kept.merged,
+        "derived": kept.derived,
+        "revived": kept.revived,
+        "erased": kept.erased,
+    }
+
+
+def _tell(shown: dict[str, Any]) -> None:
+    table = Table("what", "how many", title="what would happen" if shown["dry_run"] else None)
+    for name, value in shown.items():
+        if name == "dry_run":
+            continue
+        if isinstance(value, dict):
+            for reason, count in value.items():
+                table.add_row(f"retired: {reason}", str(count))
+        else:
+            table.add_row(name.replace("_", " "), str(value))
+    Console(highlight=False).print(table)

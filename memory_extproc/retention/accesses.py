@@ -1,0 +1,132 @@
+"""Which memories were given to models, counted without a write for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Self
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Embedded, Memory, MemoryState, Outcome, Owner, Recalled, Wish
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Chance, KeepsInOrder, Now, Recalls
+from memory_extproc.retention.rules import ACCESSED
+
+log = logger(__name__)
+_AT_ONCE = 100  # rows of one write
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLimits:
+    interval: timedelta = timedelta(minutes=15)  # between writes; what a crash can lose
+    most: int = 20_000  # memories counted within one; of more, nothing is known
+
+
+@dataclass(slots=True)
+class _Access:
+    count: int
+    at: datetime
+
+
+class Accesses:
+    """Counts in process, and writes while entered. Leaving writes what is left, within *grace*."""
+
+    def __init__(
+        self,
+        rows: KeepsInOrder,
+        limits: AccessLimits,
+        *,
+        now: Now,
+        chance: Chance,
+        grace: timedelta = timedelta(seconds=2),
+    ) -> None:
+        self._rows = rows
+        self._limits = limits
+        self._now = now
+        self._chance = chance
+        self._grace = grace
+        self._counted: defaultdict[Owner, dict[str, _Access]] = defaultdict(dict)
+        self._size = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._writing = asyncio.create_task(self._keep_writing(), name="access counts")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        try:
+            async with asyncio.timeout(self._grace.total_seconds()):
+                await self.write()
+        except TimeoutError:
+            log.warning("accesses.lost", memories=self._size)
+
+    def note(self, memories: Sequence[Memory]) -> None:
+        """They were given to a model now."""
+        now = self._now()
+        for memory in memories:
+            counted = self._counted.get(memory.owner, {}).get(memory.id)
+            if counted is not None:
+                counted.count, counted.at = counted.count + 1, now
+            elif self._size < self._limits.most:
+                self._counted[memory.owner][memory.id] = _Access(1, now)
+                self._size += 1
+
+    async def write(self) -> int:
+        """Adds what was counted to the rows as they are by then: a memory that was forgotten stays forgotten, one
+        that was changed stays as it was changed. What cannot be written now is not counted. Says how many rows."""
+        counted, self._counted, self._size = self._counted, defaultdict(dict), 0
+        outcomes: Counter[str] = Counter()
+        for owner, accesses in counted.items():
+            ids = list(accesses)
+            for start in range(0, len(ids), _AT_ONCE):
+                some = ids[start : start + _AT_ONCE]
+                try:
+                    outcomes["written"] += await self._rows.change_all(owner, some, _adding(accesses))
+                except MemoryExtprocError:
+                    outcomes["lost"] += len(some)
+        if outcomes["lost"]:
+            log.warning("accesses.lost", memories=outcomes["lost"])
+        return outcomes["written"]
+
+    async def _keep_writing(self) -> None:
+        while True:
+            # Replicas that started together do not write together.
+            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._chance() / 2))
+            await self.write()
+
+
+def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embedded]]:
+    def added(row: Embedded) -> Sequence[Embedded]:
+        memory, access = row.memory, accesses[row.memory.id]
+        if memory.state is not MemoryState.ACTIVE:
+            return ()
+        before = memory.metadata.get(ACCESSED)
+        at = max(int(access.at.timestamp()), before if isinstance(before, int) else 0)
+        counted = replace(
+            memory,
+            access_count=memory.access_count + access.count,
+            metadata={**memory.metadata, ACCESSED: at},
+        )
+        return [Embedded(counted, row.vector)]
+
+    return added
+
+
+class CountedRecalls:
+    """Implements Recalls around another: what it gives to a model is counted."""
+
+    def __init__(self, recalls: Recalls, accesses: Accesses) -> None:
+        self._recalls = recalls
+        self._accesses = accesses
+
+    async def recall(self, wish: Wish) -> Recalled:
+        recalled = await self._recalls.recall(wish)
+        if recalled.outcome is Outcome.USED:
+            self._accesses.note([ranked.memory for ranked in recalled.memories])
+        return recalled

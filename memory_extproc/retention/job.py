@@ -1,0 +1,226 @@
+"""Keeps everybody's memories: by schedule in the background, for one owner soon, or once by command. One runner per
+owner at a time, by lease; an owner who was seen to within this round is passed over, so that a round that was cut
+short is taken up where it stood."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Self
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Coordination, ListsOwners, Now
+from memory_extproc.retention.keeper import Keeper, Kept
+
+log = logger(__name__)
+RECORD = "retention"  # kind of the record that an owner was seen to
+_SEEN = "seen"
+_MOST_SOON = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    every: timedelta | None = timedelta(hours=24)  # a round; None: by command alone
+    first: timedelta = timedelta(minutes=10)  # after a start, or the round's length if that is less
+    lease: timedelta = timedelta(minutes=5)  # renewed while it runs
+    pause: timedelta = timedelta(milliseconds=200)  # between owners: requests come first
+    again: timedelta = timedelta(minutes=1)  # after a round that could not begin
+
+
+@dataclass(slots=True)
+class Round:
+    """A round's report: counts alone."""
+
+    owners: int = 0
+    passed_over: int = 0  # seen to within this round already, or by another runner now
+    failed: int = 0
+    kept: Kept = field(default_factory=Kept)
+
+
+class RetentionJob:
+    """Runs while entered; leaving stops where it stands."""
+
+    def __init__(
+        self,
+        lists: ListsOwners,
+        keeper: Keeper,
+        coordination: Coordination,
+        limits: JobLimits,
+        metrics: Metrics,
+        *,
+        holder: str,
+        now: Now,
+        chance: Chance,
+    ) -> None:
+        """*holder* names this process among all."""
+        self._lists = lists
+        self._keeper = keeper
+        self._coordination = coordination
+        self._limits = limits
+        self._metrics = metrics
+        self._holder = holder
+        self._now = now
+        self._chance = chance
+        self._soon: dict[Owner, None] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="retention")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def soon(self, owner: Owner) -> None:
+        """Something of *owner*'s was forgotten: what was made of it is to be seen to before the next round."""
+        if self._limits.every is not None and len(self._soon) < _MOST_SOON:
+            self._soon[owner] = None
+            self._wake.set()
+
+    async def round(self, *, dry_run: bool = False, anew: bool = False) -> Round:
+        """Everybody, once. *anew*: those too who were seen to lately. What fails for one owner fails for no other;
+        raises only where the owners cannot be listed."""
+        report = Round()
+        async for owner in self._owners():
+            await self._see_to(owner, report, dry_run=dry_run, anew=anew)
+            await asyncio.sleep(self._limits.pause.total_seconds())
+        return report
+
+    async def one(self, owner: Owner, *, dry_run: bool = False) -> Round:
+        """*owner* alone, whenever they were seen to last."""
+        report = Round()
+        await self._see_to(owner, report, dry_run=dry_run, anew=True)
+        return report
+
+    async def _owners(self) -> AsyncIterator[Owner]:
+        # Listed first: the round takes long, and a listing that is open all the while would not be bounded.
+        listed = [owner async for page in self._lists.owners() for owner in page]
+        for owner in listed:
+            yield owner
+
+    async def _see_to(self, owner: Owner, report: Round, *, dry_run: bool, anew: bool) -> bool:
+        try:
+            kept = await self._kept(owner, dry_run=dry_run, anew=anew)
+        except MemoryExtprocError as error:
+            report.failed += 1
+            self._metrics.retention_owners.labels("failed").inc()
+            log.warning("retention.failed", error=type(error).__name__)
+            return False
+        if kept is None:
+            report.passed_over += 1
+            return False
+        report.owners += 1
+        report.kept += kept
+        if not dry_run:
+            self._count(kept)
+        return True
+
+    async def _kept(self, owner: Owner, *, dry_run: bool, anew: bool) -> Kept | None:
+        """None: seen to already, or another runner has them."""
+        coordination, limits = self._coordination, self._limits
+        if dry_run:
+            return await self._keeper.keep(owner, dry_run=True)
+        if not anew and await coordination.get_record(RECORD, owner, _SEEN) is not None:
+            return None
+        lease = f"retention:{owner.key}"
+        if not await coordination.acquire(lease, self._holder, limits.lease):
+            return None
+        try:
+            kept = await self._holding(owner, lease)
+            if kept is not None and limits.every is not None:
+                # A little less than a round, so that the next one finds it gone.
+                await coordination.put_record(RECORD, owner, _SEEN, b"1", limits.every * 0.9)
+        finally:
+            with suppress(MemoryExtprocError):  # it ends by itself
+                await coordination.release(lease, self._holder)
+        return kept
+
+    async def _holding(self, owner: Owner, lease: str) -> Kept | None:
+        """Stops when the lease can no longer be held: another may have it."""
+        keeping = asyncio.create_task(self._keeper.keep(owner), name="retention of one")
+        third = self._limits.lease.total_seconds() / 3
+        try:
+            while True:
+                done, _ = await asyncio.wait([keeping], timeout=third)
+                if done:
+                    return await keeping
+                if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
+                    return None
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    def _count(self, kept: Kept) -> None:
+        metrics = self._metrics
+        metrics.retention_owners.labels("kept").inc()
+        for reason, count in kept.retired.items():
+            metrics.retired.labels(reason.value).inc(count)
+        counts = {"merged": kept.merged, "derived": kept.derived, "revived": kept.revived, "erased": kept.erased}
+        for what, count in counts.items():
+            if count:
+                metrics.retired.labels(what).inc(count)
+
+    # --- in the background -----------------------------------------------------------------------------
+    async def _run(self) -> None:
+        every = self._limits.every
+        if every is None:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + min(self._limits.first, every).total_seconds() * (0.5 + self._chance())
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            await self._see_to_soon()
+            if loop.time() < due:
+                continue
+            due = loop.time() + (await self._whole_round(every)).total_seconds()
+
+    async def _see_to_soon(self) -> None:
+        self._wake.clear()
+        while self._soon:
+            owner = next(iter(self._soon))
+            del self._soon[owner]
+            report = Round()
+            # While a forget is under way the store says to come later; the next round comes in any case.
+            for _ in range(_TRIES):
+                if await self._see_to(owner, report, dry_run=False, anew=True) or not report.failed:
+                    break
+                await asyncio.sleep(self._limits.pause.total_seconds())
+
+    async def _whole_round(self, every: timedelta) -> timedelta:
+        """Until the next one."""
+        began = self._now()
+        try:
+            report = await self.round()
+        except MemoryExtprocError as error:
+            log.warning("retention.not_begun", error=type(error).__name__)
+            return self._limits.again
+        self._metrics.retention_rounds.inc()
+        self._metrics.retention_last.set(self._now().timestamp())
+        kept = report.kept
+        log.info(
+            "retention.round",
+            owners=report.owners,
+            passed_over=report.passed_over,
+            failed=report.failed,
+            memories=kept.memories,
+            retired=kept.retired.total(),
+            merged=kept.merged,
+            derived=kept.derived,
+            erased=kept.erased,
+            took_s=round((self._now() - began).total_seconds(), 1),
+        )
+        return every if not report.failed else min(every, self._limits.again * 10)
+
+
+_TRIES = 10
