@@ -24,7 +24,7 @@ REPORT ?= .cache/eval
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help setup chart-tools chart lock demo run test check lint types layers unit format bench forget-races eval models envoy protos \
+.PHONY: help setup chart-tools chart lock demo run test check lint types layers unit format bench forget-races eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -92,6 +92,11 @@ unit: setup ## the unit tests alone
 
 format: setup ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+docs: setup ## the documentation as a site, links checked, into .cache/site
+	@$(BIN)/python scripts/filter_pictures.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open .cache/site/index.html"
 
 forget-races: setup ## the races of a forget, many more of them: RACES=5000 in memory, FORGETS=25 killed processes
 	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),5000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
