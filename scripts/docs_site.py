@@ -1,5 +1,5 @@
-"""What the documentation's site is made of beside docs/: pages that stand elsewhere in the repository, and links between
-all of them. mkdocs calls the functions by their names (`hooks` in mkdocs.yml)."""
+"""What the documentation's site is made of beside docs/: pages that stand elsewhere in the repository, and links
+between all of them. mkdocs calls the functions by their names (`hooks` in mkdocs.yml)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
-_LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<to>[^)\s]+)\)")
+LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<to>[^)\s]+)\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -36,7 +36,7 @@ def linked(markdown: str, page: str) -> str:
     """*markdown* of *page* with links as the site has them. What is in the repository and not on the site is named
     and not linked."""
     source = ELSEWHERE.get(page, f"docs/{page}")
-    return _LINK.sub(lambda link: _relinked(link, source, page), markdown)
+    return LINK.sub(lambda link: _relinked(link, source, page), markdown)
 
 
 def _relinked(link: re.Match[str], source: str, page: str) -> str:
