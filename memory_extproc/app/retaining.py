@@ -6,7 +6,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,19 +14,25 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
 from memory_extproc.app.coordinating import open_coordination, open_link
-from memory_extproc.app.erasing import open_erasing
+from memory_extproc.app.erasing import LEDGER
 from memory_extproc.app.models import open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_store
+from memory_extproc.coordination.ledger_sqlite import SqliteLedger
+from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, ListsOwners, MemoryStore, Now
+from memory_extproc.redis_link import RedisLink
 from memory_extproc.retention.accesses import Accesses, AccessLimits
 from memory_extproc.retention.duplicates import DuplicateRules
 from memory_extproc.retention.histories import HistoryRules
 from memory_extproc.retention.job import JobLimits, RetentionJob
 from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
+from memory_extproc.retention.reembedding import Pace, Reembedding, Says
 from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.partition import Partitions
@@ -84,10 +90,22 @@ def make_retention(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """Everybody's memories as configured, without a sidecar around them: what is changed shows in running ones."""
+
+    store: MilvusStore
+    shown: MemoryStore  # without what was forgotten
+    partitions: Partitions
+    embedder: Embeds
+    coordination: Coordination
+    keys: WrappedKeys | None
+    metrics: Metrics
+
+
 @asynccontextmanager
-async def retaining(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[RetentionJob]:
-    """The job alone, without a sidecar around it: what it changes shows in running ones. *data* is held where that
-    is needed. It asks the ledger of forgets as a sidecar does, and as a reader needs no lease of its own."""
+async def tending(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Tended]:
+    """*data* is held where that is needed. The ledger of forgets is asked as by a sidecar: nothing comes back."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
@@ -97,13 +115,68 @@ async def retaining(settings: Settings, data: Path, *, now: Now) -> AsyncIterato
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         stack.push_async_callback(store.close)
         await store.open()
-        erasing = await open_erasing(settings, data, link, stack)
-        hiding = erasing.hiding(sealed_store(settings, store, keys))
+        forgotten = await _read_forgotten(settings, data, link, stack)
+        hiding = HidingStore(sealed_store(settings, store, keys), forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
-            Partitions(hiding, coordination, limits, metrics, now=now, forgotten=erasing.forgotten)
+            Partitions(hiding, coordination, limits, metrics, now=now, forgotten=forgotten)
         )
-        yield make_retention(settings, store, hiding, partitions, embedder, coordination, metrics, now=now)
+        yield Tended(store, hiding, partitions, embedder, coordination, keys, metrics)
 
 
-_SMALL = 1 << 20  # bytes of memories held: it reads everybody's once
+async def _read_forgotten(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
+) -> Forgotten:
+    """A command is no replica that serves: it needs no lease."""
+    key = settings.privacy.key or b""
+    if link is None:
+        path = Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
+        return Forgotten(await stack.enter_async_context(SqliteLedger(path)), SoleReplica(), key=key)
+    from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    return Forgotten(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
+
+
+def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
+    return make_retention(
+        settings,
+        tended.store,
+        tended.shown,
+        tended.partitions,
+        tended.embedder,
+        tended.coordination,
+        tended.metrics,
+        now=now,
+    )
+
+
+@asynccontextmanager
+async def reembedding(
+    settings: Settings, data: Path, tended: Tended, *, source: str = "", says: Says, now: Now
+) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
+    """With *source*, the name of another collection of the same Milvus, also that one: as it is."""
+    lists: MilvusStore = tended.store
+    async with AsyncExitStack() as stack:
+        kept: MemoryStore | None = None
+        if source:
+            options = milvus_options(settings, data, tended.embedder.fingerprint)
+            # A Lite file lets one in: through the socket of who has it open.
+            other = replace(
+                options,
+                collection=source,
+                address=options.address or tended.store.address,
+                layout=options.chosen_layout,
+                as_it_is=True,
+            )
+            lists = MilvusStore(other, tended.metrics, now=now)
+            stack.push_async_callback(lists.close)
+            await lists.open()
+            kept = sealed_store(settings, lists, tended.keys)
+        partitions = tended.partitions
+        yield (
+            Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says),
+            kept,
+        )
+
+
+_SMALL = 1 << 20  # bytes of memories held: a command reads everybody's once

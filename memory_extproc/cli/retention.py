@@ -69,13 +69,14 @@ async def _ran(settings: Settings, data: Path, owner: Owner | None, *, dry_run: 
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
     from memory_extproc.app import utc_now  # noqa: PLC0415
-    from memory_extproc.app.retaining import retaining  # noqa: PLC0415
+    from memory_extproc.app.retaining import job_of, tending  # noqa: PLC0415
     from memory_extproc.evaluation.composing import hold_lite  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         if not settings.memory.milvus.address:
             hold_lite(settings, data, stack)
-        job = await stack.enter_async_context(retaining(settings, data, now=utc_now))
+        tended = await stack.enter_async_context(tending(settings, data, now=utc_now))
+        job = job_of(settings, tended, now=utc_now)
         if owner is not None:
             return await job.one(owner, dry_run=dry_run)
         return await job.round(dry_run=dry_run, anew=True)

@@ -182,14 +182,23 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
+        return await self._let_go(opened, place.collection)
+
+    async def compact(self) -> bool:
+        """As purge, of every collection: for everybody."""
+        opened = self._ready()
+        done = [await self._let_go(opened, alias) for alias, _ in opened.placement.collections()]
+        return all(done)
+
+    async def _let_go(self, opened: _Opened, alias: str) -> bool:
         client, options = opened.client, self._options
         if not opened.capabilities.lite:
-            await self._call("flush", lambda limit: client.flush(place.collection, timeout=limit))
-            await self._call("compact", lambda limit: client.compact(place.collection, timeout=limit))
+            await self._call("flush", lambda limit: client.flush(alias, timeout=limit))
+            await self._call("compact", lambda limit: client.compact(alias, timeout=limit))
             return False
         if options.uri:
             raise GiveUpError("a Milvus Lite server never purges what was deleted")
-        await Rewriting(client, options, self._calls).rewrite(place.collection, self._gates[place.collection])
+        await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
         return True
 
     # --- reading -------------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ class Opening:
         if described is not None:
             schema.check(described, self._options)
             words = schema.has_words(described)
+        elif self._options.as_it_is:
+            raise GiveUpError(f"there is no collection {alias!r}")
         else:
             words = await self._make(physical, shards, capabilities)
         if not capabilities.exact_only:

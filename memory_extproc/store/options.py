@@ -38,6 +38,7 @@ class MilvusOptions:
     timeout: timedelta = timedelta(seconds=1)  # of one call
     open_timeout: timedelta = timedelta(seconds=30)  # of one step of opening: creating, indexing, loading
     content_bytes: int = CONTENT_BYTES
+    as_it_is: bool = False  # whatever model made it: to be read, and never to be made
     flush_rows: int = 200  # Lite reads rows that are not flushed about a hundred times slower
     flush_idle: timedelta = timedelta(seconds=30)
     breaker_failures: int = 3

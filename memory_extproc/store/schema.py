@@ -95,9 +95,12 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     said = described["properties"]
     fields = {one["name"]: one for one in described["fields"]}
     vector = fields.get(VECTOR, {}).get("params", {})
-    sides = [
+    model = [
         ("embedding dimension", vector.get("dim"), options.dimension),
         ("embedding model", said.get(f"{_PREFIX}fingerprint"), options.fingerprint),
+    ]
+    sides = [
+        *(() if options.as_it_is else model),
         ("layout", said.get(f"{_PREFIX}layout"), options.chosen_layout.value),
         ("fields", ", ".join(sorted(fields.keys() - {WORDS})), ", ".join(sorted((*SCALARS, VECTOR)))),
         ("content bytes", fields.get("content", {}).get("params", {}).get("max_length"), options.content_bytes),

@@ -1,0 +1,152 @@
+"""`memory-extproc store`: whether every memory can be found, and what makes it so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_extproc.cli.config import AsJson, ConfigFile, file_of
+from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.progress import Says, progress
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.app.retaining import Tended
+    from memory_extproc.ports import MemoryStore
+    from memory_extproc.retention.reembedding import Checked, Reembedding
+
+app = typer.Typer(
+    name="store",
+    help="The store as a whole. A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus "
+    "server all of it can run at any time.",
+    no_args_is_help=True,
+)
+_Source = Annotated[
+    str,
+    typer.Option("--from", help="take over all memories of this collection, made with another model or not"),
+]
+
+
+@app.command()
+def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Count memories without a vector, or with one of another model than the configured one.
+
+    Exit 0: there are none; 1: there are, and `store reembed` embeds them.
+    """
+
+    async def checked(reembedding: Reembedding, _: MemoryStore | None) -> Checked:
+        return await reembedding.check()
+
+    report, model = _with_store(config, checked)
+    wrong = report.memories - report.models[model]
+    _tell(_shown(report, model), as_json=as_json)
+    if wrong or report.broken or report.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson = False) -> None:
+    """Embed what `store check` counts; with --from, what another collection holds.
+
+    It works beside running sidecars, can be stopped at any time, and goes on where it stood. Exit 1: not for every
+    caller; run it again.
+    """
+
+    async def embedded(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
+        return await (reembedding.backfill() if other is None else reembedding.take_over(other))
+
+    report, model = _with_store(config, embedded, source=source)
+    _tell({**_shown(report, model), "embedded": report.embedded}, as_json=as_json)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Have the bytes of deleted rows leave the store's files. A server does it in its own time."""
+    with faults_to_exit():
+        settings, data = _configured(config)
+        done = asyncio.run(_compacted(settings, data))
+    _tell({"compacted": done}, as_json=as_json)
+
+
+def _configured(config: Path | None) -> tuple[Settings, Path]:
+    settings = load(file_of(config), os.environ)
+    log.configure("error", "console")
+    return settings, Path(settings.data_dir).absolute()
+
+
+def _with_store(
+    config: Path | None,
+    use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]],
+    *,
+    source: str = "",
+) -> tuple[Checked, str]:
+    """The report, and the fingerprint of the model in use."""
+    with faults_to_exit():
+        settings, data = _configured(config)
+        with progress() as says:
+            return asyncio.run(_used(settings, data, use, source, says))
+
+
+async def _used(
+    settings: Settings,
+    data: Path,
+    use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]],
+    source: str,
+    says: Says,
+) -> tuple[Checked, str]:
+    from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.retaining import reembedding  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        tended = await _tended(settings, data, stack)
+        making = reembedding(settings, data, tended, source=source, says=says, now=utc_now)
+        made, other = await stack.enter_async_context(making)
+        return await use(made, other), tended.embedder.fingerprint
+
+
+async def _compacted(settings: Settings, data: Path) -> bool:
+    async with AsyncExitStack() as stack:
+        return await (await _tended(settings, data, stack)).store.compact()
+
+
+async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Tended:
+    from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.retaining import tending  # noqa: PLC0415
+    from memory_extproc.evaluation.composing import hold_lite  # noqa: PLC0415
+
+    if not settings.memory.milvus.address:
+        hold_lite(settings, data, stack)
+    return await stack.enter_async_context(tending(settings, data, now=utc_now))
+
+
+def _shown(report: Checked, model: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "callers": report.owners,
+        "memories": report.memories,
+        "of_other_models": report.memories - report.models[model],
+        "without_a_vector": report.broken,
+        "failed": report.failed,
+    }
+
+
+def _tell(shown: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    table = Table("what", "")
+    for name, value in shown.items():
+        table.add_row(name.replace("_", " "), str(value))
+    Console(highlight=False).print(table)

@@ -1,0 +1,164 @@
+"""Every memory with a vector of the model in use: what lacks one is found and embedded, online and bit by bit; and
+all memories of a collection of another model are taken over into one of this model. It can be stopped at any time:
+what was done is known by the rows themselves, and is passed over the next time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import numpy as np
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Embedded, Memory, Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, ListsOwners, MemoryStore
+
+log = logger(__name__)
+Says = Callable[[str, int, int], None]  # what, how many owners are done, of how many
+_UNIT = 1e-2  # what a stored vector's length may be off by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    page: int = 64  # memories embedded at once
+    pause: timedelta = timedelta(milliseconds=50)  # between pages: requests come first
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found, and what was done about it."""
+
+    owners: int = 0
+    memories: int = 0
+    models: Counter[str] = field(default_factory=Counter)  # memories by the fingerprint that made their vectors
+    broken: int = 0  # with a vector that is none
+    embedded: int = 0
+    failed: int = 0  # owners who could not be seen to
+
+
+class Reembedding:
+    """*store* and *keeps* are of the model in use, the same rows; *lists* is who has rows in what is read."""
+
+    def __init__(
+        self,
+        lists: ListsOwners,
+        store: MemoryStore,
+        keeps: KeepsMemories,
+        rows: KeepsInOrder,
+        embedder: Embeds,
+        pace: Pace,
+        *,
+        says: Says = lambda *_: None,
+    ) -> None:
+        self._lists = lists
+        self._store = store
+        self._keeps = keeps
+        self._rows = rows
+        self._embedder = embedder
+        self._pace = pace
+        self._says = says
+
+    async def check(self) -> Checked:
+        """Reads everything, changes nothing."""
+        return await self._everybody("checking", self._looked_at)
+
+    async def backfill(self) -> Checked:
+        """Embeds what has no vector, or one of another model."""
+        return await self._everybody("embedding", self._backfilled)
+
+    async def take_over(self, source: MemoryStore) -> Checked:
+        """All of *source*'s memories, embedded with the model in use; those that are here as new already are passed
+        over, and none that is newer here is undone. What was forgotten stays forgotten."""
+
+        async def taken(owner: Owner, report: Checked) -> None:
+            async for page in source.pages(owner, self._pace.page, fresh=True):
+                self._count(page, report)
+                report.embedded += await self._taken(owner, page)
+                await self._rest()
+
+        return await self._everybody("taking over", taken)
+
+    async def _everybody(self, what: str, see_to: Callable[[Owner, Checked], Awaitable[None]]) -> Checked:
+        report = Checked()
+        owners = [owner async for page in self._lists.owners() for owner in page]
+        for number, owner in enumerate(owners):
+            self._says(what, number, len(owners))
+            report.owners += 1
+            try:
+                await see_to(owner, report)
+            except MemoryExtprocError as error:
+                report.failed += 1
+                log.warning("reembedding.failed", error=type(error).__name__)
+        self._says(what, len(owners), len(owners))
+        return report
+
+    async def _looked_at(self, owner: Owner, report: Checked) -> None:
+        async for page in self._store.pages(owner, self._pace.page, fresh=True):
+            self._count(page, report)
+
+    async def _backfilled(self, owner: Owner, report: Checked) -> None:
+        async for page in self._store.pages(owner, self._pace.page, fresh=True):
+            self._count(page, report)
+            due = [row.memory for row in page if self._is_due(row)]
+            if due:
+                report.embedded += await self._embedded_in_place(owner, due)
+                await self._rest()
+
+    async def _embedded_in_place(self, owner: Owner, due: Sequence[Memory]) -> int:
+        anew = dict(zip((memory.id for memory in due), await self._embed(due), strict=True))
+
+        def change(row: Embedded) -> Sequence[Embedded]:
+            made = anew[row.memory.id]
+            if row.memory.content != made.memory.content or not self._is_due(row):
+                return ()  # written again meanwhile
+            return [Embedded(replace(row.memory, embed_model=made.memory.embed_model), made.vector)]
+
+        return await self._rows.change_all(owner, list(anew), change)
+
+    async def _taken(self, owner: Owner, page: Sequence[Embedded]) -> int:
+        there = {memory.id: memory for memory in await self._keeps.get(owner, [row.memory.id for row in page])}
+        new = [row.memory for row in page if row.memory.id not in there]
+        newer = [
+            row.memory
+            for row in page
+            if row.memory.id in there and row.memory.updated_at > there[row.memory.id].updated_at
+        ]
+        if new:
+            await self._keeps.put(owner, await self._embed(new))
+        if not newer:
+            return len(new)
+        anew = {row.memory.id: row for row in await self._embed(newer)}
+
+        def change(row: Embedded) -> Sequence[Embedded]:
+            made = anew[row.memory.id]
+            return [made] if made.memory.updated_at > row.memory.updated_at else ()
+
+        return len(new) + await self._rows.change_all(owner, list(anew), change)
+
+    async def _embed(self, memories: Sequence[Memory]) -> list[Embedded]:
+        vectors = await self._embedder.embed([memory.content for memory in memories])
+        model = self._embedder.fingerprint
+        return [
+            Embedded(replace(memory, embed_model=model), vector)
+            for memory, vector in zip(memories, vectors, strict=True)
+        ]
+
+    def _is_due(self, row: Embedded) -> bool:
+        return row.memory.embed_model != self._embedder.fingerprint or not _whole(row)
+
+    def _count(self, page: Sequence[Embedded], report: Checked) -> None:
+        report.memories += len(page)
+        report.models.update(row.memory.embed_model for row in page)
+        report.broken += sum(not _whole(row) for row in page)
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(self._pace.pause.total_seconds())
+
+
+def _whole(row: Embedded) -> bool:
+    """Whether its vector finds it: finite, and of unit length."""
+    return abs(float(np.linalg.norm(row.vector.astype(np.float64))) - 1.0) <= _UNIT
