@@ -16,6 +16,7 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.language.persons import about_caller, compile_patterns
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.observe.tracing import NO_TRACES, Traces
 from memory_extproc.ports import Embeds, FindsMemories, Learns, MemoryStore, Now, ReadsWords, Reranks
 from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
@@ -44,6 +45,7 @@ def make_recaller(
     learns: Learns | None = None,
     live: Live | None = None,
     waits: timedelta = timedelta(),
+    traces: Traces = NO_TRACES,
 ) -> Recaller:
     """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
     memories that are not at hand, where nobody waits for the answer."""
@@ -62,11 +64,12 @@ def make_recaller(
         rewriter=_rewriter(settings, metrics, stack, live),
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
         close_reader=_close_reader(embedder, fusion, waits, metrics),
+        traces=traces,
     )
 
 
 async def open_canary(
-    settings: Settings,
+    live: Live,
     partitions: Partitions,
     store: MemoryStore,
     embedder: Embeds,
@@ -77,18 +80,28 @@ async def open_canary(
 ) -> Canary | None:
     """Asks with the read path as configured but for language models, which would cost; its recalls are in the
     metrics of nobody."""
+    settings = live.settings
     if settings.telemetry.canary == "off":
         return None
     alone = settings.model_copy(update={"external_models": ()})
     unseen = Metrics(CollectorRegistry(), "")
-    limits = CanaryLimits(
-        every=settings.telemetry.canary,
-        limit=settings.memory.default_retrieval_limit,
-        threshold=settings.memory.default_similarity_threshold,
-    )
     recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now)
+    limits = _canary_limits(settings, settings.telemetry.canary)
     canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
+
+    def use(new: Settings) -> None:
+        recaller.use(recall_limits(new), about_caller_of(new))
+        canary.use(_canary_limits(new, limits.every))
+
+    live.follow(use)
     return await stack.enter_async_context(canary)
+
+
+def _canary_limits(settings: Settings, every: timedelta) -> CanaryLimits:
+    memory = settings.memory
+    return CanaryLimits(
+        every=every, limit=memory.default_retrieval_limit, threshold=memory.default_similarity_threshold
+    )
 
 
 def _close_reader(embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics) -> CloseReader | None:

@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from memory_extproc.app.reloading import Reloading, Source
 from memory_extproc.app.retaining import make_retention, open_accesses
 from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
+from memory_extproc.app.tracing import caller_tag, open_traces
 from memory_extproc.app.transferring import make_transfers
 from memory_extproc.app.wiring import Wire
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
@@ -110,6 +111,7 @@ async def sidecar(
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
         data = hold_data_directory(settings, stack)
+        traces = await open_traces(settings, stack)
         embedder = await open_embedder(settings, metrics, stack, live)
         link = await open_link(settings, metrics, stack)
         keys = await open_keys(settings, data, link, stack)
@@ -153,14 +155,24 @@ async def sidecar(
                 commands=make_commands(settings, partitions, embedder, journal, coordination, metrics, now=now),
                 screens=door.screening,
                 forgotten=erasing.forgotten,
+                traces=traces,
             )
         )
         retention = make_retention(settings, store, hiding, partitions, embedder, coordination, metrics, now=now)
         reranks = await open_reranks(settings, metrics, stack, live)
         recaller = make_recaller(
-            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, learns=learner, live=live
+            settings,
+            partitions,
+            embedder,
+            metrics,
+            stack,
+            now=now,
+            reranks=reranks,
+            learns=learner,
+            live=live,
+            traces=traces,
         )
-        canary = await open_canary(settings, partitions, hiding, embedder, metrics, stack, now=now)
+        canary = await open_canary(live, partitions, hiding, embedder, metrics, stack, now=now)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         identity = await _identity(settings, stack)
         replays = Replays(wire_options(settings), coordination, background=background, metrics=metrics, now=now)
@@ -188,6 +200,8 @@ async def sidecar(
             background=background,
             metrics=metrics,
             accounts=Accounts(metrics, settings.telemetry.tenants),
+            traces=traces,
+            tag=caller_tag(settings),
             now=now,
         )
         server = GrpcServer(
@@ -219,11 +233,7 @@ async def sidecar(
             now=now,
         )
         api = await stack.enter_async_context(memory_api(settings, data, parts))
-
-        async def tell(ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
-            await asyncio.gather(server.set_ready(ready=ready), api.set_ready(ready=ready))
-
-        readiness = Readiness(writable, tell)
+        readiness = Readiness(writable, partial(_tell, (server, api)))
         _watch_certificates(settings, metrics)
         host, _, port = settings.listen.http.rpartition(":")
         endpoint = await stack.enter_async_context(
@@ -247,6 +257,10 @@ async def sidecar(
             canary=canary,
         )
         log.info("sidecar.stopping")
+
+
+async def _tell(servers: Sequence[GrpcServer], ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
+    await asyncio.gather(*(server.set_ready(ready=ready) for server in servers))
 
 
 def _watch_certificates(settings: Settings, metrics: Metrics) -> None:

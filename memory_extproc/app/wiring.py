@@ -9,7 +9,9 @@ from memory_extproc.app.options import recall_limits, wire_options
 from memory_extproc.app.recalling import about_caller_of
 from memory_extproc.app.screening import Door
 from memory_extproc.learn.sessions import Sessions
+from memory_extproc.observe.log import CallerTag
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.observe.tracing import Traces
 from memory_extproc.ports import Learns, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.retention.accesses import Accesses, CountedRecalls
@@ -42,6 +44,8 @@ class Wire:
     background: Background
     metrics: Metrics
     accounts: Accounts
+    traces: Traces
+    tag: CallerTag
     now: Now
 
     def workshop(self, settings: Settings) -> Workshop:
@@ -58,6 +62,7 @@ class Wire:
                 chains=self.sessions,
                 consent=self.door.consent,
                 incognito=self.door.incognito,
+                traces=self.traces,
             ),
             follows=self.replays,
             learns=self.learns,
@@ -69,6 +74,8 @@ class Wire:
             answer_bytes=options.answer_bytes,
             last_reply_waits=options.last_reply_waits,
             incognito=self.door.incognito,
+            traces=self.traces,
+            tag=self.tag,
         )
 
     def processor(self, settings: Settings, peers: AllowedPeers | None, live: Live) -> Processor:

@@ -30,6 +30,7 @@ from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
 from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.observe.tracing import NO_TRACES, Traces
 from memory_extproc.ports import (
     Chance,
     Coordination,
@@ -110,6 +111,7 @@ class Learner:
         screens: Screens | None = None,  # None: everything of everybody is kept
         forgotten: KnowsForgotten | None = None,
         commands: Obeys | None = None,  # None: nobody tells us anything
+        traces: Traces = NO_TRACES,
     ) -> None:
         self._journal = journal
         self._sessions = sessions
@@ -127,12 +129,13 @@ class Learner:
         self._now = now
         self._chance = chance
         self._judge = judged
+        self._traces = traces
         self._screens = screens or Unscreened()
         self._sifting = Sifting(forgotten, journal)
         self._commands = commands
         self._remembering: Lanes[str] = Lanes(
             "remember",
-            self._remember,
+            traces.stepped("learn.remember", self._remember),
             self._not_remembered,
             at_once=limits.remembering,
             together=limits.together,
@@ -142,7 +145,7 @@ class Learner:
         )
         self._extracting: Lanes[tuple[str, ...]] = Lanes(
             "extract",
-            self._extract,
+            traces.stepped("learn.extract", self._extract),
             self._not_extracted,
             at_once=limits.extracting,
             together=1,
@@ -299,6 +302,7 @@ class Learner:
         return stored
 
     def _to_remember(self, turn: Turn) -> None:
+        self._traces.keep(turn.id)
         self._ahead.setdefault(turn.owner, {})[turn.id] = turn.session
         if self._remembering.add(turn.owner, turn.id):
             self._unsettled.setdefault(turn.owner, set()).add(turn.id)

@@ -10,6 +10,7 @@ from typing import Self
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
+from prometheus_client.openmetrics import exposition as openmetrics
 
 NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is
 
@@ -50,7 +51,13 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     ) -> None:
         await self._runner.cleanup()
 
-    async def _metrics(self, _: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        """OpenMetrics to who accepts it (Prometheus does): only that can hold exemplars."""
+        if _accepts_openmetrics(request.headers.get("accept", "")):
+            return web.Response(
+                body=openmetrics.generate_latest(self._registry),  # type: ignore[no-untyped-call]
+                headers={"content-type": openmetrics.CONTENT_TYPE_LATEST},
+            )
         body = generate_latest(self._registry)
         return web.Response(body=body, headers={"content-type": CONTENT_TYPE_PLAIN_1_0_0})
 
@@ -60,6 +67,10 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     async def _readyz(self, _: web.Request) -> web.Response:
         reason = self._not_ready()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+
+def _accepts_openmetrics(accept: str) -> bool:
+    return any(each.partition(";")[0].strip() == "application/openmetrics-text" for each in accept.split(","))
 
 
 def _answering(body: bytes) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -15,6 +15,7 @@ from typing import TextIO
 import structlog
 
 from memory_extproc.model import Owner
+from memory_extproc.observe.tracing import with_ids
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -32,6 +33,7 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     )
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        with_ids,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]

@@ -74,6 +74,10 @@ class Canary:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
 
+    def use(self, limits: CanaryLimits) -> None:
+        """For the probes from now on."""
+        self._limits = limits
+
     async def probe(self) -> float:
         """The share, 0 to 1, of what the canary knows that recall finds; also the metric. 0 while the store or the
         model is away."""

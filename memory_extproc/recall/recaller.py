@@ -20,6 +20,7 @@ from memory_extproc.language import past
 from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Recalled, Scope, Sought, Vector, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.close_reading import CloseReader
@@ -82,13 +83,14 @@ class Recaller:
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
         close_reader: CloseReader | None = None,
+        traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._now, self._clock, self._metrics = now, clock, metrics
-        self._fusion = fusion
+        self._fusion, self._traces = fusion, traces
         self._running = 0
         self._stages = {
             stage: metrics.recall_seconds.labels(stage)
@@ -112,7 +114,7 @@ class Recaller:
             self._running -= 1
             self._metrics.recalls_running.set(self._running)
         took = self._clock() - started
-        self._stages["total"].observe(took)
+        self._stages["total"].observe(took, exemplar())
         if recalled.path:
             self._metrics.recall_path.labels(recalled.path).inc()
         if recalled.outcome is Outcome.USED:
@@ -321,9 +323,10 @@ class Recaller:
     def _timed(self, stage: str) -> Iterator[None]:
         started = self._clock()
         try:
-            yield
+            with self._traces.stage(stage):
+                yield
         finally:
-            self._stages[stage].observe(self._clock() - started)
+            self._stages[stage].observe(self._clock() - started, exemplar())
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer

@@ -69,6 +69,12 @@ _DECODERS: Mapping[str, Callable[[pb.ProcessingRequest], Event]] = {
 }
 
 
+def named_headers(message: pb.ProcessingRequest, names: tuple[str, ...]) -> dict[str, str]:
+    """The first value of each of *names* (lower case) among the request's headers; "" without one."""
+    headers = _headers(message.request_headers.headers.headers)
+    return {name: headers.get(name) for name in names}
+
+
 def body_modes(message: pb.ProcessingRequest) -> tuple[int, int] | None:
     """(request, response) as `BodyMode` numbers, which Envoy tells with the first message of a stream; None
     where it does not: in observability mode, and from Envoys before 1.34."""

@@ -33,6 +33,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
 from memory_extproc.ports import KnowsChains, KnowsConsent, NotesIncognito, Recalls
 from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
@@ -117,11 +118,12 @@ class Enricher:
         chains: KnowsChains | None = None,
         consent: KnowsConsent | None = None,  # None: everybody allows everything
         incognito: NotesIncognito | None = None,
+        traces: Traces = NO_TRACES,
     ) -> None:
         self._options, self._identity, self._rules = options, identity, rules
         self._recalls, self._replays, self._chains = recalls, replays, chains
         self._consent, self._incognito = consent, incognito
-        self._metrics = metrics
+        self._metrics, self._traces = metrics, traces
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
@@ -195,6 +197,7 @@ class Enricher:
         )
         if turn.thread is not None and not shadowed:
             heard = self._with_view(heard, enriched, turn, turn.thread, admitted)
+        self._traces.show(asked=request.asked, block=turn.decision.block)
         arm = self._arm(caller.owner, shadowed=shadowed)
         return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
 
@@ -337,8 +340,9 @@ class Enricher:
         edits += (edit for place in placed for edit in place)
         if not edits:
             return Enriched(outcome=outcome)
-        body = apply(request.body, edits)
-        self._splice_seconds.observe(time.perf_counter() - started)
+        with self._traces.stage("splice"):
+            body = apply(request.body, edits)
+        self._splice_seconds.observe(time.perf_counter() - started, exemplar())
         enriched = Enriched(outcome=outcome, body=body, unpacked=packed(admitted.encoding), path=decision.path)
         if outcome is Outcome.USED:
             count, tokens = len(decision.contents), estimate_tokens(decision.block)

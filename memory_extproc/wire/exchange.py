@@ -15,9 +15,10 @@ from typing import Protocol
 
 from memory_extproc.dialect.base import Answer
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Exchanged, Outcome, Stored
+from memory_extproc.model import Exchanged, Outcome, Owner, Stored
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.observe.tracing import NO_TRACES, Traces, Trail
 from memory_extproc.ports import Learns, NotesIncognito, Now
 from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.accounts import Accounts
@@ -116,6 +117,8 @@ class Workshop:
     last_reply_waits: timedelta
     incognito: NotesIncognito | None = None  # None: nobody notes it
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
+    traces: Traces = NO_TRACES
+    tag: Callable[[Owner], str] = lambda _: ""  # what stands for an owner in logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,10 @@ class Terms:
 
 
 class Exchange:
-    def __init__(self, shop: Workshop, terms: Terms) -> None:
+    def __init__(self, shop: Workshop, terms: Terms, trail: Trail | None = None) -> None:
+        """*trail*: what its log lines carry."""
         self.phase = Phase.OPENED
+        self._trail = trail or Trail()
         self._shop, self._terms = shop, terms
         self._admitted: Admitted | None = None  # None: not ours; every answer is PASS
         self._enriched: Enriched | None = None
@@ -180,6 +185,7 @@ class Exchange:
             self._count(found.outcome, found.dialect)
             return Reply(remove_headers=removed, told=Told(outcome=found.outcome), ends=True)
         self._admitted = found
+        self._trail.caller = self._shop.tag(found.caller.owner) if found.caller is not None else ""
         if not self._terms.sends_body:
             # Only BUFFERED lets us change a body and fail without harm, so there is nothing we could do.
             self._count(Outcome.UNAVAILABLE)

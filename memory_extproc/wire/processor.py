@@ -9,9 +9,11 @@ import grpc
 import grpc.aio
 
 from memory_extproc.observe.log import logger
+from memory_extproc.observe.tracing import Field, Span, TraceParent, Trail, following
 from memory_extproc.wire import codec
 from memory_extproc.wire.background import whereabouts
 from memory_extproc.wire.codec import BodyMode
+from memory_extproc.wire.events import Told
 from memory_extproc.wire.exchange import Exchange, OutOfOrderError, Terms, Workshop
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 from memory_extproc.wire.gen import ext_proc_pb2_grpc as pb_grpc
@@ -48,12 +50,16 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         metrics = shop.metrics
         metrics.streams_open.inc()
         exchange: Exchange | None = None
+        span, trail = Span(), Trail()
         faulty = False
         try:
             async for message in requests:
                 if exchange is None:
-                    exchange = Exchange(shop, self._terms(message))
-                if not await self._handled(exchange, message, context):
+                    span, trail = self._begun(message, context)
+                    exchange = Exchange(shop, self._terms(message), trail)
+                with following(trail), span.active():
+                    goes_on = await self._handled(exchange, message, context, span)
+                if not goes_on:
                     break
         except OutOfOrderError as error:
             faulty = True
@@ -68,9 +74,21 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         finally:
             metrics.streams_open.dec()
             if exchange is not None:
-                shop.background.start(exchange.leave(faulty=faulty))
+                with following(trail), span.active():
+                    shop.background.start(_left(exchange, span, trail, faulty=faulty))
 
-    async def _handled(self, exchange: Exchange, message: pb.ProcessingRequest, context: Stream) -> bool:
+    def _begun(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
+        """Envoy's own span, in the metadata of the call, before the client's, in the header."""
+        headers = codec.named_headers(first, ("traceparent", "x-request-id"))
+        given = dict(context.invocation_metadata() or ()).get("traceparent") or headers["traceparent"]
+        parent = given if isinstance(given, str) else ""
+        span = self._shop.traces.exchange(parent)
+        trace = span.trace if span.trace.trace_id else TraceParent.parse(parent)
+        return span, Trail(trace, headers["x-request-id"])
+
+    async def _handled(
+        self, exchange: Exchange, message: pb.ProcessingRequest, context: Stream, span: Span
+    ) -> bool:
         """Answers one message; False once the stream is to end."""
         event = codec.decode(message)
         if event is None:
@@ -80,6 +98,8 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             return False
         ends = False
         for reply in await exchange.handle(event):
+            if reply.told is not None:
+                span.note(**_noted(reply.told))
             if not message.observability_mode:
                 await context.write(codec.encode(event, reply))
             ends = ends or reply.ends
@@ -99,6 +119,23 @@ class Processor(pb_grpc.ExternalProcessorServicer):
                 self._told_of_modes = True
                 log.error("stream.unsupported_mode", request_body=asked, response_body=answered)
         return terms
+
+
+async def _left(exchange: Exchange, span: Span, trail: Trail, *, faulty: bool) -> None:
+    try:
+        await exchange.leave(faulty=faulty)
+    finally:
+        trail.open = False
+        span.end()
+
+
+def _noted(told: Told) -> dict[str, Field]:
+    return {
+        "outcome": told.outcome.value,
+        "arm": told.arm.value,
+        "memories": told.count,
+        "tokens": told.tokens,
+    }
 
 
 def message_options(request_bytes: int) -> list[tuple[str, int]]:

@@ -1,0 +1,152 @@
+"""Traces for an OpenTelemetry collector, over OTLP and gRPC. Imported where they are configured."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Self
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
+from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from memory_extproc.model import Owner
+from memory_extproc.observe.tracing import Field, Span, TraceParent, Traces, Work, following
+
+EXPORT_SECONDS = 5.0  # what one call of the collector may take
+KEPT = 10_000  # turns whose exchange is known until they are learned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpOptions:
+    endpoint: str  # http(s)://host:port
+    version: str  # ours, as the resource says it
+    share: float = 1.0  # 0 to 1, of the exchanges that come without a trace
+    content: bool = False  # whether spans show what people say
+
+
+class OtlpTraces(Traces):
+    """Collects while entered; leaving sends what is there, for as long as one export may take. Spans are sent by a
+    thread of their own: a collector that is away costs requests nothing, and spans are dropped."""
+
+    def __init__(self, options: OtlpOptions) -> None:
+        self._content = options.content
+        self._kept: OrderedDict[str, SpanContext] = OrderedDict()
+        self._provider = TracerProvider(
+            sampler=_OrLinked(TraceIdRatioBased(options.share)),
+            resource=Resource.create({"service.name": "memory-extproc", "service.version": options.version}),
+            shutdown_on_exit=False,
+        )
+        exporter = OTLPSpanExporter(
+            endpoint=options.endpoint, insecure=options.endpoint.startswith("http://"), timeout=EXPORT_SECONDS
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("memory_extproc", options.version)
+        self._propagator = TraceContextTextMapPropagator()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._provider.shutdown)
+
+    def flush(self) -> None:
+        """Sends what is there. Blocks."""
+        self._provider.force_flush(int(EXPORT_SECONDS * 1000))
+
+    def exchange(self, traceparent: str) -> Span:
+        parent = self._propagator.extract({"traceparent": traceparent}, Context())
+        return _OtlpSpan(self._tracer.start_span("memory.exchange", parent, SpanKind.SERVER))
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        if not trace.get_current_span().get_span_context().is_valid:
+            return nullcontext()  # an operator's question: no exchange
+        return _child(self._tracer, f"memory.{name}")
+
+    def show(self, **texts: str) -> None:
+        if self._content:
+            trace.get_current_span().set_attributes(_named({name: text for name, text in texts.items() if text}))
+
+    def keep(self, turn_id: str) -> None:
+        context = trace.get_current_span().get_span_context()
+        if not (context.is_valid and context.trace_flags.sampled):
+            return
+        self._kept[turn_id] = context
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+    def stepped(self, name: str, work: Work) -> Work:
+        async def step(owner: Owner, jobs: Sequence[Any]) -> None:
+            turns = [turn for job in jobs for turn in ([job] if isinstance(job, str) else job)]
+            links = [Link(self._kept[turn]) for turn in turns if turn in self._kept]
+            with following(None):
+                if not links:  # of a former process, or of exchanges that nobody collects
+                    await work(owner, jobs)
+                    return
+                with _child(self._tracer, f"memory.{name}", Context(), links, turns=len(turns)):
+                    await work(owner, jobs)
+
+        return step
+
+
+class _OrLinked(ParentBased):
+    """As the parent says, or the share; what is linked to a span that is collected is collected too."""
+
+    def __init__(self, root: Sampler) -> None:
+        super().__init__(root)
+
+    def should_sample(self, *given: Any, **named: Any) -> SamplingResult:
+        """As `Sampler.should_sample`: the links are its sixth argument."""
+        links = named.get("links") or (given[5] if len(given) > _LINKS else None)
+        if links:
+            return ALWAYS_ON.should_sample(*given, **named)
+        return super().should_sample(*given, **named)
+
+
+_LINKS = 5
+
+
+@contextmanager
+def _child(
+    tracer: Tracer, name: str, context: Context | None = None, links: Sequence[Link] = (), **fields: Field
+) -> Iterator[None]:
+    # Not the exceptions themselves: their texts may quote a person's words.
+    with tracer.start_as_current_span(
+        name, context, attributes=_named(fields), links=links, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield
+        except BaseException as error:
+            span.set_status(StatusCode.ERROR, type(error).__name__)
+            raise
+
+
+def _named(fields: Mapping[str, Field]) -> dict[str, Field]:
+    return {f"memory.{name}": value for name, value in fields.items()}
+
+
+class _OtlpSpan(Span):
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+        context = span.get_span_context()
+        self.trace = TraceParent(f"{context.trace_id:032x}", context.trace_flags.sampled)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with trace.use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False):
+            yield
+
+    def note(self, **fields: Field) -> None:
+        self._span.set_attributes(_named(fields))
+
+    def end(self) -> None:
+        self._span.end()
