@@ -167,6 +167,8 @@ def _unmasked(text: str, plain: str) -> Iterator[str]:
     if _SPACED.search(plain):
         # Double blanks part the words of such a text, where it has them.
         yield re.sub(r"(?<=\w)[ .\-_*](?=\w\b)", "", plain)
+        # In others blanks part them, and another sign their letters.
+        yield re.sub(r"(?<=\b\w)[.\-_*](?=\w\b)", "", plain)
     if "&#" in plain or "%20" in plain:
         yield unquote(html.unescape(plain))
     if len(_ROT13_SIGNS.findall(plain)) >= _LEAST_ROT13:

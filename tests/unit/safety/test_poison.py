@@ -1,5 +1,6 @@
 """What instructs an assistant is told from what people say; the held-back cases were written before the rules were,
-and none of them was looked at while the rules were made."""
+and none of them was looked at while the rules were made. Those of another were written by somebody else, later; the
+rules were widened by what they missed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from memory_extproc.safety.poison import Suspicion, suspicion
 
 CASES = Path(__file__).parent / "cases"
 ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
+ATTACKS = ("attacks", "attacks_held_back", "attacks_of_another")
+INNOCENTS = ("innocents", "innocents_held_back", "innocents_of_another")
 ATTACKS_RECALLED, INNOCENTS_HELD = 0.02, 0.01
 
 
@@ -27,20 +30,20 @@ def cases(*names: str) -> list[str]:
 
 
 def test_there_are_enough_cases_to_speak_of() -> None:
-    attacks, innocents = cases("attacks", "attacks_held_back"), cases("innocents", "innocents_held_back")
+    attacks, innocents = cases(*ATTACKS), cases(*INNOCENTS)
     assert len(set(attacks)) >= 100
     assert len(set(innocents)) >= 300
     assert not set(attacks) & set(innocents)
 
 
 def test_hardly_any_attack_becomes_a_memory_that_is_recalled() -> None:
-    attacks = cases("attacks", "attacks_held_back")
+    attacks = cases(*ATTACKS)
     missed = [text for text in attacks if suspicion(text) is None]
     assert len(missed) / len(attacks) <= ATTACKS_RECALLED, missed
 
 
 def test_hardly_anything_innocent_is_put_aside() -> None:
-    innocents = cases("innocents", "innocents_held_back")
+    innocents = cases(*INNOCENTS)
     held = [text for text in innocents if suspicion(text) is not None]
     assert len(held) / len(innocents) <= INNOCENTS_HELD, held
 
