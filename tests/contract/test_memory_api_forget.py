@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.fixtures.memory_api import KEY, ApiStand, violations_of
 
+CAROL = Owner(ANN.tenant, "carol")
 EVERYBODY = (ANN, BOB, OTHER_ANN)
 
 
@@ -162,3 +164,44 @@ async def test_every_fault_of_a_scope_is_named(stand: ApiStand) -> None:
     assert set(violations_of(error)) == {"project_id", "session_id", "type", "memory_ids", "query"}
     many = pb.ForgetMemoriesRequest(memory_ids=[f"{n}" for n in range(1001)])
     assert violations_of(await refused(stand, "ForgetMemories", many, as_=BOB)) == ["memory_ids"]
+
+
+async def pages_of(stand: ApiStand, owner: Owner) -> AsyncIterator[Any]:
+    token = ""
+    while True:
+        page = await stand.call(
+            "ListMemories", pb.ListMemoriesRequest(limit=100, page_token=token), as_=owner, within=60
+        )
+        yield page
+        token = page.next_page_token
+        if not token:
+            return
+
+
+async def test_ten_thousand_memories_are_paged_and_forgotten_within_a_bound(stand: ApiStand) -> None:
+    """What is held in process of a person has its own bound; a call adds to it a page, not the person again."""
+    vector = (await stand.embedder.embed(["x"]))[0]
+    for start in range(0, 10_000, 500):
+        rows = [a_memory(f"fact number {n} of many", CAROL) for n in range(start, start + 500)]
+        await stand.store.put(CAROL, [Embedded(row, vector) for row in rows])
+    seen = {one.id async for page in pages_of(stand, CAROL) for one in page.memories}
+    assert len(seen) == 10_000
+    tracemalloc.start()
+    try:
+        count, tokens = 0, 12
+        async for page in pages_of(stand, CAROL):
+            count += len(page.memories)
+            tokens -= 1
+            if not tokens:
+                break
+        paged = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        done = await stand.call("ForgetMemories", pb.ForgetMemoriesRequest(), as_=CAROL, within=120)
+        forgot = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 1_200
+    assert done.receipt.memories == 10_000
+    assert await left(stand, CAROL) == set()
+    assert paged < 4 * 1024 * 1024
+    assert forgot < 16 * 1024 * 1024
