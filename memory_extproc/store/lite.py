@@ -24,6 +24,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 _MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
 _MEMTABLE_BYTES = 2 * 1024 * 1024
 _MOST_MESSAGE_BYTES = 256 * 1024 * 1024
+_SCHEMA_FILE = "schema.json"  # of a collection; written last but for its data, in one step
 _THREADS = 8
 _GRACE_SECONDS = 2.0
 
@@ -50,6 +51,7 @@ class EmbeddedLite:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = MilvusLite(str(self._path))
+            _clear_unfinished(self._path)
         except DataDirLockedError:
             raise TryLaterError(f"another process has the Milvus Lite file {self._path}") from None
         except (MilvusLiteError, OSError, ValueError) as error:
@@ -79,6 +81,15 @@ class EmbeddedLite:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+
+
+def _clear_unfinished(path: Path) -> None:
+    """Removes the directories of collections that a crash left without a schema, half made or half dropped: Lite does
+    not know them, and for ever refuses to make one of that name. The file must be ours alone."""
+    for collections in (path / "collections", *path.glob("databases/*/collections")):
+        for directory in collections.glob("*/"):
+            if not (directory / _SCHEMA_FILE).exists():
+                shutil.rmtree(directory)
 
 
 def _one_writer(database: Any) -> Any:

@@ -161,6 +161,23 @@ async def test_a_lite_file_of_another_process_can_be_opened_later(tmp_path: Path
         assert await store.count(ANN) >= 1
 
 
+async def test_a_collection_that_a_kill_left_half_made_is_made_anew(tmp_path: Path) -> None:
+    """Lite writes a schema beside and renames it; killed in between, it would refuse the name for ever."""
+    chosen = options(tmp_path)
+    async with opened(chosen) as store:
+        await store.put(ANN, [a_row("kept", ANN)])
+    [one, *_] = sorted((tmp_path / "milvus.db" / "collections").iterdir())
+    whole = {path.name for path in one.parent.iterdir()}
+    for name in whole:
+        half = one.parent / f"{name}_twin"
+        half.mkdir()
+        (half / "schema.json.tmp").write_text("{}")
+    async with opened(chosen) as store:
+        assert {path.name for path in one.parent.iterdir()} == whole
+        assert await store.purge(ANN), "the files are rewritten into the twin"
+        assert await store.count(ANN) == 1
+
+
 async def test_a_lite_file_that_cannot_be_made_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "milvus.db").write_text("not a directory")
     async with measured(options(tmp_path)) as (store, _):
