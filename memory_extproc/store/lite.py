@@ -84,7 +84,7 @@ class EmbeddedLite:
 
 
 def _clear_unfinished(path: Path) -> None:
-    """Removes the directories of collections that a crash left without a schema, half made or half dropped: Lite does
+    """Removes directories of collections that a crash left without a schema, half made or half dropped: Lite does
     not know them, and for ever refuses to make one of that name. The file must be ours alone."""
     for collections in (path / "collections", *path.glob("databases/*/collections")):
         for directory in collections.glob("*/"):
