@@ -196,6 +196,7 @@ async def sidecar(
             sessions=sessions,
             door=door,
             learns=learner,
+            gets=partitions,
             held=HeldBytes(settings.limits.process_bytes, metrics),
             background=background,
             metrics=metrics,

@@ -21,6 +21,7 @@ from memory_extproc.wire.admission import Admission
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.enrich import Enricher
 from memory_extproc.wire.exchange import Workshop
+from memory_extproc.wire.handover import GetsMemories, Overhears, hands
 from memory_extproc.wire.held import HeldBytes
 from memory_extproc.wire.identity import Identity
 from memory_extproc.wire.peers import AllowedPeers
@@ -40,6 +41,7 @@ class Wire:
     sessions: Sessions
     door: Door
     learns: Learns
+    gets: GetsMemories
     held: HeldBytes
     background: Background
     metrics: Metrics
@@ -76,10 +78,14 @@ class Wire:
             incognito=self.door.incognito,
             traces=self.traces,
             tag=self.tag,
+            hands=hands,
         )
 
     def processor(self, settings: Settings, peers: AllowedPeers | None, live: Live) -> Processor:
-        processor = Processor(self.workshop(settings), peers)
+        overhears = None
+        if settings.envoy.two_filters:
+            overhears = Overhears(self.gets, self.replays, request_bytes=settings.limits.request_body)
+        processor = Processor(self.workshop(settings), peers, overhears)
         live.follow(self.use)
         live.follow(lambda new: processor.use(self.workshop(new)))
         return processor

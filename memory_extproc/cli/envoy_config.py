@@ -60,6 +60,13 @@ def envoy_config(
             help="the memory API over HTTP, at /v1/memory beside the chats; by default where Envoy can reach it",
         ),
     ] = None,
+    two_filters: Annotated[
+        bool | None,
+        typer.Option(
+            "--two-filters/--one-filter",
+            help="a second filter, which nobody waits for, watches answers; by default as envoy.two_filters",
+        ),
+    ] = None,
     gateway: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")] = "llm",
     namespace: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")] = "default",
 ) -> None:
@@ -68,6 +75,10 @@ def envoy_config(
         settings = load(file_of(config), os.environ)
         address = sidecar or reachable(settings.listen.ext_proc)
         faults: list[str] = []
+        if two_filters and not settings.envoy.two_filters:
+            faults.append(
+                "--two-filters: the sidecar has to know: write envoy.two_filters: true in its configuration"
+            )
         options = EnvoyOptions(
             sidecar=address,
             upstream=_asked(faults, "--upstream", parse_upstream, upstream) or Upstream("", 0, tls=False),
@@ -88,6 +99,7 @@ def envoy_config(
             client_tls=_client_tls(
                 faults, settings, address, (sidecar_client_cert, sidecar_client_key, sidecar_ca)
             ),
+            two_filters=settings.envoy.two_filters if two_filters is None else two_filters,
             rest=_rest(faults, settings, sidecar, api) if _wanted(settings, sidecar, api, rest) else None,
         )
         if not address.startswith("unix:"):

@@ -357,6 +357,10 @@ class EnvoySection(Section):
     message_timeout: Positive | Auto = Field(
         "auto", description="Envoy's patience with one message of ours; auto: four deadlines, 1s at least"
     )
+    two_filters: bool = Field(
+        default=False,
+        description="true: a second filter, which nobody waits for, watches the answer; no piece of it waits for us",
+    )
     health_interval: Positive = Field(timedelta(seconds=1), description="between Envoy's health checks of us")
     route_timeout: Duration = Field(
         timedelta(0), description="Envoy's bound on a whole exchange; 0s: none, answers may stream for long"

@@ -29,6 +29,7 @@ from memory_extproc.wire.gen import ext_proc_pb2 as pb
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 # The namespace of the dynamic metadata that we write; `envoy-config` lets us.
 METADATA = "memory"
+HANDED, TURN = "memory_learning", "turn"  # what a filter tells the one that watches: handover.py
 
 
 class BodyMode(IntEnum):
@@ -62,7 +63,9 @@ _DECODERS: Mapping[str, Callable[[pb.ProcessingRequest], Event]] = {
     "request_body": lambda m: RequestBody(m.request_body.body, m.request_body.end_of_stream),
     "request_trailers": lambda _: RequestTrailers(),
     "response_headers": lambda m: ResponseHeaders(
-        _headers(m.response_headers.headers.headers), m.response_headers.end_of_stream
+        _headers(m.response_headers.headers.headers),
+        m.response_headers.end_of_stream,
+        _structs(m.metadata_context.filter_metadata),
     ),
     "response_body": lambda m: ResponseBody(m.response_body.body, m.response_body.end_of_stream),
     "response_trailers": lambda _: ResponseTrailers(),
@@ -88,6 +91,8 @@ def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
     response = _answer(event, reply)
     if reply.told is not None:
         _tell(response, reply.told)
+    if reply.handed is not None:
+        response.dynamic_metadata.fields[HANDED].struct_value.fields[TURN].string_value = reply.handed
     return response
 
 

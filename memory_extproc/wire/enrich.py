@@ -39,7 +39,7 @@ from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
 from memory_extproc.wire.coding import OversizeError, packed, unpack
-from memory_extproc.wire.given import Blocks, Decision, contents_of, fitting, placings, tokens_of
+from memory_extproc.wire.given import Blocks, Decision, contents_of, fitting, ids_of, placings, tokens_of
 from memory_extproc.wire.identity import Identity, accepted
 from memory_extproc.wire.large import off_loop
 from memory_extproc.wire.options import Mode, WireOptions
@@ -69,6 +69,8 @@ class Heard:
     notes_response: bool = False  # incognito: what continues from its answer is to be known by the answer's id
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen
     in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
+    seen: tuple[str, ...] = ()  # ids of those memories
+    reach: tuple[Owner, ...] = ()  # whose these may be
 
     @property
     def size(self) -> int:
@@ -197,6 +199,7 @@ class Enricher:
         )
         if turn.thread is not None and not shadowed:
             heard = self._with_view(heard, enriched, turn, turn.thread, admitted)
+            heard = replace(heard, reach=(caller.owner, *self._options.sharing.owners(caller)))
         self._traces.show(asked=request.asked, block=turn.decision.block)
         arm = self._arm(caller.owner, shadowed=shadowed)
         return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
@@ -376,7 +379,8 @@ class Enricher:
     ) -> Heard:
         mine = turn.decision.contents if enriched.outcome is Outcome.USED else ()
         seen = tuple(dict.fromkeys((*turn.in_view, *mine)))
-        heard = replace(heard, injected=seen)
+        ids = (*ids_of(thread.blocks), *(turn.decision.ids if mine else ()))
+        heard = replace(heard, injected=seen, seen=tuple(dict.fromkeys(ids)))
         keeps = self._options.replay and not admitted.controls.unkept
         if not (seen and keeps and admitted.dialect.name == Responses.name):
             return heard

@@ -18,10 +18,11 @@ import envoy_data_plane.envoy.extensions.filters.network.http_connection_manager
 from envoy_data_plane.google.protobuf import Any as Packed
 from envoy_data_plane.google.protobuf import Struct
 
-from memory_extproc.wire.codec import METADATA
+from memory_extproc.wire.codec import HANDED, METADATA
 from memory_extproc.wire.envoy_config_options import (
     FILTER,
     JWKS,
+    OBSERVER,
     SIDECAR,
     UPSTREAM,
     EnvoyOptions,
@@ -33,6 +34,7 @@ from memory_extproc.wire.envoy_config_rest import rest_filter, rest_routes
 _SEND = ext_proc_v3.ProcessingModeHeaderSendMode.SEND
 _SKIP = ext_proc_v3.ProcessingModeHeaderSendMode.SKIP
 _BUFFERED = ext_proc_v3.ProcessingModeBodySendMode.BUFFERED
+_NONE = ext_proc_v3.ProcessingModeBodySendMode.NONE
 _STREAMED = ext_proc_v3.ProcessingModeBodySendMode.STREAMED
 
 # One line of JSON for each exchange, with how memory left it and what it cost; no caller, no words.
@@ -61,7 +63,13 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         # Realtime APIs. The sidecar lets go of an upgrade at its headers, so nothing waits for a body's end.
         upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         access_log=[_access_log()],
-        http_filters=[*identity_filters(options), *_rest(options), memory_filter(options), _router()],
+        http_filters=[
+            *observer_filters(options),
+            *identity_filters(options),
+            *_rest(options),
+            memory_filter(options),
+            _router(),
+        ],
         route_config=_routes(options),
     )
 
@@ -123,7 +131,8 @@ def memory_filter(options: EnvoyOptions) -> hcm_v3.HttpFilter:
 def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
     namespaces = list(options.forwarded_namespaces)
     forwarded = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=namespaces)
-    written = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[METADATA])
+    told = [METADATA, HANDED] if options.two_filters else [METADATA]
+    written = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=told)
     return ext_proc_v3.ExternalProcessor(
         grpc_service=core.GrpcService(
             envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=SIDECAR),
@@ -140,9 +149,10 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
             request_body_mode=_BUFFERED,
             request_trailer_mode=_SKIP,
             response_header_mode=_SEND,
-            response_body_mode=_STREAMED,
+            # With two filters the other one watches the answer.
+            response_body_mode=_NONE if options.two_filters else _STREAMED,
             # Where an upstream sends trailers, the body's last piece does not say that it is the last.
-            response_trailer_mode=_SEND,
+            response_trailer_mode=_SKIP if options.two_filters else _SEND,
         ),
         message_timeout=options.message_timeout,
         request_attributes=["xds.route_name", "xds.cluster_name"],
@@ -151,6 +161,38 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         ),
         # The sidecar changes no route and answers nothing itself; so it is not let.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
+        disable_immediate_response=True,
+    )
+
+
+def observer_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
+    """With two filters: the one that watches. It stands before all others, so that it sees what the client sent
+    and, answers passing the filters backwards, what the client gets."""
+    return [_filter(OBSERVER, _observer())] if options.two_filters else []
+
+
+def _observer() -> ext_proc_v3.ExternalProcessor:
+    return ext_proc_v3.ExternalProcessor(
+        grpc_service=core.GrpcService(envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=SIDECAR)),
+        failure_mode_allow=True,
+        stat_prefix=OBSERVER,
+        observability_mode=True,
+        # Its streams outlast the exchange by so much, for what was sent last to arrive.
+        deferred_close_timeout=timedelta(seconds=1),
+        processing_mode=ext_proc_v3.ProcessingMode(
+            request_header_mode=_SEND,
+            # Copies come in pieces: this mode knows no BUFFERED. Trailers say that a body before them is whole.
+            request_body_mode=_STREAMED,
+            request_trailer_mode=_SEND,
+            response_header_mode=_SEND,
+            response_body_mode=_STREAMED,
+            response_trailer_mode=_SEND,
+        ),
+        request_attributes=["xds.route_name"],
+        # Who asked and what became of it, from the filter that changes the request. No client can write this.
+        metadata_options=ext_proc_v3.MetadataOptions(
+            forwarding_namespaces=ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[HANDED])
+        ),
         disable_immediate_response=True,
     )
 

@@ -12,6 +12,7 @@ UPSTREAM = "llm"
 JWKS = "jwks"
 API = "memory_extproc_api"
 FILTER = "memory"
+OBSERVER = "memory_observer"  # with two filters: the one that watches
 REST = "memory_rest"
 JWT_AUTHN = "envoy.filters.http.jwt_authn"
 
@@ -83,6 +84,7 @@ class EnvoyOptions:
     metadata_namespaces: tuple[str, ...] = ()  # dynamic metadata the sidecar reads
     verified: Verified | None = None  # with IdentityMode.JWT
     client_tls: ClientTls | None = None
+    two_filters: bool = False  # one changes the request, another in front of all watches
     rest: RestApi | None = None  # None: the memory API has no HTTP routes
 
     @property

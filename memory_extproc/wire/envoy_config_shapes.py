@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.wire.codec import METADATA
+from memory_extproc.wire.codec import HANDED, METADATA
 from memory_extproc.wire.envoy_config import api_cluster, bootstrap, plain, sidecar_cluster
-from memory_extproc.wire.envoy_config_filters import identity_filters, memory_filter
+from memory_extproc.wire.envoy_config_filters import identity_filters, memory_filter, observer_filters
 from memory_extproc.wire.envoy_config_options import SIDECAR, EnvoyOptions, IdentityMode
 from memory_extproc.wire.envoy_config_rest import rest_filter, rest_routes
 
@@ -80,7 +80,13 @@ def _filter(options: EnvoyOptions) -> Tree:
     return {
         "per_connection_buffer_limit_bytes": options.buffer_bytes,
         "http_filters": [
-            plain(each) for each in (*identity_filters(options), *_rest_filters(options), memory_filter(options))
+            plain(each)
+            for each in (
+                *observer_filters(options),
+                *identity_filters(options),
+                *_rest_filters(options),
+                memory_filter(options),
+            )
         ],
         **_rest_parts(options),
     }
@@ -147,6 +153,19 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
     processor["metadata"] = {"writableNamespaces": [METADATA]}
     if options.forwarded_namespaces:
         processor["metadata"]["accessibleNamespaces"] = list(options.forwarded_namespaces)
+    processors = [processor]
+    if options.two_filters:
+        processor["processingMode"]["response"] = {}
+        processor["metadata"]["writableNamespaces"].append(HANDED)
+        watching = {
+            "backendRefs": [backend],
+            "failOpen": True,
+            "shadowMode": True,
+            "processingMode": {"request": {"body": "Streamed"}, "response": {"body": "Streamed"}},
+            "metadata": {"accessibleNamespaces": [HANDED]},
+            "backendSettings": processor["backendSettings"],
+        }
+        processors.insert(0, watching)
     client: Tree = {
         **target,
         "connection": {"bufferLimit": options.buffer_bytes},
@@ -158,7 +177,7 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
         "http": {"requestTimeout": _go(options.route_timeout), "streamIdleTimeout": _go(options.idle_timeout)}
     }
     return [
-        _named("EnvoyExtensionPolicy", _EG, "memory-extproc", namespace, {**target, "extProc": [processor]}),
+        _named("EnvoyExtensionPolicy", _EG, "memory-extproc", namespace, {**target, "extProc": processors}),
         _named("ClientTrafficPolicy", _EG, "memory-extproc", namespace, client),
         _named(
             "BackendTrafficPolicy",
@@ -231,12 +250,15 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
     name, where, port = _service(options)
     host = f"{name}.{where}.svc.cluster.local"
     memory = plain(memory_filter(options))
-    memory["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"] = f"outbound|{port}||{host}"
+    watching = [plain(each) for each in observer_filters(options)]
+    for each in (memory, *watching):
+        each["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"] = f"outbound|{port}||{host}"
     cluster = {key: value for key, value in plain(sidecar_cluster(options)).items() if key in _CLUSTER_PATCHED}
     # identity_filters' first is the strip; verifying is Istio's own RequestAuthentication.
     stripped = [plain(each) for each in identity_filters(options)[:1]]
     patches = [
-        *(_patch("HTTP_FILTER", {"listener": _ROUTER}, "INSERT_FIRST", each) for each in stripped),
+        # The later of two that are put first stands first: the observer before the stripping.
+        *(_patch("HTTP_FILTER", {"listener": _ROUTER}, "INSERT_FIRST", each) for each in (*stripped, *watching)),
         _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", memory),
         *_istio_rest(options, where=host),
         _patch("LISTENER", {}, "MERGE", {"per_connection_buffer_limit_bytes": options.buffer_bytes}),

@@ -67,6 +67,7 @@ class RequestTrailers:
 class ResponseHeaders:
     headers: Headers
     last: bool
+    metadata: Mapping[str, Any] = field(default_factory=lambda: NOTHING, repr=False)  # as in RequestHeaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Reply:
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = field(default=None, repr=False)
     told: Told | None = None
+    handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
     ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
 
 

@@ -100,6 +100,9 @@ class Follows(Protocol):
         """Notes what the model has been shown, for the request that will continue from its response."""
 
 
+Hands = Callable[[Heard, Enriched], str]  # what one filter tells the other
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
     """What every exchange of a process shares."""
@@ -116,6 +119,7 @@ class Workshop:
     answer_bytes: int
     last_reply_waits: timedelta
     incognito: NotesIncognito | None = None  # None: nobody notes it
+    hands: Hands | None = None  # None: no other filter is told
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     traces: Traces = NO_TRACES
     tag: Callable[[Owner], str] = lambda _: ""  # what stands for an owner in logs
@@ -128,6 +132,7 @@ class Terms:
     watching: bool = False  # observability mode: it sends copies and takes no answer
     sends_body: bool = True  # BUFFERED: one message that is whole, whatever its end flag says
     streams_answer: bool = True
+    hands_over: bool = False  # another filter sees the answer and learns: it is told what there is to know
 
 
 class Exchange:
@@ -216,9 +221,13 @@ class Exchange:
         self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
         self._count(enriched.outcome)
         self._shop.accounts.asked(enriched)
-        self._hear(enriched.heard)
+        handed = None
+        if not self._terms.hands_over:
+            self._hear(enriched.heard)
+        elif enriched.heard is not None and self._shop.hands is not None:
+            handed = self._shop.hands(enriched.heard, enriched)
         unpacked = ("content-encoding",) if enriched.body is not None and enriched.unpacked else ()
-        return Reply(body=enriched.body, remove_headers=unpacked, told=_told(enriched, took))
+        return Reply(body=enriched.body, remove_headers=unpacked, told=_told(enriched, took), handed=handed)
 
     def _hear(self, heard: Heard | None) -> None:
         if heard is None:

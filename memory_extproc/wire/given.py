@@ -74,6 +74,10 @@ def contents_of(blocks: Iterable[Given]) -> tuple[str, ...]:
     return tuple(content for one in blocks for content in one.contents)
 
 
+def ids_of(blocks: Iterable[Given]) -> tuple[str, ...]:
+    return tuple(one for block in blocks for one in block.ids)
+
+
 def fitting(blocks: Blocks, most: int) -> Blocks:
     """All of *blocks* when they have at most *most* tokens. Else the newest with at most half of that: each time
     the oldest goes the provider's cache is lost from there on, so it is to happen seldom."""

@@ -17,6 +17,8 @@ from memory_extproc.wire.events import Told
 from memory_extproc.wire.exchange import Exchange, OutOfOrderError, Terms, Workshop
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 from memory_extproc.wire.gen import ext_proc_pb2_grpc as pb_grpc
+from memory_extproc.wire.handover import Overhears
+from memory_extproc.wire.observing import ObservedExchange
 from memory_extproc.wire.peers import AllowedPeers
 
 log = logger(__name__)
@@ -29,8 +31,11 @@ SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
 class Processor(pb_grpc.ExternalProcessorServicer):
     """envoy.service.ext_proc.v3.ExternalProcessor."""
 
-    def __init__(self, shop: Workshop, peers: AllowedPeers | None = None) -> None:
-        self._shop, self._peers = shop, peers
+    def __init__(
+        self, shop: Workshop, peers: AllowedPeers | None = None, overhears: Overhears | None = None
+    ) -> None:
+        """*overhears*: with two filters; what the watching one knows of requests."""
+        self._shop, self._peers, self._overhears = shop, peers, overhears
         self._open = 0
         self._told_of_modes = False
 
@@ -56,7 +61,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             async for message in requests:
                 if exchange is None:
                     span, trail = self._begun(message, context)
-                    exchange = Exchange(shop, self._terms(message), trail)
+                    exchange = self._opened(shop, message, trail)
                 with following(trail), span.active():
                     goes_on = await self._handled(exchange, message, context, span)
                 if not goes_on:
@@ -105,6 +110,11 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             ends = ends or reply.ends
         return not ends
 
+    def _opened(self, shop: Workshop, first: pb.ProcessingRequest, trail: Trail) -> Exchange:
+        if first.observability_mode and self._overhears is not None:
+            return ObservedExchange(shop, self._overhears, trail)
+        return Exchange(shop, self._terms(first), trail)
+
     def _terms(self, first: pb.ProcessingRequest) -> Terms:
         if first.observability_mode:
             return Terms(watching=True)
@@ -112,6 +122,8 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         if modes is None:
             return Terms()
         asked, answered = modes
+        if self._overhears is not None and modes == (BodyMode.BUFFERED, BodyMode.NONE):
+            return Terms(streams_answer=False, hands_over=True)
         terms = Terms(sends_body=asked == BodyMode.BUFFERED, streams_answer=answered == BodyMode.STREAMED)
         if not (terms.sends_body and terms.streams_answer):
             self._shop.metrics.stream_faults.labels("unsupported_mode").inc()

@@ -164,6 +164,18 @@ class Replays:
         behind = _Behind(view.epoch, tuple(reversed(newest)))
         self._put(view.owner, RESPONSE, response_key(response_id), msgspec.json.encode(behind), view.epoch)
 
+    async def behind(self, owner: Owner, response_id: str) -> tuple[str, ...]:
+        """Contents of the memories that the model has seen in what *response_id* continues. Never raises."""
+        try:
+            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+                key = response_key(response_id) if response_id else ""
+                epoch, known = await asyncio.gather(self._epoch(owner), self._get(owner, RESPONSE, key, _Behind))
+        except (MemoryExtprocError, TimeoutError) as error:
+            log.warning("replay.unread", kind=type(error).__name__)
+            return ()
+        known = _of_epoch(known, epoch)
+        return () if known is None else known.contents
+
     async def stands(self, thread: Thread) -> bool:
         """Whether nothing of the owner was forgotten since *thread* was found. True where that cannot be told in
         time: without a lease nothing would have been recalled."""

@@ -150,11 +150,12 @@ async def test_envoy_accepts_the_filters_the_routes_and_the_clusters_alone(
     await validate(envoy_binary, tmp_path, text)
 
 
+@pytest.mark.parametrize("two_filters", [False, True])
 @pytest.mark.parametrize("rest", [None, replace(REST, address="memory.ai:50052")])
 async def test_envoy_accepts_what_istio_would_merge(
-    envoy_binary: Path, tmp_path: Path, rest: RestApi | None
+    envoy_binary: Path, tmp_path: Path, rest: RestApi | None, *, two_filters: bool
 ) -> None:
-    options = an_envoy(sidecar="memory.ai:50051", rest=rest)
+    options = an_envoy(sidecar="memory.ai:50051", rest=rest, two_filters=two_filters)
     (document,) = yaml.safe_load_all(render(options, Shape.ISTIO, gateway="edge", namespace="infra"))
     patches = document["spec"]["configPatches"]
     filters = {

@@ -1,0 +1,160 @@
+"""What the filter that changes a request tells the one that watches the exchange, through Envoy's dynamic metadata.
+
+The two may reach different replicas, so nothing but this joins them. It names a caller and ids of memories and
+holds nobody's words; its namespace is one that access logs are not told to print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from memory_extproc.errors import BadBodyError, MemoryExtprocError
+from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, Owner, Stored
+from memory_extproc.observe.log import logger
+from memory_extproc.wire.admission import Admitted
+from memory_extproc.wire.codec import HANDED, TURN
+from memory_extproc.wire.coding import packed, unpack
+from memory_extproc.wire.enrich import Enriched, Heard, as_written
+from memory_extproc.wire.large import off_loop
+from memory_extproc.wire.replays import InView, Replays
+
+log = logger(__name__)
+
+
+class Handed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of one request. A field that is not known is left out by older readers, and one that is missing has its
+    default, so two versions may stand side by side."""
+
+    caller: Caller
+    store: bool
+    outcome: Outcome
+    arm: Arm = Arm.NONE
+    tenant: str | None = None
+    unkept: Stored = Stored.NOT_ASKED
+    notes_response: bool = False
+    ends_session: bool = False
+    origin: Origin = Origin()
+    seen: tuple[str, ...] = ()  # ids of the memories that the model has seen
+    reach: tuple[Owner, ...] = ()  # whose these may be
+    viewer: Owner | None = None  # whose conversation the provider keeps, if it does
+    epoch: int = 0
+
+    @classmethod
+    def of(cls, heard: Heard, enriched: Enriched) -> Handed:
+        view = heard.in_view
+        return cls(
+            caller=heard.caller,
+            store=heard.store,
+            outcome=enriched.outcome,
+            arm=enriched.arm,
+            tenant=enriched.tenant,
+            unkept=heard.unkept,
+            notes_response=heard.notes_response,
+            ends_session=heard.ends_session,
+            origin=heard.origin,
+            seen=heard.seen,
+            reach=heard.reach,
+            viewer=None if view is None else view.owner,
+            epoch=0 if view is None else view.epoch,
+        )
+
+    def __repr__(self) -> str:
+        return f"<handed: {self.outcome.value}>"
+
+
+def hands(heard: Heard, enriched: Enriched) -> str:
+    return msgspec.json.encode(Handed.of(heard, enriched)).decode()
+
+
+def handed_in(metadata: Mapping[str, Any]) -> Handed | None:
+    """None where the other filter said nothing: it was passed by, or there is none."""
+    told = metadata.get(HANDED)
+    text = told.get(TURN) if isinstance(told, Mapping) else None
+    if not isinstance(text, str):
+        return None
+    try:
+        return msgspec.json.decode(text, type=Handed)
+    except msgspec.MsgspecError:
+        log.warning("handover.unreadable")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Overheard:
+    """A request as its client sent it, as far as learning needs it."""
+
+    history: tuple[Message, ...] = field(default=(), repr=False)
+    asked: str = field(default="", repr=False)
+    previous_response_id: str = ""
+
+    def heard(self, handed: Handed) -> Heard:
+        """Without the contents of what the model has seen: `Overhears.completed` finds those."""
+        view = None if handed.viewer is None else InView(handed.viewer, handed.epoch, ())
+        return Heard(
+            caller=handed.caller,
+            store=handed.store,
+            history=self.history,
+            asked=self.asked,
+            origin=handed.origin,
+            previous_response_id=self.previous_response_id,
+            ends_session=handed.ends_session,
+            unkept=handed.unkept,
+            notes_response=handed.notes_response,
+            in_view=view,
+            seen=handed.seen,
+            reach=handed.reach,
+        )
+
+
+class GetsMemories(Protocol):
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
+
+
+class Overhears:
+    """What the watching filter knows of requests."""
+
+    def __init__(self, gets: GetsMemories, replays: Replays, *, request_bytes: int) -> None:
+        self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
+
+    async def read(self, admitted: Admitted, body: bytes) -> Overheard | None:
+        """None for a body that the other filter could not read either."""
+        limit = self._request_bytes
+        if len(body) > limit:
+            return None
+        try:
+            plain = await off_loop(
+                limit if packed(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
+            )
+            request = await off_loop(len(plain), lambda: as_written(admitted.dialect.read(plain)))
+        except BadBodyError:
+            return None
+        return Overheard(request.history, request.asked, request.previous_response_id)
+
+    async def completed(self, heard: Heard) -> Heard:
+        """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
+        from learning our own words as somebody's."""
+        contents = await self._contents(heard)
+        view = heard.in_view
+        if view is not None:
+            behind = await self._replays.behind(view.owner, heard.previous_response_id)
+            view = replace(view, contents=tuple(dict.fromkeys((*behind, *contents))))
+            contents = view.contents
+        return replace(heard, injected=contents, in_view=view if contents else None)
+
+    async def _contents(self, heard: Heard) -> tuple[str, ...]:
+        missing, found = list(heard.seen), dict[str, str]()
+        for owner in heard.reach:
+            if not missing:
+                break
+            try:
+                memories = await self._gets.get(owner, missing)
+            except MemoryExtprocError as error:
+                log.warning("handover.memories_unread", kind=type(error).__name__)
+                continue
+            found |= {memory.id: memory.content for memory in memories}
+            missing = [one for one in missing if one not in found]
+        return tuple(found[one] for one in heard.seen if one in found)
