@@ -359,7 +359,7 @@ class EnvoySection(Section):
     )
     two_filters: bool = Field(
         default=False,
-        description="true: a second filter, which nobody waits for, watches the answer; no piece of it waits for us",
+        description="true: a second filter, which nobody waits for, watches answers; no piece of one waits for us",
     )
     health_interval: Positive = Field(timedelta(seconds=1), description="between Envoy's health checks of us")
     route_timeout: Duration = Field(
