@@ -123,7 +123,7 @@ class Metrics:
         self.retired = make.counter("retired", "Memories by what retention made of them.", "reason")
         self.retention_rounds = make.counter("retention_rounds", "Rounds of retention over all owners.")
         self.retention_last = make.gauge(
-            "retention_last_round_timestamp_seconds", "When the last one ended, since 1970."
+            "retention_last_round_timestamp_seconds", "When the last one ended, or this process began."
         )
         self.api_seconds = make.histogram(
             "api_seconds", "Calls of the memory API by how they ended.", STORE_BUCKETS, "method", "code"

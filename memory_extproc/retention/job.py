@@ -72,6 +72,7 @@ class RetentionJob:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._metrics.retention_last.set(self._now().timestamp())
         self._task = asyncio.create_task(self._run(), name="retention")
         return self
 

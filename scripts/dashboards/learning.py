@@ -124,4 +124,29 @@ LEARNING = (
             ),
         ),
     ),
+    Row(
+        "What becomes of it with time",
+        (
+            Panel(
+                "Retention",
+                "What was made of memories: deleted softly (expired, ttl, cap, sources), superseded by one that says the same (merged), made of others (derived), erased after the grace.",
+                "short",
+                (Query(or_none(rate("memory_extproc_retired_total", "reason")), "{{reason}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Callers seen to",
+                "By a round of retention, each second; failed ones are seen to by the next.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_retention_owners_total", "outcome")), "{{outcome}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Last round",
+                "How long ago a round over all callers ended; retention.every says how often one begins.",
+                "s",
+                (Query(f"time() - {gauge('memory_extproc_retention_last_round_timestamp_seconds', 'max')}"),),
+            ),
+        ),
+    ),
 )

@@ -43,6 +43,7 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
         (["gateway.type=envoy-gateway", "gateway.affinity.enabled=true"], "so nothing would be bound"),
         (["config.listen.http=0.0.0.0:1"], "config.listen is the chart's to say: use ports"),
         (["adoptJournal.enabled=true"], "without adoptJournal.claimName"),
+        (["retentionJob.enabled=true", SERVER], "retentionJob.enabled without a Milvus server and Redis"),
     ],
     ids=lambda each: each if isinstance(each, str) else None,
 )
