@@ -620,3 +620,14 @@ class LedgerMarks:
     cuts: tuple[bytes, ...] = ()
     items: Mapping[bytes, float] = field(default_factory=lambda: MappingProxyType({}))
     shut: bool = False
+
+
+# --- long conversations ------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatState:
+    """What stands for the older part of a conversation. All of it is people's words."""
+
+    topic: str = field(default="", repr=False)
+    decisions: tuple[str, ...] = field(default=(), repr=False)
+    values: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # name and value
+    questions: tuple[str, ...] = field(default=(), repr=False)  # that are still open

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from memory_extproc.model import (
     Caller,
     Candidates,
+    ChatState,
     Consent,
     ConsentChange,
     DataKey,
@@ -437,6 +438,14 @@ class Chain:
 
     session: str
     earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's texts before, oldest first
+
+
+class Condenses(Protocol):
+    """Makes the state that stands for the older part of a conversation."""
+
+    async def condense(self, owner: Owner, before: ChatState, messages: Sequence[Message]) -> ChatState:
+        """*before*, with what *messages*, which follow it, change of it. Bounded whatever they are; what holds no
+        longer goes. Holds no secrets."""
 
 
 class KnowsChains(Protocol):

@@ -14,6 +14,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Journal, Now
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
+from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
 
 
@@ -35,7 +36,7 @@ def make_commands(
         CommandOptions(
             obeyed=Obeyed(settings.chat_commands),
             markers=Markers(markers.create, markers.delete),
-            worded=(*WORDED, *GIVEN),
+            worded=(*WORDED, *GIVEN, *COMPRESSED),
         ),
         partitions,
         embedder,

@@ -24,6 +24,7 @@ from memory_extproc.recall.recaller import Recaller
 from memory_extproc.redis_link import RedisLink
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
+from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
 
 LEDGER = "erasure.db"
@@ -93,7 +94,7 @@ async def open_forgetter(
         patience=timedelta(seconds=20),
         settle=lease,
         server_purge=settings.forget.server_purge,
-        worded=(*WORDED, *GIVEN),
+        worded=(*WORDED, *GIVEN, *COMPRESSED),
     )
     return await stack.enter_async_context(
         Forgetter(

@@ -29,6 +29,7 @@ class Extraction:
     extractor: Extracts | None = None
     stand_in: Extracts | None = None
     judges: Judges | None = None
+    budget: Budget | None = None  # what models may cost, whatever they are asked
 
 
 def make_extraction(
@@ -37,17 +38,17 @@ def make_extraction(
     """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
     wanted = settings.learn.extractor
     if wanted == "off":
-        return Extraction()
+        return Extraction(budget=budget)
     rules = Measured(RulesExtractor(), metrics, time.perf_counter)
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if wanted == "rules" or model is None:
-        return Extraction(rules)
+        return Extraction(rules, budget=budget)
     completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
     by_model = Measured(LlmExtractor(completions, budget), metrics, time.perf_counter)
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
-        return Extraction(by_model, judges=judges)
-    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges)
+        return Extraction(by_model, judges=judges, budget=budget)
+    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges, budget=budget)
 
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:

@@ -23,6 +23,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.commanding import make_commands, unextracted, unsaid
+from memory_extproc.app.compressing import make_compression
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
 from memory_extproc.app.learning import make_budget, make_extraction
@@ -203,6 +204,9 @@ async def sidecar(
             accounts=Accounts(metrics, settings.telemetry.tenants),
             traces=traces,
             tag=caller_tag(settings),
+            compression=make_compression(
+                settings, coordination, extraction, door, background, metrics, stack, live, now=now
+            ),
             now=now,
         )
         server = GrpcServer(

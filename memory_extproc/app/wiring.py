@@ -19,6 +19,7 @@ from memory_extproc.settings import Settings
 from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.admission import Admission
 from memory_extproc.wire.background import Background
+from memory_extproc.wire.compression import Compression
 from memory_extproc.wire.enrich import Enricher
 from memory_extproc.wire.exchange import Workshop
 from memory_extproc.wire.handover import GetsMemories, Overhears, hands
@@ -48,6 +49,7 @@ class Wire:
     accounts: Accounts
     traces: Traces
     tag: CallerTag
+    compression: Compression
     now: Now
 
     def workshop(self, settings: Settings) -> Workshop:
@@ -65,6 +67,7 @@ class Wire:
                 consent=self.door.consent,
                 incognito=self.door.incognito,
                 traces=self.traces,
+                compression=self.compression,
             ),
             follows=self.replays,
             learns=self.learns,

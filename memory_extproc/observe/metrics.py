@@ -91,6 +91,14 @@ class Metrics:
         )
         self.extractions = make.counter("extractions", "Batches extracted.", "extractor", "outcome")
         self.reconcile = make.counter("reconcile", "What became of extracted facts.", "decision")
+        self.compressions = make.counter(
+            "compressions", "Long chats by whether a state went in place of older messages.", "outcome"
+        )
+        self.compressed_tokens = make.counter(
+            "compressed_tokens",
+            "Estimated tokens of compressed requests, as they came and as they went on.",
+            "when",
+        )
         self.chat_commands = make.counter(
             "chat_commands", "What people told the assistant to keep or to forget, by what.", "act"
         )

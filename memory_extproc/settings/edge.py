@@ -213,6 +213,11 @@ class RuleWhen(Section):
 class RuleThen(Section):
     retrieve: Switch = Field(Switch.DEFAULT, description="skip: outcome `disabled`, no client can override it")
     store: Switch = Field(Switch.DEFAULT, examples=["skip"], description="skip: nothing is learned")
+    compress: Switch = Field(
+        Switch.DEFAULT,
+        examples=["force"],
+        description="skip: never; force: whatever its length; default: as compress",
+    )
     threshold: Share | None = Field(None, description="relevance, 0 to 1")
     limit: int | None = Field(None, ge=0, le=100, description="memories in a block at most")
     types: frozenset[MemoryType] | None = Field(None, min_length=1, description="only memories of these types")
@@ -252,6 +257,7 @@ class RuleSection(Section):
             Then(
                 retrieve=then.retrieve,
                 store=then.store,
+                compress=then.compress,
                 threshold=then.threshold,
                 limit=then.limit,
                 types=then.types,
@@ -287,6 +293,19 @@ class Inject(Section):
     )
     replay_keep: Positive = Field(timedelta(days=1), description="how long after its last turn one is known again")
     profile: Literal["off"] = Field("off", description="reserved: only this value yet")
+
+
+class Compress(Section):
+    enabled: bool = Field(
+        default=False,
+        description="send long chats with a condensed state in place of their older messages; false: only where a "
+        "rule or x-memory-compress: force asks for it",
+    )
+    above_tokens: int = Field(
+        16_000, ge=256, le=10_000_000, description="estimated tokens that a long chat exceeds"
+    )
+    keep_turns: int = Field(5, ge=1, le=1000, description="last turns that stay as they were said")
+    keep: Positive = Field(timedelta(days=7), description="how long a state is kept, from its making on")
 
 
 class Limits(Section):

@@ -37,6 +37,7 @@ RELOADABLE = frozenset({
     "recall.mmr_lambda",
     "recall.half_life",
     "inject.*",
+    "compress.*",
     "learn.model_tokens.*",
     "limits.answer_capture",
     "limits.process_bytes",

@@ -18,6 +18,7 @@ from memory_extproc.settings.api import (
     api_ways_are_whole,
 )
 from memory_extproc.settings.edge import (
+    Compress,
     EnvoySection,
     IdentitySection,
     Inject,
@@ -64,6 +65,7 @@ class Settings(Section):
     recall: Recall = Field(Recall(), description="the read path")
     inject: Inject = Field(Inject(), description="the block")
     learn: Learn = Field(Learn(), description="the write path")
+    compress: Compress = Field(Compress(), description="long chats")
     chat_commands: Literal["off", "remember", "remember_and_forget"] = Field(
         "remember_and_forget",
         description='"remember that ...", "forget what I told you about ..." said in a chat: off; remember; '

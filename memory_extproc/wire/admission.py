@@ -31,6 +31,7 @@ class HeaderControls:
 
     retrieve: Switch = Switch.DEFAULT
     store: Switch = Switch.DEFAULT
+    compress: Switch = Switch.DEFAULT
     ends_session: bool = False
     internal: bool = False  # one of our own calls of a language model
     unkept: bool = False  # nothing of this exchange is to be kept
@@ -118,6 +119,7 @@ def controls_of(headers: Headers) -> HeaderControls:
     return HeaderControls(
         retrieve=Switch.SKIP if off else _switch(headers, "x-memory-retrieve"),
         store=Switch.SKIP if unkept else _switch(headers, "x-memory-store"),
+        compress=Switch.SKIP if off else _switch(headers, "x-memory-compress"),
         ends_session=any(value.strip().lower() == "end" for value in headers.all("x-memory-session")),
         internal=INTERNAL in headers,
         unkept=unkept,

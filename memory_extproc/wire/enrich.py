@@ -28,6 +28,7 @@ from memory_extproc.model import (
     Role,
     Scope,
     Stored,
+    Switch,
     Wish,
     digest,
 )
@@ -39,13 +40,14 @@ from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
 from memory_extproc.wire.coding import OversizeError, packed, unpack
+from memory_extproc.wire.compression import Compression
 from memory_extproc.wire.given import Blocks, Decision, contents_of, fitting, ids_of, placings, tokens_of
 from memory_extproc.wire.identity import Identity, accepted
 from memory_extproc.wire.large import off_loop
 from memory_extproc.wire.options import Mode, WireOptions
 from memory_extproc.wire.replays import InView, Replays, Thread
 from memory_extproc.wire.rules import RuleFacts, Rules, Then
-from memory_extproc.wire.verdict import Circumstances, in_control_group, limits_of, refusal, stores
+from memory_extproc.wire.verdict import Circumstances, compresses, in_control_group, limits_of, refusal, stores
 
 log = logger(__name__)
 
@@ -121,7 +123,9 @@ class Enricher:
         consent: KnowsConsent | None = None,  # None: everybody allows everything
         incognito: NotesIncognito | None = None,
         traces: Traces = NO_TRACES,
+        compression: Compression | None = None,  # None: every conversation goes on as long as it came
     ) -> None:
+        self._compression = compression
         self._options, self._identity, self._rules = options, identity, rules
         self._recalls, self._replays, self._chains = recalls, replays, chains
         self._consent, self._incognito = consent, incognito
@@ -165,12 +169,16 @@ class Enricher:
         if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
             # Where nobody can be asked it is an outage, for an operator to see; to the caller it is the same.
             no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
+        shadowed = watching or self._options.mode is Mode.SHADOW
+        short = request
+        if caller is not None and store and allowed is Consent.ON and not shadowed:
+            short = await self._shortened(circumstances, caller)
+            circumstances = replace(circumstances, request=short)
         if no is not None or caller is None:
             turn = _Turn(Decision(no or Outcome.NO_CALLER))
         else:
             turn = await self._decided(circumstances, caller)
-        shadowed = watching or self._options.mode is Mode.SHADOW
-        enriched = await self._placed(admitted, request, turn, shadowed=shadowed)
+        enriched = await self._placed(admitted, short, turn, shadowed=shadowed, anew=short is not request)
         if caller is None:
             return enriched
         if enriched.personal and turn.thread is not None and not await self._replays.stands(turn.thread):
@@ -203,6 +211,18 @@ class Enricher:
         self._traces.show(asked=request.asked, block=turn.decision.block)
         arm = self._arm(caller.owner, shadowed=shadowed)
         return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
+
+    async def _shortened(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
+        """The request with its older messages condensed, where that is wanted and can be; else as it came."""
+        request, admitted, wish = circumstances.request, circumstances.admitted, compresses(circumstances)
+        if self._compression is None or wish is Switch.SKIP or admitted.controls.unkept:
+            return request
+        if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
+            return request
+        if not self._compression.wanted(request, forced=wish is Switch.FORCE):
+            return request
+        body = await self._compression.shortened(admitted.dialect, caller, request)
+        return request if body is None else await off_loop(len(body), _written, admitted, body)
 
     def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:
         if shadowed:
@@ -321,8 +341,11 @@ class Enricher:
             return ()
         return () if chain is None else chain.earlier
 
-    async def _placed(self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, shadowed: bool) -> Enriched:
-        """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came."""
+    async def _placed(
+        self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, shadowed: bool, anew: bool = False
+    ) -> Enriched:
+        """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came.
+        *anew*: the request's body is no longer the client's."""
         started = time.perf_counter()
         decision = turn.decision
         outcome = decision.outcome
@@ -341,7 +364,7 @@ class Enricher:
             outcome = Outcome.SHADOWED if outcome is Outcome.USED else outcome
             placed = ()
         edits += (edit for place in placed for edit in place)
-        if not edits:
+        if not edits and not anew:
             return Enriched(outcome=outcome)
         with self._traces.stage("splice"):
             body = apply(request.body, edits)

@@ -38,6 +38,7 @@ class Then:
 
     retrieve: Switch = Switch.DEFAULT  # SKIP is the operator's no: outcome `disabled`, nothing overrides it
     store: Switch = Switch.DEFAULT
+    compress: Switch = Switch.DEFAULT  # SKIP is the operator's no here too
     threshold: float | None = None  # relevance, 0 to 1
     limit: int | None = None
     types: frozenset[MemoryType] | None = None

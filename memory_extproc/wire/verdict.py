@@ -64,6 +64,14 @@ def stores(of: Circumstances) -> bool:
     return forced or body.store is True or of.options.auto_store
 
 
+def compresses(of: Circumstances) -> Switch:
+    """Whether a long conversation goes on shortened: the operator's no, then the client's, then who asks for it."""
+    said = (of.then.compress, of.admitted.controls.compress)
+    if Switch.SKIP in said:
+        return Switch.SKIP
+    return Switch.FORCE if Switch.FORCE in said else Switch.DEFAULT
+
+
 def limits_of(of: Circumstances) -> Limits:
     then, body = of.then, of.request.controls
     limit = of.options.limit if then.limit is None else then.limit
