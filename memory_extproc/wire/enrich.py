@@ -125,7 +125,7 @@ class Enricher:
         traces: Traces = NO_TRACES,
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
     ) -> None:
-        self._compression = compression
+        self.compression = compression
         self._options, self._identity, self._rules = options, identity, rules
         self._recalls, self._replays, self._chains = recalls, replays, chains
         self._consent, self._incognito = consent, incognito
@@ -215,13 +215,13 @@ class Enricher:
     async def _shortened(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
         """The request with its older messages condensed, where that is wanted and can be; else as it came."""
         request, admitted, wish = circumstances.request, circumstances.admitted, compresses(circumstances)
-        if self._compression is None or wish is Switch.SKIP or admitted.controls.unkept:
+        if self.compression is None or wish is Switch.SKIP or admitted.controls.unkept:
             return request
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
             return request
-        if not self._compression.wanted(request, forced=wish is Switch.FORCE):
+        if not self.compression.wanted(request, forced=wish is Switch.FORCE):
             return request
-        body = await self._compression.shortened(admitted.dialect, caller, request)
+        body = await self.compression.shortened(admitted.dialect, caller, request)
         return request if body is None else await off_loop(len(body), _written, admitted, body)
 
     def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:
