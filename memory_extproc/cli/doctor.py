@@ -175,7 +175,7 @@ async def examine_through(options: VisitOptions, through: Through, console: Cons
 
         def report(finding: Finding) -> None:
             if console is not None:
-                _show(console, finding)
+                show(console, finding)
 
         try:
             return await examine(visit, admin, report)
@@ -205,7 +205,7 @@ async def _echo(listening: str) -> None:
         await runner.cleanup()
 
 
-def _show(console: Console, finding: Finding) -> None:
+def show(console: Console, finding: Finding) -> None:
     line = Text.assemble((f"{finding.verdict.value:<8}", _STYLES[finding.verdict.value]), f"{finding.check}: ")
     console.print(line + Text(harmless(finding.seen)))
     if finding.mend:

@@ -11,12 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from memory_extproc.cli.doctor import Through, examine_through, options_from
 from memory_extproc.doctor.echo import echo_app
 from memory_extproc.doctor.finding import Finding
-from tests.fixtures.envoy import Wiring
+from memory_extproc.errors import MemoryExtprocError
+from tests.fixtures.envoy import Wiring, free_port
 from tests.fixtures.rest import RestStand
 from tests.fixtures.whole import WholeStand
 
@@ -330,3 +331,48 @@ async def test_the_command_says_what_is_wrong_and_ends_with_one(echo: WholeStand
     assert process.returncode == 1
     assert "fail    forged-identity: whoever sends x-authz-user-id is believed" in printed
     assert "to do: remove x-authz-user-id" in printed
+
+
+async def test_the_echo_model_shows_what_reached_it_and_no_token() -> None:
+    command = [sys.executable, "-m", "memory_extproc", "doctor", "--serve-echo", "127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        url = f"http://{line.partition(' listens at ')[2].partition(';')[0]}"
+        headers = {"authorization": "Bearer anns", "x-seen": "yes"}
+        async with ClientSession(headers=headers) as session:
+            async with session.get(f"{url}/v1/models") as got:
+                assert (await got.json())["data"][0]["id"] == "echo"
+            async with session.post(f"{url}/v1/chat/completions", json={"messages": []}) as got:
+                shown = (await got.json())["memory_extproc_echo"]
+                assert got.headers["content-encoding"] == "gzip"
+            async with session.post(f"{url}/v1/chat/completions", data=b"[]") as got:
+                assert got.status == 400
+    finally:
+        process.terminate()
+        await process.wait()
+    assert shown["body"] == {"messages": []}
+    assert (shown["headers"]["x-seen"], shown["headers"]["authorization"]) == ("yes", "…")
+
+
+async def test_a_gateway_that_is_not_there_is_said_and_not_raised(echo: WholeStand) -> None:
+    await echo.start()
+    findings = await examined(echo, url=f"http://127.0.0.1:{free_port()}", tokens=TOKENS)
+    assert verdicts(findings, "fail") == {"reaches-a-model"}
+
+
+async def test_an_admin_page_that_is_none_ends_the_command(echo: WholeStand) -> None:
+    await echo.start()
+    through = Through(echo.url, "/v1/chat/completions", "m", 5, f"http://127.0.0.1:{free_port()}", "")
+    options = options_from(
+        urls={"--through": echo.url},
+        tokens=[],
+        headers=[],
+        body_limit="4MiB",
+        names=("x-authz-user-id", "", "x-session-id"),
+        trusted_edge=True,
+        patience=5,
+    )
+    with pytest.raises(MemoryExtprocError, match="--admin"):
+        await examine_through(options, through, None)

@@ -1,0 +1,42 @@
+"""What the command takes, and how it says what was found."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from memory_extproc.cli.doctor import show
+from memory_extproc.cli.root import app
+from memory_extproc.doctor.finding import warn
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "--through: expected"),
+        (("--through", "ftp://host"), "--through: expected"),
+        (("--through", "http://[::1"), "--through: expected"),
+        (("--through", "http://host", "--admin", "host:9901"), "--admin: expected"),
+        (("--through", "http://host", "--token", "one"), "--token: give two"),
+        (("--through", "http://host", "--header", "secret"), "--header: expected"),
+        (("--through", "http://host", "--body-limit", "much"), "--body-limit: "),
+        (("--through", "http://host", "--serve-echo", "127.0.0.1:0"), "--serve-echo stands behind"),
+        (("--serve-echo", "nowhere"), "--serve-echo: "),
+    ],
+)
+def test_what_cannot_be_used_is_named_before_anything_is_sent(given: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", *given])
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "secret" not in result.output
+
+
+def test_what_a_gateway_said_cannot_obey_a_terminal() -> None:
+    console = Console(record=True, width=200)
+    show(console, warn("a-check", "HTTP 200, x-memory-status: \x1b]0;evil\x07", "mend \x1b[2J it"))
+    shown = console.export_text(styles=False)
+    assert "warn    a-check: HTTP 200" in shown
+    assert "to do: mend" in shown
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
