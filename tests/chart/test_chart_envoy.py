@@ -163,3 +163,46 @@ def test_istios_patches_are_those_that_envoy_config_writes_and_one_more() -> Non
     ended = [each for each in ours if each["patch"]["value"].get("name") == "memory_headers_end_here"]
     assert [each for each in ours if each not in ended] == expected
     assert len(ended) == 1
+
+
+@pytest.fixture
+def two_filters(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The program's own configuration for it; the chart's value."""
+    monkeypatch.setenv("MEMORY_EXTPROC__ENVOY__TWO_FILTERS", "true")
+    return "gateway.observe.enabled=true"
+
+
+def test_with_two_filters_the_chart_writes_what_envoy_config_does_for_a_bare_envoy(two_filters: str) -> None:
+    parts = blocks("gateway.type=raw", two_filters, values="default.yaml")
+    theirs = {each["name"]: each for each in written("--shape", "filter")[0]["http_filters"]}
+    edge = [each for part in ("1-at-the-edge.yaml", "3-memory.yaml") for each in parts[part]]
+    ours = {each["name"]: each for each in edge}
+    assert edge[0]["name"] == "memory_observer"
+    for name in ("memory_observer", "memory"):
+        assert ours[name] == theirs[name]
+
+
+def test_with_two_filters_the_chart_writes_what_envoy_config_does_for_envoy_gateway(two_filters: str) -> None:
+    ours = documents(rendered(settings=["gateway.type=envoy-gateway", two_filters]))
+    theirs = written("--shape", "envoy-gateway", "--sidecar", "test-memory-extproc.memory:50051")
+    kind = "EnvoyExtensionPolicy"
+    assert policy(ours, kind) == policy(theirs, kind)
+
+
+def test_with_two_filters_the_chart_writes_what_envoy_config_does_for_istio(two_filters: str) -> None:
+    ours = documents(rendered(settings=["gateway.type=istio", two_filters]))
+    theirs = written("--shape", "istio", "--sidecar", "test-memory-extproc.memory:50051")
+
+    def firsts(trees: list[Tree]) -> list[Tree]:
+        patches = one(trees, "EnvoyFilter")["spec"]["configPatches"]
+        named = {"memory_observer", "identity_strip", "memory"}
+        return [each for each in patches if each["patch"]["value"].get("name") in named]
+
+    assert firsts(ours) == firsts(theirs)
+    assert len(firsts(ours)) == 3
+
+
+def test_with_two_filters_the_sidecar_is_told(two_filters: str) -> None:
+    trees = documents(rendered(settings=["gateway.type=raw", two_filters]))
+    [configured] = [each["data"]["config.yaml"] for each in trees if "config.yaml" in each.get("data", {})]
+    assert yaml.safe_load(configured)["envoy"]["two_filters"] is True

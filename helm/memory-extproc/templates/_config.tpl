@@ -27,6 +27,9 @@
     "flush" (printf "%ds" (int .Values.drain.flush)))
   "memory" (dict "embedding" (dict "models_dir" "/opt/memory-extproc/models"))
 -}}
+{{- if .Values.gateway.observe.enabled -}}
+{{- $_ := set $own "envoy" (dict "two_filters" true) -}}
+{{- end -}}
 {{- if .Values.tls.enabled -}}
 {{- $_ := set $own "tls" (dict
   "cert" "/etc/memory-extproc/tls/tls.crt"

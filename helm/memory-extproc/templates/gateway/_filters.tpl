@@ -65,9 +65,14 @@ typed_config:
     request_header_mode: SEND
     response_header_mode: SEND
     request_body_mode: BUFFERED
+    {{- if $gateway.observe.enabled }}
+    request_trailer_mode: SKIP
+    response_trailer_mode: SKIP
+    {{- else }}
     response_body_mode: STREAMED
     request_trailer_mode: SKIP
     response_trailer_mode: SEND
+    {{- end }}
   request_attributes:
     - xds.route_name
     - xds.cluster_name
@@ -83,7 +88,38 @@ typed_config:
     receiving_namespaces:
       untyped:
         - memory
+        {{- if $gateway.observe.enabled }}
+        - memory_learning
+        {{- end }}
   route_cache_action: RETAIN
+{{- end -}}
+
+{{/* The filter that watches, with two filters; it stands before all others. */}}
+{{- define "memory.observerFilter" -}}
+name: memory_observer
+typed_config:
+  '@type': type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+  grpc_service:
+    envoy_grpc:
+      cluster_name: {{ .cluster }}
+  failure_mode_allow: true
+  observability_mode: true
+  deferred_close_timeout: 1s
+  processing_mode:
+    request_header_mode: SEND
+    response_header_mode: SEND
+    request_body_mode: STREAMED
+    response_body_mode: STREAMED
+    request_trailer_mode: SEND
+    response_trailer_mode: SEND
+  request_attributes:
+    - xds.route_name
+  stat_prefix: memory_observer
+  disable_immediate_response: true
+  metadata_options:
+    forwarding_namespaces:
+      untyped:
+        - memory_learning
 {{- end -}}
 
 {{/* The caller's header as metadata: the stream to the sidecar can carry that, and the ring goes by it. A route's
@@ -208,4 +244,38 @@ typed_config:
               name: skip
               typed_config:
                 '@type': type.googleapis.com/envoy.extensions.filters.common.matcher.action.v3.SkipFilter
+{{- end -}}
+
+{{/* How Envoy Gateway reaches the sidecar. */}}
+{{- define "memory.backendRefs" -}}
+{{- if eq .Values.mode "sidecar" -}}
+- group: gateway.envoyproxy.io
+  kind: Backend
+  name: {{ include "memory.fullname" . }}
+{{- else -}}
+- name: {{ include "memory.fullname" . }}
+  namespace: {{ .Release.Namespace }}
+  port: {{ .Values.ports.extProc }}
+{{- end }}
+{{- end -}}
+
+{{- define "memory.backendSettings" -}}
+circuitBreaker:
+  maxConnections: {{ .Values.gateway.maxStreams }}
+  maxPendingRequests: {{ .Values.gateway.maxStreams }}
+  maxParallelRequests: {{ .Values.gateway.maxStreams }}
+healthCheck:
+  panicThreshold: 0
+  active:
+    type: GRPC
+    grpc:
+      service: readiness
+    interval: 1s
+    timeout: 1s
+    unhealthyThreshold: 1
+    healthyThreshold: 1
+retry:
+  numRetries: 1
+  retryOn:
+    triggers: [unavailable, reset, connect-failure]
 {{- end -}}
