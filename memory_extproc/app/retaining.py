@@ -56,6 +56,7 @@ def keeper_rules(settings: Settings) -> KeeperRules:
         if given.duplicates.enabled
         else None,
         histories=HistoryRules(above=given.consolidate.above, most=given.consolidate.earlier),
+        page=partition_limits(settings).page,
     )
 
 

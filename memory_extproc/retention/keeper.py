@@ -3,6 +3,7 @@ what still is as it was read. What a crash leaves undone, the next pass does."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,6 @@ from memory_extproc.retention.rules import (
     revived,
 )
 
-_PAGE = 500
 _AT_ONCE = 100  # rows of one write
 
 
@@ -31,6 +31,7 @@ class KeeperRules:
     retention: RetentionRules = field(default_factory=RetentionRules)
     duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: they stay
     histories: HistoryRules = field(default_factory=HistoryRules)
+    page: int = 500  # rows read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Keeper:
     async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
         """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
         now = self._now().replace(microsecond=0)
-        pages = self._store.pages(owner, _PAGE, fresh=True)
+        pages = self._store.pages(owner, self._rules.page, fresh=True)
         known = {row.memory.id: row async for page in pages for row in page}
         kept = Kept(memories=len(known))
         await self._leave(owner, known, kept, now, dry_run=dry_run)
@@ -97,7 +98,9 @@ class Keeper:
             await self._merge(owner, known, self._rules.duplicates, kept, now, dry_run=dry_run)
         memories = [row.memory for row in known.values()]
         wording = self._wording
-        for one in histories(memories, self._rules.histories, wording.about, wording.agree, now):
+        rules = self._rules.histories
+        found = await asyncio.to_thread(histories, memories, rules, wording.about, wording.agree, now)
+        for one in found:
             kept.derived += 1
             if not dry_run:
                 await self._consolidate(owner, one, now)
@@ -106,7 +109,9 @@ class Keeper:
     async def _leave(
         self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool
     ) -> None:
-        due = leaving((row.memory for row in known.values()), self._rules.retention, now)
+        # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
+        memories = [row.memory for row in known.values()]
+        due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
         becoming = {one: retired(known[one].memory, why, now) for one, why in due.retire.items()}
         becoming |= {one: revived(known[one].memory) for one in due.revive}
         if dry_run:
@@ -135,7 +140,9 @@ class Keeper:
         *,
         dry_run: bool,
     ) -> None:
-        for merging in duplicates(known.values(), rules, self._rules.retention, self._wording.says, now):
+        rows, says = list(known.values()), self._wording.says
+        found = await asyncio.to_thread(duplicates, rows, rules, self._rules.retention, says, now)
+        for merging in found:
             if dry_run:
                 kept.merged += len(merging.others)
             else:

@@ -17,6 +17,7 @@ PINNED = "pinned"  # true: it is kept whatever its score; whoever writes memorie
 ACCESSED = "accessed"  # seconds since 1970: when it was last given to a model
 RETIRED = "retired"  # why it was deleted softly
 RETIRED_AT = "retired_at"  # seconds since 1970
+UNRETIRED = "unretired"  # seconds since 1970: when its owner brought it back
 MERGED = "merged"  # the id of the memory that says what it said
 SOURCES = "sources"  # the ids of the memories that it was made of
 
@@ -29,7 +30,10 @@ class Reason(StrEnum):
     CAP = "cap"  # its owner has more than may be kept, and it is worth least
     SOURCES = "sources"  # it was made of memories that are no longer there, or that say something else now
     DUPLICATE = "duplicate"  # another says the same
-    MERGED = "merged"  # another says it together with what it is part of
+    UNRETIRED = "unretired"  # seconds since 1970: when its owner brought it back
+
+
+MERGED = "merged"  # another says it together with what it is part of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,14 @@ def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
 
 def _last(memory: Memory, rules: RetentionRules) -> float:
     last = max(memory.created_at, memory.updated_at).timestamp()
-    accessed = memory.metadata.get(ACCESSED)
-    if rules.refresh_on_access and isinstance(accessed, int | float):
-        last = max(last, accessed)
-    return last
+    accessed = _moment(memory, ACCESSED) if rules.refresh_on_access else 0.0
+    return max(last, accessed, _moment(memory, UNRETIRED))
+
+
+def _moment(memory: Memory, name: str) -> float:
+    """Seconds since 1970; 0 where the metadata does not say."""
+    at = memory.metadata.get(name)
+    return float(at) if isinstance(at, int | float) and not isinstance(at, bool) else 0.0
 
 
 def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Leaving:
@@ -131,7 +139,8 @@ def _ended(memory: Memory, rules: RetentionRules, now: datetime) -> Reason | Non
 
 def _held(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     """Whether neither age nor a cap ends it."""
-    return memory.metadata.get(PINNED) is True or now - memory.created_at < rules.protect
+    began = max(memory.created_at.timestamp(), _moment(memory, UNRETIRED))
+    return memory.metadata.get(PINNED) is True or now.timestamp() - began < rules.protect.total_seconds()
 
 
 def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: datetime) -> Mapping[str, Reason]:
@@ -148,8 +157,7 @@ def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: dat
 
 def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     if memory.state is MemoryState.DELETED:
-        at = memory.metadata.get(RETIRED_AT)
-        since = float(at) if isinstance(at, int | float) else memory.updated_at.timestamp()
+        since = _moment(memory, RETIRED_AT) or memory.updated_at.timestamp()
         return now.timestamp() - since >= rules.grace.total_seconds()
     if memory.state is MemoryState.SUPERSEDED and rules.history is not None:
         return now - max(memory.valid_to or memory.updated_at, memory.updated_at) >= rules.history

@@ -80,6 +80,13 @@ def test_each_type_is_kept_for_its_own_time() -> None:
     assert not leaving([said], rules, later(days=90)).retire
 
 
+def test_what_its_owner_brought_back_is_left_alone_for_a_while() -> None:
+    rules = RetentionRules(ttl={MemoryType.SEMANTIC: timedelta(days=7)})
+    back = a_memory("back", metadata={"unretired": later(days=50).timestamp()})
+    assert not leaving([back], rules, later(days=50, hours=23)).retire
+    assert leaving([back], rules, later(days=51, hours=1)).retire == {back.id: Reason.TTL}
+
+
 def test_what_has_expired_goes_even_when_it_is_pinned() -> None:
     over = a_memory("over", expires_at=later(days=1), metadata={"pinned": True})
     assert leaving([over], RULES, NOW).retire == {over.id: Reason.EXPIRED}
