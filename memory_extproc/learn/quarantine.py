@@ -6,6 +6,7 @@ from it. Neither is recalled by anyone. An operator lists them, and releases wha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,6 +21,7 @@ from memory_extproc.safety.sensitive import sensitivity
 
 FOREIGN = "foreign"  # a fact in words that the caller did not say
 _PAGE = 200  # rows read at once
+_AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
 _CONFIRMS = 6  # words; who says no more may well confirm what the assistant said
 _TELLING = 4  # characters a word has at least that tells whose words they were; or a digit
 
@@ -66,13 +68,23 @@ class Trusting:
         return self._extractor.name
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
-        trusted = [turn for turn in turns if suspicion(turn.asked) is None]
-        before = [turn for turn in earlier if suspicion(turn.asked) is None]
-        if not trusted:
+        everything = [*earlier, *turns]
+        if sum(len(turn.asked) + len(turn.answered) for turn in everything) > _AT_ONCE:
+            read = await asyncio.to_thread(_trusted, everything)
+        else:
+            read = _trusted(everything)
+        said = {turn.id: turn for turn in turns if turn.id in read}
+        if not said:
             return []
-        said = {turn.id: turn for turn in trusted}
-        facts = await self._extractor.extract(trusted, earlier=before)
+        before = [read[turn.id] for turn in earlier if turn.id in read]
+        facts = await self._extractor.extract([read[turn_id] for turn_id in said], earlier=before)
         return [_looked_at(fact, said.get(fact.turn_id), before) for fact in facts]
+
+
+def _trusted(turns: Iterable[Turn]) -> dict[str, Turn]:
+    """By id, those whose asker does not instruct; an answer that does is not shown to who extracts."""
+    trusted = (turn for turn in turns if suspicion(turn.asked) is None)
+    return {turn.id: replace(turn, answered="") if suspicion(turn.answered) else turn for turn in trusted}
 
 
 def _looked_at(fact: Fact, turn: Turn | None, earlier: Iterable[Turn]) -> Fact:
