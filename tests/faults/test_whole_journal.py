@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,17 @@ def locked(file: Path) -> Iterator[None]:
         yield
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """No file of this process grows any more, as on a full disk: the kernel refuses every page."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def assert_refuses(faulty: FaultStand, why: str) -> None:
@@ -62,6 +74,21 @@ async def test_a_locked_journal_makes_the_sidecar_unready_until_it_is_free(fault
     await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
     assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
     assert faulty.logs.said("journal.accepts")
+
+
+async def test_a_disk_without_room_costs_the_turns_of_that_time_and_nothing_else(faulty: FaultStand) -> None:
+    await faulty.start()
+    await faulty.say("My sister lives in Hawaii since March.")
+    await until(lambda: faulty.kept == 1, "it is stored")
+    with no_room():
+        await assert_refuses(faulty, "journal.db is failing to read or write")
+        assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
+    await until(lambda: _ready(faulty), "ready again")
+    await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
+    assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
+    assert faulty.logs.said("journal.accepts")
+    await until(lambda: faulty.sample("journal_depth") == 0, "all that was accepted is learned", seconds=20)
+    assert faulty.sample("journal_dead_letters") == 0
 
 
 async def test_a_damaged_journal_is_named_and_taken_up_anew_once_it_is_moved_aside(faulty: FaultStand) -> None:
