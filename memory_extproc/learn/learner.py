@@ -10,24 +10,25 @@ goes, advances the epoch, erases the journal, and then deletes what is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
-from memory_extproc.learn.corrected import corrected
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
-from memory_extproc.learn.remember import Judged, ids_of, judge
+from memory_extproc.learn.messages import Judges, Messages
+from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import WORDED, Sessions
+from memory_extproc.learn.settling import Unsettled
 from memory_extproc.learn.sifting import Sifting
 from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
-from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Stored, Turn
+from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import NO_TRACES, Traces
@@ -43,7 +44,6 @@ from memory_extproc.ports import (
 )
 
 log = logger(__name__)
-_AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 _GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
 
 
@@ -107,7 +107,7 @@ class Learner:
         reconciler: Reconciles,
         now: Now,
         chance: Chance,
-        judged: Callable[[Turn, datetime], Sequence[Judged]] = judge,
+        judged: Judges = judge,
         screens: Screens | None = None,  # None: everything of everybody is kept
         forgotten: KnowsForgotten | None = None,
         commands: Obeys | None = None,  # None: nobody tells us anything
@@ -115,8 +115,6 @@ class Learner:
     ) -> None:
         self._journal = journal
         self._sessions = sessions
-        self._keeps = keeps
-        self._embedder = embedder
         self._coordination = coordination
         self._limits = limits
         self._metrics = metrics
@@ -128,7 +126,7 @@ class Learner:
         self._reconciler = reconciler
         self._now = now
         self._chance = chance
-        self._judge = judged
+        self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
         self._traces = traces
         self._screens = screens or Unscreened()
         self._sifting = Sifting(forgotten, journal)
@@ -160,8 +158,7 @@ class Learner:
             told=lambda trigger: metrics.extraction_triggers.labels(trigger.value).inc(),
         )
         self._accepting: set[asyncio.Task[Stored]] = set()
-        self._unsettled: dict[Owner, set[object]] = {}
-        self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
+        self._unsettled = Unsettled()
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
         self._take_up = TakeUp(
@@ -203,8 +200,7 @@ class Learner:
             await asyncio.gather(*self._background, *self._accepting, return_exceptions=True)
             await self._remembering.stop()
             await self._extracting.stop()
-            for owner in list(self._waiting):
-                self._release(owner)
+            self._unsettled.release_all()
 
     # --- taking in -----------------------------------------------------------------------------------
     async def accept(self, exchanged: Exchanged) -> Stored:
@@ -216,7 +212,7 @@ class Learner:
         task = asyncio.create_task(self._journalled(exchanged), name="journal append")
         owner = exchanged.caller.owner
         self._accepting.add(task)
-        self._unsettled.setdefault(owner, set()).add(task)
+        self._unsettled.add(owner, task)
         task.add_done_callback(lambda done: self._accepted(owner, done))
         await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
         if task.done():
@@ -225,12 +221,7 @@ class Learner:
         return Stored.JOURNAL_LATE
 
     async def settled(self, caller: Caller) -> None:
-        owner = caller.owner
-        if owner not in self._unsettled:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, []).append(waiter)
-        await waiter
+        await self._unsettled.gone(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the
@@ -277,7 +268,7 @@ class Learner:
 
     def _accepted(self, owner: Owner, task: asyncio.Task[Stored]) -> None:
         self._accepting.discard(task)
-        self._settle(owner, [task])
+        self._unsettled.remove(owner, [task])
         if not task.cancelled() and (error := task.exception()):
             log.error("journal.failed", error=type(error).__name__)
 
@@ -305,7 +296,7 @@ class Learner:
         self._traces.keep(turn.id)
         self._ahead.setdefault(turn.owner, {})[turn.id] = turn.session
         if self._remembering.add(turn.owner, turn.id):
-            self._unsettled.setdefault(turn.owner, set()).add(turn.id)
+            self._unsettled.add(turn.owner, turn.id)
 
     def _remembered(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         ahead = self._ahead.get(owner, {})
@@ -315,20 +306,6 @@ class Learner:
         if not ahead:
             self._ahead.pop(owner, None)
 
-    def _settle(self, owner: Owner, what: Sequence[object]) -> None:
-        unsettled = self._unsettled.get(owner)
-        if unsettled is None:
-            return
-        unsettled.difference_update(what)
-        if not unsettled:
-            self._release(owner)
-
-    def _release(self, owner: Owner) -> None:
-        self._unsettled.pop(owner, None)
-        for waiter in self._waiting.pop(owner, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
     # --- step 1: messages ----------------------------------------------------------------------------
     async def _remember(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         # Whatever comes of it, nobody waits longer than for the first attempt; and no longer than until the
@@ -337,55 +314,23 @@ class Learner:
             epoch = await self._coordination.epoch(owner)
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             fresh = [entry for entry in entries if not entry.stored]
-            judged = await self._judged(fresh)
-            theirs = await corrected(self._keeps, owner, fresh)
-            rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it], theirs)
-            await self._still_in(epoch, owner)
             commanding = [entry.turn for entry in fresh if self._commands and self._commands.of(entry.turn)]
-            # Who tells us to forget is asked nothing before that is done.
-            await self._put(owner, rows, () if commanding else turn_ids)
+            stored = await self._messages.store(
+                owner,
+                fresh,
+                still_in=partial(self._still_in, epoch, owner),
+                # Who tells us to forget is asked nothing before that is done.
+                shown=partial(self._unsettled.remove, owner, () if commanding else turn_ids),
+            )
             if self._commands and commanding:
                 await self._commands.obey(commanding)
-            unsaid = {memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)} - theirs
-            if unsaid:
-                await self._keeps.delete(owner, sorted(unsaid))
             await self._journal.mark_stored(fresh)
         finally:
-            self._settle(owner, turn_ids)
-        for _, all_of_it in judged:
-            for one in all_of_it:
-                self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
+            self._unsettled.remove(owner, turn_ids)
+        for one in stored:
+            self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
         await self._hand_on(entries)
         self._remembered(owner, turn_ids)
-
-    async def _judged(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
-        now = self._now()
-
-        def judged() -> list[tuple[JournalEntry, Sequence[Judged]]]:
-            return [(entry, self._judge(entry.turn, now)) for entry in entries]
-
-        if sum(len(entry.turn.asked) + len(entry.turn.answered) for entry in entries) > _AT_ONCE:
-            return await asyncio.to_thread(judged)
-        return judged()
-
-    async def _put(self, owner: Owner, rows: Sequence[Embedded], turn_ids: Sequence[str]) -> None:
-        """In calls of a bounded size. Who waits for these turns is told once the partition shows the last."""
-        most = self._limits.rows
-        for start in range(0, len(rows), most):
-            last = start + most >= len(rows)
-            shown = partial(self._settle, owner, turn_ids) if last else _nothing
-            await self._keeps.put(owner, rows[start : start + most], shown=shown)
-
-    async def _embedded(self, judged: Sequence[Judged], but: frozenset[str]) -> list[Embedded]:
-        memories = [one.memory for one in judged if one.memory is not None and one.memory.id not in but]
-        if not memories:
-            return []
-        vectors = await self._embedder.embed([memory.content for memory in memories])
-        made_by = self._embedder.fingerprint
-        return [
-            Embedded(replace(memory, embed_model=made_by), vector)
-            for memory, vector in zip(memories, vectors, strict=True)
-        ]
 
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
         """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
@@ -452,15 +397,3 @@ class Learner:
         """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
         if await self._coordination.epoch(owner) != epoch:
             raise TryLaterError("the owner was forgotten while we worked")
-
-
-def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
-    """Ids of messages and pieces that an earlier answer of this turn left and that this one does not renew."""
-    if not entry.replaced:
-        return []
-    kept = {one.memory.id for one in judged if one.memory is not None}
-    return [memory_id for memory_id in ids_of(entry.turn) if memory_id not in kept]
-
-
-def _nothing() -> None:
-    """Not all of it is visible yet."""
