@@ -631,3 +631,14 @@ class ChatState:
     decisions: tuple[str, ...] = field(default=(), repr=False)
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # name and value
     questions: tuple[str, ...] = field(default=(), repr=False)  # that are still open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Who a caller is, as a block. *text* is empty where nothing is known."""
+
+    text: str = field(default="", repr=False)
+    ids: tuple[str, ...] = ()  # of the memories in it
+    contents: tuple[str, ...] = field(default=(), repr=False)  # of the same
+    eligible: frozenset[str] = frozenset()  # ids of all that hold now and might be in it
+    tokens: int = 0  # estimated

@@ -32,6 +32,7 @@ from memory_extproc.model import (
     Memory,
     Message,
     Owner,
+    Profile,
     Recalled,
     Scope,
     Searched,
@@ -419,6 +420,11 @@ class Keys(Protocol):
 class Recalls(Protocol):
     async def recall(self, wish: Wish) -> Recalled:
         """Never raises for a fault of store, model or time: those are outcomes."""
+
+
+class KnowsProfile(Protocol):
+    async def profile(self, caller: Caller) -> Profile:
+        """Who *caller* is, as of now, with all of our own writes seen. The same memories give the same bytes."""
 
 
 class Learns(Protocol):

@@ -9,6 +9,7 @@ from pathlib import Path
 from memory_extproc.learn.learner import LearnLimits
 from memory_extproc.learn.pieces import PIECE_TOKENS, PieceLimits
 from memory_extproc.ports import Embeds
+from memory_extproc.recall.profile import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.sealing.box import sealable
 from memory_extproc.settings import Settings
@@ -79,6 +80,10 @@ def recall_limits(settings: Settings) -> RecallLimits:
     )
 
 
+def profile_limits(settings: Settings) -> ProfileLimits:
+    return ProfileLimits(tokens=settings.inject.profile_tokens, importance=settings.inject.profile_importance)
+
+
 def learn_limits(settings: Settings) -> LearnLimits:
     learn = settings.learn
     return LearnLimits(
@@ -109,6 +114,7 @@ def wire_options(settings: Settings) -> WireOptions:
         window=None if inject.window == "auto" else inject.window,
         margin=inject.margin,
         unknown_cap=inject.unknown_window_budget,
+        profile=inject.profile,
         replay=inject.replay,
         replay_tokens=inject.replay_tokens,
         replay_keep=inject.replay_keep,

@@ -35,6 +35,7 @@ from memory_extproc.app.options import (
     milvus_options,
     partition_limits,
     piece_limits,
+    profile_limits,
     server_options,
     wire_options,
 )
@@ -59,6 +60,7 @@ from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.recall.canary import Canary
+from memory_extproc.recall.profile import Profiles
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
@@ -204,6 +206,7 @@ async def sidecar(
             accounts=Accounts(metrics, settings.telemetry.tenants),
             traces=traces,
             tag=caller_tag(settings),
+            profiles=Profiles(partitions, profile_limits(settings), now=now),
             compression=make_compression(
                 settings, coordination, extraction, door, background, metrics, stack, live, now=now
             ),

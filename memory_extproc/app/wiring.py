@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memory_extproc.app.live import Live
-from memory_extproc.app.options import recall_limits, wire_options
+from memory_extproc.app.options import profile_limits, recall_limits, wire_options
 from memory_extproc.app.recalling import about_caller_of
 from memory_extproc.app.screening import Door
 from memory_extproc.learn.sessions import Sessions
@@ -13,6 +13,7 @@ from memory_extproc.observe.log import CallerTag
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import Traces
 from memory_extproc.ports import Learns, Now
+from memory_extproc.recall.profile import Profiles
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.retention.accesses import Accesses, CountedRecalls
 from memory_extproc.settings import Settings
@@ -50,6 +51,7 @@ class Wire:
     traces: Traces
     tag: CallerTag
     compression: Compression
+    profiles: Profiles
     now: Now
 
     def workshop(self, settings: Settings) -> Workshop:
@@ -68,6 +70,7 @@ class Wire:
                 incognito=self.door.incognito,
                 traces=self.traces,
                 compression=self.compression,
+                profiles=self.profiles,
             ),
             follows=self.replays,
             learns=self.learns,
@@ -98,4 +101,5 @@ class Wire:
         self.metrics.recall_deadline.set(settings.deadline.total_seconds())
         self.recalls.use(recall_limits(settings), about_caller_of(settings))
         self.replays.use(wire_options(settings))
+        self.profiles.use(profile_limits(settings))
         self.held.use(settings.limits.process_bytes)

@@ -43,7 +43,11 @@ from memory_extproc.safety.sensitive import sensitivity
 log = logger(__name__)
 VERSION = "said-1"  # kept with facts that were asked to be kept
 RETIRED, RETIRED_AT = "retired", "retired_at"  # in metadata: why it was deleted softly, and when (since 1970)
+RETIRED_FROM = "retired_from"  # the state it was in before
 BY_CHAT = "chat"
+_ACTIVE = frozenset({MemoryState.ACTIVE})
+# History too: who asks for the past recalls it.
+_RETIRABLE = frozenset({MemoryState.ACTIVE, MemoryState.SUPERSEDED})
 _IMPORTANCE = 0.9  # of what somebody asked to be remembered
 _NEIGHBOURS = 64
 # Cosine of the default model from which a memory speaks of what is to be forgotten though it has other words: of
@@ -137,7 +141,7 @@ class Commands:
         await self._reconciler.apply(turn.owner, wanted, [turn])
 
     async def _forget(self, turn: Turn, command: Command) -> None:
-        rows = [memory async for memory in self._recallable(turn)]
+        rows = [memory async for memory in self._recallable(turn, _RETIRABLE)]
         matched = _speaking_of(command.what, rows) | await self._near(turn, command.what)
         by_id = {memory.id: memory for memory in rows}
         for memory_id in sorted(matched & by_id.keys()):
@@ -145,13 +149,13 @@ class Commands:
         await self._withdraw(turn, command.what)
         await self._coordination.delete_records(turn.owner, self._options.worded)
 
-    async def _recallable(self, turn: Turn) -> AsyncIterator[Memory]:
+    async def _recallable(self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE) -> AsyncIterator[Memory]:
         """What was said before *turn* and may be forgotten by it."""
         async for page in self._holds.rows(turn.owner):
             for memory in page:
                 narrow_enough = not turn.project or memory.project == turn.project
                 earlier = memory.created_at <= turn.at and memory.metadata.get("turn") != turn.id
-                if memory.state is MemoryState.ACTIVE and narrow_enough and earlier:
+                if memory.state in states and narrow_enough and earlier:
                     yield memory
 
     async def _near(self, turn: Turn, what: str) -> set[str]:
@@ -225,10 +229,15 @@ def _ended(turn: Turn, memory: Memory) -> Fact:
 def _retired(asked: datetime, now: datetime) -> Change:
     def change(row: Embedded) -> Sequence[Embedded]:
         memory = row.memory
-        if memory.state is not MemoryState.ACTIVE or memory.metadata.get("unretired", 0) >= asked.timestamp():
+        if memory.state not in _RETIRABLE or memory.metadata.get("unretired", 0) >= asked.timestamp():
             return ()  # forgotten already, or brought back since
         at = now.replace(microsecond=0)
-        noted = {**memory.metadata, RETIRED: BY_CHAT, RETIRED_AT: int(at.timestamp())}
+        noted = {
+            **memory.metadata,
+            RETIRED: BY_CHAT,
+            RETIRED_AT: int(at.timestamp()),
+            RETIRED_FROM: memory.state.value,
+        }
         gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=noted)
         return [Embedded(gone, row.vector)]
 

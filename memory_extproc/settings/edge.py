@@ -292,7 +292,13 @@ class Inject(Section):
         8192, ge=0, le=1_000_000, description="estimated tokens of those at most; beyond it the oldest go"
     )
     replay_keep: Positive = Field(timedelta(days=1), description="how long after its last turn one is known again")
-    profile: Literal["off"] = Field("off", description="reserved: only this value yet")
+    profile: Literal["off", "always", "when_relevant"] = Field(
+        "off",
+        description="who the caller is, in a block of its own, once in a conversation; when_relevant: where "
+        "memories are injected too",
+    )
+    profile_tokens: int = Field(256, ge=32, le=10_000, description="estimated tokens of it at most")
+    profile_importance: Share = Field(0.7, description="importance, 0 to 1, that a fact needs to be in it")
 
 
 class Compress(Section):

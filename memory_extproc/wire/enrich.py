@@ -25,6 +25,7 @@ from memory_extproc.model import (
     Origin,
     Outcome,
     Owner,
+    Profile,
     Role,
     Scope,
     Stored,
@@ -35,7 +36,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
-from memory_extproc.ports import KnowsChains, KnowsConsent, NotesIncognito, Recalls
+from memory_extproc.ports import KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
 from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
@@ -53,6 +54,10 @@ log = logger(__name__)
 
 # Of a model whose window is not known: what a conversation's blocks may take, in blocks of the largest size.
 _BLOCKS_OF_UNKNOWN = 16
+# Outcomes of recall beside which a caller may still be told of: it came to its end, or was not asked.
+_NOTHING_ELSE = frozenset(
+    {Outcome.NOTHING_RELEVANT, Outcome.SKIPPED_FACT, Outcome.SKIPPED_TOOL, Outcome.SKIPPED_GREETING}
+)
 REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
 
 
@@ -123,9 +128,10 @@ class Enricher:
         consent: KnowsConsent | None = None,  # None: everybody allows everything
         incognito: NotesIncognito | None = None,
         traces: Traces = NO_TRACES,
+        profiles: KnowsProfile | None = None,  # None: nobody is told who a caller is
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
     ) -> None:
-        self.compression = compression
+        self.compression, self._profiles = compression, profiles
         self._options, self._identity, self._rules = options, identity, rules
         self._recalls, self._replays, self._chains = recalls, replays, chains
         self._consent, self._incognito = consent, incognito
@@ -268,23 +274,50 @@ class Enricher:
         known = choose_form("auto", profile_for(request.model), request)
         inject = then.inject or self._options.inject_as
         form = known if inject == "auto" else Form(inject)
+        profile, thread = await self._profile(caller, thread)
         left = self._room(request, thread.blocks)
         turn = _Turn(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
         if thread.decided is not None:
             decision = thread.decided
         elif not request.asked.strip():
             # Nobody's words are in reach: a tool's result with the conversation elsewhere, or only pictures.
+            profile = None
             decision = Decision(Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT)
         else:
             decision = turn.decision
             with_records = timedelta(seconds=time.perf_counter() - started)
             try:
                 async with asyncio.timeout((self._options.give_up_after - with_records).total_seconds()):
-                    wish = await self._wish(circumstances, caller, turn.in_view, left.tokens, with_records)
+                    profile = _due(profile, turn.in_view, left.tokens)
+                    told, taken = ((), 0) if profile is None else (profile.contents, profile.tokens)
+                    in_view = (*turn.in_view, *told)
+                    wish = await self._wish(circumstances, caller, in_view, left.tokens - taken, with_records)
                     decision = Decision.of(await self._recalls.recall(replace(wish, shared=shared)))
             except TimeoutError:
                 log.warning("recall.never_came")
+        if profile is not None and thread.decided is None and self._tells(decision.outcome):
+            decision = decision.with_profile(profile)
         return replace(turn, decision=decision, settled=thread.decided is not None and left.all_fit)
+
+    async def _profile(self, caller: Caller, thread: Thread) -> tuple[Profile | None, Thread]:
+        """Who the caller is, if that is to be told; and *thread* without blocks that tell what no longer holds."""
+        if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
+            return None, thread
+        try:
+            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+                profile = await self._profiles.profile(caller)
+        except (MemoryExtprocError, TimeoutError) as error:
+            log.warning("profile.unread", kind=type(error).__name__)
+            return None, thread
+        blocks = tuple(one for one in thread.blocks if profile.eligible.issuperset(one.profile))
+        if any(one.profile for one in blocks):
+            return None, replace(thread, blocks=blocks)
+        return profile, replace(thread, blocks=blocks)
+
+    def _tells(self, outcome: Outcome) -> bool:
+        if outcome is Outcome.USED or self._options.profile == "when_relevant":
+            return outcome is Outcome.USED
+        return outcome in _NOTHING_ELSE
 
     def _room(self, request: ChatRequest, blocks: Blocks) -> _Room:
         """What the model's window has left for a new block, once *blocks*, or the newest of them, are back."""
@@ -434,6 +467,13 @@ class _Turn:
     @property
     def carries(self) -> bool:
         return self.thread is not None and bool(self.thread.blocks)
+
+
+def _due(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile | None:
+    """*profile*, where it says something, fits, and is not in view already: with a provider that keeps it."""
+    if profile is None or not profile.text or profile.tokens > room or set(profile.contents) <= set(in_view):
+        return None
+    return profile
 
 
 def _unkept(*, incognito: bool, refused: bool) -> Stored:

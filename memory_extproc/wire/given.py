@@ -14,9 +14,12 @@ import msgspec
 
 from memory_extproc.dialect.base import ChatRequest, Form, Placing
 from memory_extproc.language.tokens import estimate_tokens
-from memory_extproc.model import Caller, Outcome, Recalled, Role, digest
+from memory_extproc.model import Caller, Outcome, Profile, Recalled, Role, digest
 
 _LONG = 16_384  # characters; of a longer message only the ends are trimmed for comparing: it is a hot path
+
+
+PROFILE = "profile"  # the path of a request that was told who its caller is, and nothing else
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
@@ -27,6 +30,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     path: str = ""
     ids: tuple[str, ...] = ()  # of the memories in the block
     contents: tuple[str, ...] = ()  # of the same
+    profile: tuple[str, ...] = ()  # ids of those that say who the caller is
 
     @classmethod
     def of(cls, recalled: Recalled) -> Decision:
@@ -41,6 +45,19 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             ),
         )
 
+    def with_profile(self, profile: Profile) -> Decision:
+        """With *profile* in front, in a block of its own."""
+        text = profile.text.encode("utf-8", "replace").decode()
+        contents = tuple(content.encode("utf-8", "replace").decode() for content in profile.contents)
+        return Decision(
+            outcome=Outcome.USED,
+            block=f"{text}\n{self.block}" if self.block else text,
+            path=self.path or PROFILE,
+            ids=(*profile.ids, *self.ids),
+            contents=(*contents, *self.contents),
+            profile=profile.ids,
+        )
+
     def __repr__(self) -> str:
         return f"<decision: {self.outcome.value}>"
 
@@ -53,6 +70,7 @@ class Given(msgspec.Struct, frozen=True, array_like=True):
     block: str
     ids: tuple[str, ...]
     contents: tuple[str, ...]
+    profile: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -53,6 +53,7 @@ class WireOptions:
     give_up_after: timedelta = timedelta(seconds=5)
     # A guard behind the journal's own bound: how long the last chunk of an answer may ever wait for us.
     last_reply_waits: timedelta = timedelta(milliseconds=200)
+    profile: str = "off"  # off, always, or when_relevant: beside memories of use alone
     replay: bool = True  # a conversation keeps its blocks: they go back to where they stood
     replay_tokens: int = 8192  # estimated, of one conversation's blocks; beyond it the oldest go
     replay_keep: timedelta = timedelta(days=1)  # from a conversation's last turn on

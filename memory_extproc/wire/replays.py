@@ -55,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         if self.form is None:
             return self.before
         mine = self.decision
-        return (*self.before, Given(self.at, self.form, mine.block, mine.ids, mine.contents))
+        return (*self.before, Given(self.at, self.form, mine.block, mine.ids, mine.contents, mine.profile))
 
 
 class _Behind(msgspec.Struct, frozen=True, array_like=True):
