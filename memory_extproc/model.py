@@ -92,6 +92,7 @@ class Source(StrEnum):
     RULES = "rules"  # extracted by the rules
     LLM = "llm"  # extracted by a model
     API = "api"  # told to us over the memory API
+    SUMMARY = "summary"  # of a topic or a session; what it was made of stands in metadata.sources
 
 
 class OwnerKind(StrEnum):

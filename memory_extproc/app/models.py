@@ -105,7 +105,7 @@ def completions_for(
             access_key=model.llm_endpoint.access_key.get_secret_value(),
             timeout=timedelta(seconds=model.llm_timeout_seconds),
             # In the read path there is no time for a second attempt: it does without.
-            attempts=3 if role is ModelRole.MEMORY_EXTRACTION else 1,
+            attempts=1 if role in {ModelRole.MEMORY_REWRITE, ModelRole.MEMORY_RERANK} else 3,
         ),
         role=role.value,
         marker=role.value,

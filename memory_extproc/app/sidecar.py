@@ -44,6 +44,7 @@ from memory_extproc.app.reloading import Reloading, Source
 from memory_extproc.app.retaining import make_retention, open_accesses
 from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
+from memory_extproc.app.topics import open_topics
 from memory_extproc.app.tracing import caller_tag, open_traces
 from memory_extproc.app.transferring import make_transfers
 from memory_extproc.app.wiring import Wire
@@ -134,7 +135,9 @@ async def sidecar(
         journal = sealed_journal(plain_journal, keys)
         door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
-        extraction = make_extraction(settings, metrics, stack, make_budget(settings, now, live), live)
+        budget = make_budget(settings, now, live)
+        extraction = make_extraction(settings, metrics, stack, budget, live)
+        topics = await open_topics(settings, budget, partitions, embedder, coordination, metrics, stack, now=now)
         learner = await stack.enter_async_context(
             Learner(
                 journal,
@@ -159,6 +162,7 @@ async def sidecar(
                 screens=door.screening,
                 forgotten=erasing.forgotten,
                 traces=traces,
+                topics=topics,
             )
         )
         retention = make_retention(settings, store, hiding, partitions, embedder, coordination, metrics, now=now)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memory_extproc.erasure.marks import Blind, Kind, is_message, items_of_message, moment_of, turn_of
+from memory_extproc.erasure.marks import Blind, Kind, is_message, items_of_message, moment_of, sources_of, turn_of
 from memory_extproc.language.comparing import normal, word_set
 from memory_extproc.model import ForgetScope, Memory
 
@@ -194,9 +194,3 @@ def said_again_in(fact: Memory) -> Sequence[str]:
     """Ids of the later turns that said *fact* once more."""
     also = fact.metadata.get("also", {})
     return [turn for turn in also if isinstance(turn, str)] if isinstance(also, Mapping) else []
-
-
-def sources_of(memory: Memory) -> Sequence[str]:
-    """Ids of the memories that *memory* was made of."""
-    sources = memory.metadata.get("sources", ())
-    return [one for one in sources if isinstance(one, str)] if isinstance(sources, list | tuple) else []

@@ -19,6 +19,7 @@ from memory_extproc.model import ForgetScope, Memory, MemoryType, Message, Owner
 
 MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
 HEARD = "heard"  # in a message's metadata: Turn.heard
+SOURCES = "sources"  # in the metadata of what was made of other memories: their ids
 WHOLE = "whole"  # in the metadata of a piece: hash of the message that it is a piece of
 RETRIED = timedelta(minutes=2)  # an opening sent once more within it is a retry, later it is said anew
 _BYTES = 16
@@ -105,7 +106,7 @@ class Marks:
         return bool(self.cuts or self.items)
 
     def covers(self, memory: Memory) -> bool:
-        """Whether *memory* was forgotten, or came from what was before it was."""
+        """Whether *memory* was forgotten, came from what was before it was, or is made of something forgotten."""
         owner, moment = memory.owner, moment_of(memory)
         if any(
             self.blind.cuts_off(cut, owner, memory.project, memory.session, (memory.type,), moment)
@@ -114,7 +115,7 @@ class Marks:
             return True
         if not self.items:
             return False
-        named = [(Kind.MEMORY, memory.id)]
+        named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in sources_of(memory))]
         if turn := turn_of(memory):
             named += [(kind, turn) for kind in ((Kind.TURN, Kind.MESSAGES) if is_message(memory) else (Kind.TURN,))]
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
@@ -159,6 +160,12 @@ def turn_of(memory: Memory) -> str:
     """The id of the turn it came from; empty where it came from none."""
     turn = memory.metadata.get("turn", "")
     return turn if isinstance(turn, str) else ""
+
+
+def sources_of(memory: Memory) -> Sequence[str]:
+    """Ids of the memories that *memory* was made of."""
+    sources = memory.metadata.get(SOURCES, ())
+    return [one for one in sources if isinstance(one, str)] if isinstance(sources, list | tuple) else []
 
 
 def is_message(memory: Memory) -> bool:

@@ -27,9 +27,12 @@ def prompt(name: str) -> str:
 class Asks:
     """One prompt to one model."""
 
-    def __init__(self, completes: Completes, name: str, schema: Mapping[str, Any], budget: Budget) -> None:
+    def __init__(
+        self, completes: Completes, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
+    ) -> None:
+        """*words* of the prompt, where it is none of ours."""
         self._completes = completes
-        self._system = prompt(name)
+        self._system = words or prompt(name)
         self._schema = schema
         self._budget = budget
         self._name = name

@@ -19,6 +19,7 @@ from typing import Protocol, Self
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
+from memory_extproc.learn.following import Following, FollowsTopics
 from memory_extproc.learn.gathering import Gatherings
 from memory_extproc.learn.lanes import Backoff, Lanes
 from memory_extproc.learn.messages import Judges, Messages
@@ -112,6 +113,7 @@ class Learner:
         forgotten: KnowsForgotten | None = None,
         commands: Obeys | None = None,  # None: nobody tells us anything
         traces: Traces = NO_TRACES,
+        topics: FollowsTopics | None = None,
     ) -> None:
         self._journal = journal
         self._sessions = sessions
@@ -157,6 +159,7 @@ class Learner:
             idle=limits.idle,
             told=lambda trigger: metrics.extraction_triggers.labels(trigger.value).inc(),
         )
+        self._following = Following(topics, self._gatherings)
         self._accepting: set[asyncio.Task[Stored]] = set()
         self._unsettled = Unsettled()
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
@@ -236,6 +239,7 @@ class Learner:
         for session in self._gatherings.sessions(caller.owner):
             if caller.session in {"", session} and session not in last_of:
                 self._gatherings.flush(caller.owner, session)
+        await self._following.end(caller.owner, caller.session, but=last_of)
 
     async def _journalled(self, exchanged: Exchanged) -> Stored:
         screened = await self._screens.screened(exchanged)
@@ -335,6 +339,7 @@ class Learner:
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
         """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
         ours = [entry for entry in entries if self._journal.holds(entry.turn.owner)]
+        await self._following.note((entry.turn for entry in ours), self._last_words)
         if self._finding is None:
             await self._journal.mark_learned(ours)
             return

@@ -102,6 +102,13 @@ class Metrics:
         self.chat_commands = make.counter(
             "chat_commands", "What people told the assistant to keep or to forget, by what.", "act"
         )
+        self.topic_checks = make.counter(
+            "topic_checks", "Turns by who said whether they go on with their topic, and what.", "stage", "verdict"
+        )
+        self.topics = make.counter("topics", "Topics that came to their end, by what became of them.", "outcome")
+        self.summaries = make.counter(
+            "summaries", "Summaries of topics and sessions, by who made them.", "of", "by"
+        )
         self.withheld = make.counter("withheld", "Finds in people's words that were not kept as said.", "kind")
         self.remembered = make.counter(
             "remembered", "Messages of turns by what became of them.", "role", "decision"

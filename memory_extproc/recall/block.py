@@ -98,6 +98,8 @@ def _line(memory: Memory) -> str:
         mark = "(shared with everyone) "
     if memory.source is Source.VERBATIM and said:
         return f'- [{when}] {mark}{said}: "{content}"'
+    if memory.source is Source.SUMMARY:
+        return f"- [{when}] {mark}(summary of an earlier conversation) {content}"
     return f"- [{when}] {mark}{content}"
 
 

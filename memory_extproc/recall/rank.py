@@ -155,4 +155,6 @@ def _one_origin(one: Memory, other: Memory) -> bool:
     # Sessions of two owners may have one name.
     if not one.session or (one.owner, one.session, one.seq) != (other.owner, other.session, other.seq):
         return False
+    if Source.SUMMARY in {one.source, other.source}:
+        return False  # it begins where the message stands, and speaks of much else
     return (one.source is Source.VERBATIM) != (other.source is Source.VERBATIM)

@@ -115,11 +115,13 @@ class Memory(Section):
 
 
 class ModelRole(StrEnum):
-    """What an external language model is for. Rewriting and reranking fall back to the extraction model."""
+    """What an external language model is for. All others fall back to the extraction model."""
 
     MEMORY_EXTRACTION = "memory_extraction"
     MEMORY_REWRITE = "memory_rewrite"
     MEMORY_RERANK = "memory_rerank"
+    MEMORY_TOPICS = "memory_topics"
+    MEMORY_SUMMARY = "memory_summary"
 
 
 class Endpoint(Section):

@@ -36,6 +36,7 @@ from memory_extproc.settings.forgetting import Forgetting
 from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole, Provider
 from memory_extproc.settings.retention import Retention
 from memory_extproc.settings.telemetry import Telemetry, telemetry_agrees, telemetry_notices
+from memory_extproc.settings.topics import Topics
 from memory_extproc.settings.values import Section, is_loopback, on_loopback
 from memory_extproc.settings.work import CoordinationSection, Learn, Recall
 from memory_extproc.wire.identity import HASH_KEY_BYTES
@@ -71,6 +72,7 @@ class Settings(Section):
         description='"remember that ...", "forget what I told you about ..." said in a chat: off; remember; '
         "remember_and_forget (a forget is soft: undone over the memory API until it is erased)",
     )
+    topics: Topics = Field(Topics(), description="what sessions were about: topics and summaries")
     coordination: CoordinationSection = Field(CoordinationSection(), description="what replicas agree on")
     limits: Limits = Field(Limits(), description="bounds on what is held")
     auxiliary_calls: Literal["skip", "handle"] = Field(

@@ -23,6 +23,13 @@ def _pattern(value: str) -> str:
 HALF_LIFE = timedelta(days=60)
 
 
+class Threads(Section):
+    min_relevance: Share = Field(
+        0.8, description="of a topic's summary, from which on turns of its conversation are fetched too"
+    )
+    max: int = Field(4, ge=0, le=50, description="messages so fetched, within inject.token_budget; 0: off")
+
+
 class Recall(Section):
     deadline: Positive | Auto = Field(
         "auto", description="of the whole read path; auto: 150ms, or 1.5s with a language model in it"
@@ -66,6 +73,7 @@ class Recall(Section):
     half_life: Positive = Field(
         HALF_LIFE, description="after which a message has lost half of what its age can cost it; facts do not age"
     )
+    threads: Threads = Field(Threads(), description="what was said of a topic that matches well")
     weights: str = Field(
         "", description="file that `memory-extproc eval tune` wrote; empty: what comes with the product"
     )

@@ -1,0 +1,343 @@
+"""Follows what callers talk about: turns into topics, topics and sessions into memories, in the background.
+
+What is to be done stands in a record of each owner, so another process goes on where one ended: a session that
+nobody came back to is finished when its owner says something again. Ids are made from turns, so doing it twice
+changes nothing. One process works for an owner at a time: it holds their lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Self
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.model import Owner, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Coordination, Embeds, Now
+from memory_extproc.topics import state
+from memory_extproc.topics.closing import Checks, Closing
+from memory_extproc.topics.sayings import Said, Sayings
+from memory_extproc.topics.shift import Decided, Heard, OpenTopic, ShiftLimits, Stage, decide
+from memory_extproc.topics.state import Noted, SaidTurn, Thread, Threads
+from memory_extproc.topics.summing import Summaries
+
+log = logger(__name__)
+_SWAPS = 16  # tries of a compare-and-swap that others keep winning
+_BEFORE = 3  # turns of the open topic that a model is shown
+_READ = 1_500  # characters of a message that are embedded
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    shift: ShiftLimits = field(default_factory=ShiftLimits)
+    idle: timedelta = timedelta(minutes=10)  # a session silent for so long has ended
+    sessions: int = 16  # of one owner that go on at a time; beyond it the one heard of longest ago ends
+    topics: int = 40  # of one session that are summed up together
+    owners: int = 10_000  # with work to be done, in this process
+    at_once: int = 2  # of them worked for at a time
+    topics_held: int = 1_000  # open topics whose vectors are held in process
+    keep: timedelta = timedelta(days=30)  # how long a session is known
+    lease: timedelta = timedelta(minutes=3)
+    attempts: int = 6  # in a row at one owner's work, until they say something again
+    pause: timedelta = timedelta(seconds=1)  # before the second of them; it doubles
+    look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
+    grace: timedelta = timedelta(seconds=10)  # to finish what goes on when we leave
+
+
+class Topics:
+    """Entering begins the work; leaving ends every session that goes on here, within *grace*."""
+
+    def __init__(
+        self,
+        sayings: Sayings,
+        closing: Closing,
+        summaries: Summaries,
+        embedder: Embeds,
+        coordination: Coordination,
+        limits: TopicLimits,
+        metrics: Metrics,
+        *,
+        now: Now,
+        chance: Chance,
+        holder: str,
+        provenance: Callable[[Turn], str],
+    ) -> None:
+        self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
+        self._coordination, self._limits, self._metrics = coordination, limits, metrics
+        self._now, self._chance, self._holder, self._provenance = now, chance, holder, provenance
+        self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
+        self._seen: dict[Owner, dict[str, datetime]] = {}  # sessions that go on, and when we last heard of them
+        self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
+        self._wanted: set[Owner] = set()
+        self._tasks: dict[Owner, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._leaving = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._looking = asyncio.create_task(self._look(), name="topics")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leaving.set()
+        try:
+            async with asyncio.timeout(self._limits.grace.total_seconds()):
+                for owner in list(self._seen):
+                    await self._end_quietly(owner)
+                await self.quiet()
+        except TimeoutError:
+            log.warning("topics.drain_cut_short")
+        finally:
+            tasks = [*self._tasks.values(), *([self._looking] if self._looking else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- taking in -----------------------------------------------------------------------------------
+    async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str] = frozenset()) -> None:
+        """Written down when it returns; whatever comes of it comes later. *last*: ids of turns that end their
+        session. Noting a turn again changes nothing."""
+        now = self._now()
+        handed = [
+            Noted(
+                turn.session,
+                turn.project,
+                self._provenance(turn),
+                SaidTurn(bytes.fromhex(turn.id), turn.seq, turn.at.timestamp()),
+                turn.last or turn.id in last,
+            )
+            for turn in turns
+        ]
+        if not handed:
+            return
+        await self._change(owner, lambda known: state.noted(known, handed, now.timestamp(), self._limits.sessions))
+        for turn in turns:
+            self._seen.setdefault(owner, {})[turn.session] = now
+        self._nudge(owner)
+
+    async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
+        """The session, or with an empty name every session of *owner*, has ended, *but* those of which more is to
+        come."""
+        await self._change(owner, lambda known: state.ended(known, session, but))
+        self._nudge(owner)
+
+    async def quiet(self) -> None:
+        """Returns when nothing is left to be done at once."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    def look(self) -> None:
+        """Has sessions that fell silent finished."""
+        silent = self._now() - self._limits.idle
+        for owner, sessions in list(self._seen.items()):
+            if any(seen <= silent for seen in sessions.values()):
+                self._nudge(owner)
+
+    # --- whose turn it is ----------------------------------------------------------------------------
+    async def _look(self) -> None:
+        while not await self._leaves_within(self._limits.look.total_seconds()):
+            self.look()
+
+    async def _end_quietly(self, owner: Owner) -> None:
+        try:
+            await self.end(owner, "")
+        except MemoryExtprocError as error:
+            log.warning("topics.not_ended", error=type(error).__name__)
+
+    def _nudge(self, owner: Owner) -> None:
+        if owner not in self._wanted and len(self._wanted) >= self._limits.owners:
+            return  # it stands in the record, and is done when the owner says something again
+        self._wanted.add(owner)
+        if owner not in self._tasks:
+            task = self._tasks[owner] = asyncio.create_task(self._run(owner), name="topics of an owner")
+            task.add_done_callback(lambda done: self._ran(owner, done))
+
+    def _ran(self, owner: Owner, task: asyncio.Task[None]) -> None:
+        del self._tasks[owner]
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            # A fault of ours: what it met waits until the owner says something again.
+            log.error("topics.failed", error=type(error).__name__)
+            self._wanted.discard(owner)
+            self._seen.pop(owner, None)
+        elif owner in self._wanted:
+            self._nudge(owner)
+
+    async def _run(self, owner: Owner) -> None:
+        failures = 0
+        while owner in self._wanted:
+            self._wanted.discard(owner)
+            try:
+                async with self._slots:
+                    await self._work(owner)
+            except MemoryExtprocError as error:
+                failures += 1
+                log.warning("topics.waits", error=type(error).__name__, failures=failures)
+                if failures >= self._limits.attempts or isinstance(error, GiveUpError):
+                    self._seen.pop(owner, None)
+                    return
+                self._wanted.add(owner)
+                pause = self._limits.pause.total_seconds() * 2.0 ** (failures - 1) * (1 - self._chance() / 2)
+                if await self._leaves_within(pause):
+                    failures = self._limits.attempts - 1  # one more, and then whoever comes next
+            else:
+                failures = 0
+
+    async def _leaves_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._leaving.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- working -------------------------------------------------------------------------------------
+    async def _work(self, owner: Owner) -> None:
+        lease = f"topics:{owner.key}"
+        if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
+            raise TryLaterError("another process follows this owner's topics")
+        try:
+            known = await self._threads(owner)
+            for session in [thread.session for thread in known.sessions]:
+                await self._coordination.acquire(lease, self._holder, self._limits.lease)
+                await self._follow(owner, session)
+        finally:
+            await self._coordination.release(lease, self._holder)
+        left = (await self._threads(owner)).sessions
+        self._seen[owner] = {one.session: datetime.fromtimestamp(one.seen_at, self._now().tzinfo) for one in left}
+        if not left:
+            del self._seen[owner]
+
+    async def _follow(self, owner: Owner, session: str) -> None:
+        epoch = await self._coordination.epoch(owner)
+
+        async def checks() -> None:
+            if await self._coordination.epoch(owner) != epoch:
+                raise TryLaterError("the owner was forgotten while we worked")
+
+        thread = await self._gather(owner, session)
+        if thread is None:
+            return
+        if self._is_over(thread):
+            thread = await self._replace(owner, session, state.closed_topic)
+        for group in thread.closing:
+            written = await self._closing.topic(owner, thread, group, checks)
+            self._metrics.topics.labels("written" if written else "small").inc()
+            thread = await self._replace(owner, session, partial(state.summed_up, group=group))
+        if self._is_over(thread) or len(thread.closed) >= self._limits.topics:
+            await self._finish(owner, thread, checks)
+
+    async def _finish(self, owner: Owner, thread: Thread, checks: Checks) -> None:
+        before = state.earlier(await self._threads(owner), thread.session)
+        summary = await self._closing.session(owner, thread, before, checks) if thread.closed else ""
+        summed = len(thread.closed)
+        await self._change(owner, lambda known: state.finished(known, thread.session, summed, summary))
+        self._held.pop((owner, thread.session), None)
+
+    def _is_over(self, thread: Thread) -> bool:
+        silent = self._now().timestamp() - thread.seen_at >= self._limits.idle.total_seconds()
+        return (thread.ended or silent) and not thread.fresh
+
+    async def _gather(self, owner: Owner, session: str) -> Thread | None:
+        """The session with every fresh turn in its topic; None where there is none any more."""
+        thread = (await self._threads(owner)).of(session)
+        if thread is None or not thread.fresh:
+            return thread
+        fresh = sorted(thread.fresh, key=lambda turn: (turn.seq, turn.at))
+        said = await self._sayings.of(owner, fresh)
+        heard = await self._heard(said)
+        topic = await self._open_topic(owner, thread)
+        for one, vectors in zip(said, heard, strict=True):
+            decided = await self._decided(owner, thread, topic, one, vectors)
+            shift = decided.shift
+            joined = partial(state.gathered, turn=one.turn, size=len(one.text), shift=shift)
+            thread = await self._replace(owner, session, joined)
+            topic = OpenTopic() if shift else topic
+            topic.add(vectors, one.messages)
+            self._hold(owner, thread, topic)
+            if shift:
+                self.shifted(owner, session)
+        return thread
+
+    async def _decided(
+        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: Heard | None
+    ) -> Decided:
+        limits = self._limits.shift
+        if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
+            return Decided(shift=bool(thread.open), stage=Stage.FULL)
+        decided = decide(topic, heard, limits)
+        if decided.doubtful and self._summaries.asks_models:
+            before = await self._sayings.of(owner, thread.open[-_BEFORE:])
+            same = await self._summaries.same(owner, [one for one in before if one.messages], said)
+            if same is not None:
+                decided = Decided(shift=not same, stage=Stage.MODEL)
+        self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
+        return decided
+
+    async def _heard(self, said: Sequence[Said]) -> list[Heard | None]:
+        there = [one for one in said if one.asked]
+        asked = await self._embedder.embed([one.asked[:_READ] for one in there])
+        whole = await self._embedder.embed([_whole(one) for one in there])
+        found = {one.turn.id: Heard(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)}
+        return [found.get(one.turn.id) for one in said]
+
+    # --- what is open --------------------------------------------------------------------------------
+    async def _open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
+        """As it was left; made again from what was said where another process, or we long ago, left it."""
+        held = self._held.get((owner, thread.session))
+        if held is not None and thread.open and held[0] == thread.open[-1].id:
+            return held[1]
+        topic = OpenTopic()
+        said = await self._sayings.of(owner, thread.open)
+        for one, heard in zip(said, await self._heard(said), strict=True):
+            topic.add(heard, one.messages)
+        return topic
+
+    def _hold(self, owner: Owner, thread: Thread, topic: OpenTopic) -> None:
+        if thread.open:
+            self._held[owner, thread.session] = (thread.open[-1].id, topic)
+            self._held.move_to_end((owner, thread.session))
+        while len(self._held) > self._limits.topics_held:
+            self._held.popitem(last=False)
+
+    # --- the record ----------------------------------------------------------------------------------
+    async def _threads(self, owner: Owner) -> Threads:
+        return state.read(await self._coordination.get_record(state.KIND, owner, ""))
+
+    async def _change(self, owner: Owner, change: Callable[[Threads], Threads]) -> Threads:
+        for _ in range(_SWAPS):
+            raw = await self._coordination.get_record(state.KIND, owner, "")
+            known = state.read(raw)
+            changed = change(known)
+            if changed == known:
+                return known
+            if await self._coordination.replace_record(
+                state.KIND, owner, "", raw, state.written(changed), self._limits.keep
+            ):
+                return changed
+        raise TryLaterError("a record of topics that others keep changing")
+
+    async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
+        def changed(known: Threads) -> Threads:
+            thread = known.of(session)
+            return known if thread is None else known.beside(change(thread))
+
+        thread = (await self._change(owner, changed)).of(session)
+        if thread is None:
+            raise TryLaterError("the session was forgotten while we worked")
+        return thread
+
+
+def _whole(said: Said) -> str:
+    return f"{said.asked[:_READ]}\n{said.answered[:_READ]}"
+
+
+def _nobody(_owner: Owner, _session: str) -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,177 @@
+"""What is known of an owner's sessions while they go on: which turns belong together, what waits to be summed up.
+
+Pure. A record holds ids, places and times, never words: these are read from the store when they are needed, so what
+was forgotten or put aside in between is in no summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+KIND: Final = "topics"  # of the record, one for each owner
+_DONE = 64  # finished sessions that are known, so that a turn that comes once more opens none of them again
+
+
+class SaidTurn(msgspec.Struct, frozen=True, array_like=True):
+    """A turn by its id; *at* in seconds since 1970."""
+
+    id: bytes
+    seq: int
+    at: float
+
+
+Group = tuple[SaidTurn, ...]
+
+
+class Thread(msgspec.Struct, frozen=True, array_like=True):
+    """One session. A turn wanders from *fresh* (not looked at yet) to *open* (the topic that goes on), then with
+    its topic to *closing* (to be summed up) and to *closed*."""
+
+    session: str
+    project: str
+    origin: str
+    seen_at: float  # when we last heard of it, in seconds since 1970
+    fresh: Group = ()
+    open: Group = ()
+    size: int = 0  # characters of *open*
+    closing: tuple[Group, ...] = ()
+    closed: tuple[Group, ...] = ()
+    ended: bool = False
+
+    @property
+    def upto(self) -> int:
+        """The place of its last turn; -1 without any."""
+        return max((turn.seq for turn in self.turns()), default=-1)
+
+    def turns(self) -> Iterable[SaidTurn]:
+        for group in (*self.closed, *self.closing, self.open, self.fresh):
+            yield from group
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """*summary*: id of the memory that sums the session up so far; empty without one."""
+
+    session: str
+    upto: int
+    summary: str = ""
+
+
+class Threads(msgspec.Struct, frozen=True, array_like=True):
+    """All sessions of an owner that are not finished, in the order in which they were begun."""
+
+    sessions: tuple[Thread, ...] = ()
+    done: tuple[Finished, ...] = ()
+
+    def of(self, session: str) -> Thread | None:
+        return next((thread for thread in self.sessions if thread.session == session), None)
+
+    def beside(self, thread: Thread) -> Threads:
+        """*thread* in place of the one of its session."""
+        known = self.of(thread.session) is not None
+        if not known:
+            return msgspec.structs.replace(self, sessions=(*self.sessions, thread))
+        sessions = tuple(thread if one.session == thread.session else one for one in self.sessions)
+        return msgspec.structs.replace(self, sessions=sessions)
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """A turn as it is handed in."""
+
+    session: str
+    project: str
+    origin: str
+    turn: SaidTurn
+    last: bool
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Threads)
+
+
+def written(threads: Threads) -> bytes:
+    return _ENCODER.encode(threads)
+
+
+def read(raw: bytes | None) -> Threads:
+    """No sessions where there is no record, or one of another version."""
+    if raw is None:
+        return Threads()
+    try:
+        return _DECODER.decode(raw)
+    except msgspec.DecodeError:
+        return Threads()
+
+
+def noted(threads: Threads, turns: Sequence[Noted], now: float, most: int) -> Threads:
+    """With *turns*; each counts once, however often it comes. Beyond *most* sessions the longest silent end."""
+    for one in turns:
+        finished = earlier(threads, one.session).upto
+        thread = threads.of(one.session)
+        if thread is None and one.turn.seq <= finished:
+            continue
+        thread = thread or Thread(one.session, one.project, one.origin, now)
+        known = one.turn.seq <= finished or any(turn.id == one.turn.id for turn in thread.turns())
+        fresh = thread.fresh if known else (*thread.fresh, one.turn)
+        # Who goes on in a session that was ended has not ended it.
+        ended = one.last or (thread.ended and known)
+        threads = threads.beside(msgspec.structs.replace(thread, fresh=fresh, seen_at=now, ended=ended))
+    surplus = sorted(threads.sessions, key=lambda thread: thread.seen_at)[: max(0, len(threads.sessions) - most)]
+    for thread in surplus:
+        threads = threads.beside(msgspec.structs.replace(thread, ended=True))
+    return threads
+
+
+def earlier(threads: Threads, session: str) -> Finished:
+    """How far *session* was finished before."""
+    return next((one for one in threads.done if one.session == session), Finished(session, -1))
+
+
+def ended(threads: Threads, session: str, but: frozenset[str] = frozenset()) -> Threads:
+    """With *session* at its end; all of them where it is empty, *but* these."""
+    for thread in threads.sessions:
+        if session in {"", thread.session} and thread.session not in but:
+            threads = threads.beside(msgspec.structs.replace(thread, ended=True))
+    return threads
+
+
+def gathered(thread: Thread, turn: SaidTurn, size: int, *, shift: bool) -> Thread:
+    """*turn*, the first of the fresh ones, joins the open topic, or with *shift* begins the next one."""
+    fresh = tuple(one for one in thread.fresh if one.id != turn.id)
+    if shift:
+        thread = closed_topic(thread)
+    return msgspec.structs.replace(thread, fresh=fresh, open=(*thread.open, turn), size=thread.size + size)
+
+
+def closed_topic(thread: Thread) -> Thread:
+    """The open topic, if there is one, is to be summed up."""
+    if not thread.open:
+        return thread
+    return msgspec.structs.replace(thread, open=(), size=0, closing=(*thread.closing, thread.open))
+
+
+def summed_up(thread: Thread, group: Group) -> Thread:
+    """*group* needs no summary any more."""
+    rest = tuple(one for one in thread.closing if one != group)
+    return msgspec.structs.replace(thread, closing=rest, closed=(*thread.closed, group))
+
+
+def finished(threads: Threads, session: str, summed: int, summary: str) -> Threads:
+    """Without the first *summed* closed topics of *session*, which *summary* sums up (empty: no better one than
+    before); without the session itself when nothing is left of it."""
+    thread = threads.of(session)
+    if thread is None:
+        return threads
+    upto = max((turn.seq for group in thread.closed[:summed] for turn in group), default=-1)
+    thread = msgspec.structs.replace(thread, closed=thread.closed[summed:])
+    before = earlier(threads, session)
+    done = tuple(one for one in threads.done if one.session != session)
+    latest = Finished(session, max(upto, before.upto), summary or before.summary)
+    threads = msgspec.structs.replace(threads, done=(*done, latest)[-_DONE:])
+    if any(True for _ in thread.turns()):
+        return threads.beside(thread)
+    return msgspec.structs.replace(
+        threads, sessions=tuple(one for one in threads.sessions if one.session != session)
+    )

@@ -1,0 +1,202 @@
+"""Names and summaries: by a model, whose answer is checked, or of the most central sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Annotated, Final, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.language.answers import acknowledgement, refusal
+from memory_extproc.language.greetings import polite
+from memory_extproc.language.questions import key_terms, only_asks
+from memory_extproc.language.sentences import sentences
+from memory_extproc.language.words import number_key, tokens
+from memory_extproc.model import Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds
+from memory_extproc.topics.sayings import Said
+
+log = logger(__name__)
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+TOPIC: Final = "topic-1"
+SESSION: Final = "session-1"
+SHIFT: Final = "shift-1"
+EXTRACTIVE: Final = "extractive-1"
+
+_SHOWN = 3_000  # characters of one message that a model is shown
+_SENTENCES = 96  # of a topic, spread evenly, among which the most central ones are looked for
+_LONGEST = 300  # characters of a sentence in an extractive summary
+_SHORTEST = 3  # words of one
+_ASSISTANT = 0.9  # what an answer's sentence counts beside the caller's own
+_NAMED_BY = 3  # words in the name of a topic that no model named
+
+
+class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=2, max_length=100)]
+    summary: Annotated[str, Meta(min_length=10, max_length=2_000)]
+
+
+class Summed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    summary: Annotated[str, Meta(min_length=10, max_length=4_000)]
+
+
+class Same(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    same: bool
+
+
+class Answers(Protocol):
+    """One prompt to one model."""
+
+    async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
+        """What *parsed* makes of the answer to *shown*; asked once more where it raises msgspec.DecodeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """A model for each of our questions."""
+
+    shift: Answers
+    topic: Answers
+    session: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    text: str
+    by: str  # the prompt, or EXTRACTIVE
+    name: str = ""
+
+
+def prompt(name: str) -> str:
+    """The words of the prompt *name*, which is also its version: a file is never changed, the next one is added."""
+    return (files(__package__) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+class Summaries:
+    """*trusted* says whether a model's words may be kept. Without *prompts*, and wherever the model fails, the most
+    central sentences serve: a fault of the model never stops anything."""
+
+    def __init__(
+        self, embedder: Embeds, metrics: Metrics, *, prompts: Prompts | None, trusted: Callable[[str], bool]
+    ) -> None:
+        self._embedder, self._metrics, self._prompts, self._trusted = embedder, metrics, prompts, trusted
+
+    @property
+    def asks_models(self) -> bool:
+        return self._prompts is not None
+
+    async def same(self, owner: Owner, before: Sequence[Said], turn: Said) -> bool | None:
+        """Whether *turn* goes on with what was said *before*, by the model; None where it has no word on that."""
+        if self._prompts is None:
+            return None
+        lines = [*(_line(said) for said in before), {**_line(turn), "new": True}]
+        try:
+            return await self._prompts.shift.answer(owner, _lines(lines), lambda raw: _SAME.decode(raw).same)
+        except MemoryExtprocError as error:
+            log.warning("topics.by_measure", error=type(error).__name__)
+            return None
+
+    async def of_topic(self, owner: Owner, said: Sequence[Said]) -> Summary:
+        """What *said* was about, by name; it is not empty."""
+        if self._prompts is not None:
+            words = "\n".join(one.text for one in said)
+            try:
+                named = await self._prompts.topic.answer(
+                    owner, _lines([_line(one) for one in said]), self._checked(_NAMED.decode, words)
+                )
+            except MemoryExtprocError as error:
+                log.warning("topics.by_sentences", what="topic", error=type(error).__name__)
+            else:
+                return self._counted("topic", Summary(named.summary.strip(), TOPIC, named.name.strip()))
+        pieces = [(one.asked, 1.0) for one in said] + [(one.answered, _ASSISTANT) for one in said]
+        text = await self._central(pieces, 3)
+        name = " ".join(key_terms([one.asked for one in reversed(said)], _NAMED_BY))
+        return self._counted("topic", Summary(text, EXTRACTIVE, name))
+
+    async def of_texts(self, owner: Owner, texts: Sequence[str], count: int, earlier: str = "") -> Summary:
+        """*texts* in *count* sentences or so, with what still matters of an *earlier* summary."""
+        if self._prompts is not None:
+            lines: list[dict[str, object]] = [{"sentences": count}]
+            lines += [{"earlier": earlier}] if earlier else []
+            lines += [{"said": text} for text in texts]
+            words = "\n".join([earlier, *texts])
+            try:
+                summed = await self._prompts.session.answer(
+                    owner, _lines(lines), self._checked(_SUMMED.decode, words)
+                )
+            except MemoryExtprocError as error:
+                log.warning("topics.by_sentences", what="session", error=type(error).__name__)
+            else:
+                return self._counted("session", Summary(summed.summary.strip(), SESSION))
+        pieces = [(text, 1.0) for text in ([earlier, *texts] if earlier else texts)]
+        return self._counted("session", Summary(await self._central(pieces, count), EXTRACTIVE))
+
+    def _counted(self, what: str, summary: Summary) -> Summary:
+        self._metrics.summaries.labels(what, "sentences" if summary.by == EXTRACTIVE else "model").inc()
+        return summary
+
+    def _checked(self, decode: Callable[[bytes], S], words: str) -> Callable[[bytes], S]:
+        known = _numbers(words)
+
+        def checked(raw: bytes) -> S:
+            """Raises msgspec.DecodeError for no answer, a number that nobody said, or what cannot be trusted."""
+            found = decode(raw)
+            text = " ".join(str(value) for value in msgspec.structs.astuple(found))
+            if not _numbers(text) <= known:
+                raise msgspec.ValidationError("a number that was not said - at `$.summary`")
+            if not self._trusted(text):
+                raise msgspec.ValidationError("an instruction instead of a summary - at `$.summary`")
+            return found
+
+        return checked
+
+    async def _central(self, pieces: Sequence[tuple[str, float]], count: int) -> str:
+        """The *count* sentences nearest to the middle of all of them, in their order; the caller's own, and what is
+        said rather than asked, before others."""
+        found: dict[str, float] = {}
+        for text, weight in pieces:
+            for sentence in sentences(text):
+                if _tells(sentence):
+                    found.setdefault(sentence[:_LONGEST], weight * (0.8 if only_asks(sentence) else 1.0))
+        if not found:
+            return " ".join(text for text, _ in pieces)[:_LONGEST]
+        kept = list(found)[:: max(1, -(-len(found) // _SENTENCES))]
+        vectors = await self._embedder.embed(kept)
+        middle = vectors.sum(axis=0)
+        scores = (vectors @ middle) * np.array([found[one] for one in kept])
+        best = sorted(np.argsort(-scores, kind="stable")[:count])
+        return " ".join(kept[at] for at in best)
+
+
+_SAME = msgspec.json.Decoder(Same)
+_NAMED = msgspec.json.Decoder(Named)
+_SUMMED = msgspec.json.Decoder(Summed)
+
+
+def _tells(sentence: str) -> bool:
+    return len(tokens(sentence)) >= _SHORTEST and not (
+        polite(sentence) or refusal(sentence) or acknowledgement(sentence)
+    )
+
+
+def _numbers(text: str) -> frozenset[str]:
+    return frozenset(key for key in map(number_key, tokens(text)) if any(character.isdigit() for character in key))
+
+
+def _line(said: Said) -> dict[str, object]:
+    return {"user": said.asked[:_SHOWN], "assistant": said.answered[:_SHOWN]}
+
+
+def _lines(lines: Sequence[dict[str, object]]) -> str:
+    """As JSON lines: no text in them can look like the end of its own field."""
+    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)

@@ -1,0 +1,125 @@
+"""Topics with everything around them in memory, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.remember import memories_of, message_id_of, provenance
+from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.transient import TransientStore, Weather
+from memory_extproc.topics.closing import Closing
+from memory_extproc.topics.follower import TopicLimits, Topics
+from memory_extproc.topics.sayings import Sayings
+from memory_extproc.topics.summing import Prompts, Summaries
+from tests.builders import ANN, MONDAY, a_turn
+
+LIMITS = TopicLimits(idle=timedelta(minutes=10), pause=timedelta(milliseconds=1), look=timedelta(hours=1))
+# Turns of two subjects that share no word.
+FLIGHTS = (
+    ("I plan a family trip to Hawaii in May.", "A family trip to Hawaii in May is lovely."),
+    ("Which flights suit a family trip to Hawaii in May?", "Direct flights suit a family trip to Hawaii."),
+    ("The family budget for the trip to Hawaii is $10,000.", "That suits a family trip to Hawaii in May."),
+)
+BREAD = (
+    ("My sourdough bread dough comes out flat.", "Flat sourdough bread dough is overproofed."),
+    ("The sourdough bread dough stays flat again.", "Let the sourdough bread dough rise longer."),
+    ("How hot for flat sourdough bread dough?", "Bake sourdough bread dough at 230 degrees."),
+)
+
+
+class Surroundings:
+    """Two processes that share store and coordination are two of these, the second made with *beside* the first."""
+
+    def __init__(self, *, limits: TopicLimits = LIMITS, beside: Surroundings | None = None) -> None:
+        self.now: datetime = MONDAY
+        self.limits = limits
+        self.metrics = Metrics(CollectorRegistry(), "test")
+        self.weather = beside.weather if beside else Weather()
+        self.coordination = beside.coordination if beside else TransientCoordination(lambda: self.now)
+        self.embedder = CannedEmbedder(64)
+        self.store = beside.store if beside else TransientStore(64, now=lambda: self.now, weather=self.weather)
+        self.partitions = Partitions(
+            self.store, self.coordination, PartitionLimits(), self.metrics, now=lambda: self.now
+        )
+        self.prompts: Prompts | None = None
+        self.shifted: list[tuple[Owner, str]] = []
+
+    def build(self, holder: str = "one") -> Topics:
+        summaries = Summaries(
+            self.embedder, self.metrics, prompts=self.prompts, trusted=lambda text: "ignore all" not in text
+        )
+        sayings = Sayings(self.partitions, message_id_of)
+        closing = Closing(
+            self.partitions, sayings, summaries, self.embedder, now=lambda: self.now, least=3, content_bytes=8192
+        )
+        topics = Topics(
+            sayings,
+            closing,
+            summaries,
+            self.embedder,
+            self.coordination,
+            self.limits,
+            self.metrics,
+            now=lambda: self.now,
+            chance=lambda: 0.0,
+            holder=holder,
+            provenance=lambda turn: provenance(turn.origin),
+        )
+        topics.shifted = lambda owner, session: self.shifted.append((owner, session))
+        return topics
+
+    async def remember(self, turns: list[Turn]) -> None:
+        """As the learner does before it hands turns on."""
+        for turn in turns:
+            memories = [replace(one, embed_model=self.embedder.fingerprint) for one in memories_of(turn, self.now)]
+            vectors = await self.embedder.embed([memory.content for memory in memories])
+            rows = [Embedded(*pair) for pair in zip(memories, vectors, strict=True)]
+            if rows:
+                await self.partitions.put(turn.owner, rows)
+
+    async def say(self, topics: Topics, turns: list[Turn], owner: Owner = ANN) -> None:
+        """*turns* one after the other, and what comes of them."""
+        for turn in turns:
+            await self.remember([turn])
+            await topics.note(owner, [turn])
+            await topics.quiet()
+
+    async def rows(self, owner: Owner = ANN) -> list[Memory]:
+        """Summaries in the store, by what they are of and where they begin."""
+        found = [row.memory async for page in self.store.pages(owner, 100, fresh=True) for row in page]
+        summaries = [memory for memory in found if memory.source is Source.SUMMARY]
+        return sorted(summaries, key=lambda memory: (str(memory.metadata["kind"]), memory.seq, memory.updated_at))
+
+    async def topics(self, owner: Owner = ANN) -> list[Memory]:
+        return [memory for memory in await self.rows(owner) if memory.metadata["kind"] == "topic"]
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"memory_extproc_{name}", labels) or 0.0
+
+
+def turns_of(
+    *pairs: tuple[str, str], owner: Owner = ANN, session: str = "s", first: int = 0, last: bool = False
+) -> list[Turn]:
+    """Turns of one session, a minute apart from Monday on, from the *first*-th on."""
+    made = []
+    for number, (asked, answered) in enumerate(pairs, start=first):
+        made.append(
+            a_turn(
+                asked,
+                answered,
+                owner,
+                id=digest("turn", owner.key, session, str(number)),
+                session=session,
+                seq=2 * number,
+                at=MONDAY + timedelta(minutes=number),
+                last=last and number == first + len(pairs) - 1,
+            )
+        )
+    return made

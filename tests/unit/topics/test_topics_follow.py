@@ -1,0 +1,223 @@
+"""Turns become topics, and topics and sessions memories: at the right turns, once, whatever happens in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.learn.remember import ids_of, message_id
+from memory_extproc.model import MemoryState, MemoryType, Source
+from memory_extproc.topics.shift import ShiftLimits
+from tests.builders import ANN, BOB
+from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of
+
+
+async def test_a_change_of_subject_closes_a_topic_and_opens_the_next() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(*FLIGHTS, *BREAD))
+        (flights,) = await around.topics()
+        assert flights.metadata["span"] == [0, 5]
+        assert around.shifted == [(ANN, "s")]
+        await topics.end(ANN, "s")
+        await topics.quiet()
+        both = await around.topics()
+    assert [memory.metadata["span"] for memory in both] == [[0, 5], [6, 11]]
+    assert "Hawaii" in both[0].content
+    assert "sourdough" in both[1].content
+    assert {memory.type for memory in both} == {MemoryType.EPISODIC}
+
+
+async def test_a_topic_names_every_message_it_was_made_of() -> None:
+    around = Surroundings()
+    said = turns_of(*FLIGHTS, last=True)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, said)
+        (topic,) = await around.topics()
+    assert set(topic.metadata["sources"]) == {message_id(turn, side) for turn in said for side in (0, 1)}
+    assert (topic.session, topic.seq, topic.project) == ("s", 0, "")
+    assert topic.source is Source.SUMMARY
+
+
+async def test_two_messages_are_no_topic_and_speak_for_themselves() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(FLIGHTS[0], last=True))
+        assert await around.rows() == []
+    assert around.sample("topics_total", outcome="small") == 1
+
+
+async def test_nothing_leaves_a_topic_before_it_has_three_messages() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(FLIGHTS[0], BREAD[0], BREAD[1], last=True))
+        (topic,) = await around.topics()
+    assert topic.metadata["turns"] == 3
+    assert around.shifted == []
+
+
+async def test_a_topic_closes_by_itself_when_it_is_large() -> None:
+    around = Surroundings(limits=replace(LIMITS, shift=ShiftLimits(characters=200)))
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(*FLIGHTS, *FLIGHTS[:1]))
+        (topic,) = await around.topics()
+    assert topic.metadata["turns"] == 2
+    assert around.sample("topic_checks_total", stage="full", verdict="shift") == 1
+
+
+async def test_a_session_that_fell_silent_ends() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(*FLIGHTS))
+        around.now += timedelta(minutes=9)
+        topics.look()
+        await topics.quiet()
+        assert await around.topics() == []
+        around.now += timedelta(minutes=1)
+        topics.look()
+        await topics.quiet()
+        assert len(await around.topics()) == 1
+
+
+async def test_leaving_ends_what_goes_on() -> None:
+    around = Surroundings()
+    async with around.partitions:
+        async with around.build() as topics:
+            await around.say(topics, turns_of(*FLIGHTS))
+        assert len(await around.topics()) == 1
+
+
+async def test_a_turn_that_comes_again_counts_once() -> None:
+    around = Surroundings()
+    said = turns_of(*FLIGHTS)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, [*said, *said])
+        await topics.end(ANN, "")
+        await topics.quiet()
+        await around.say(topics, said)  # after its session was finished, too
+        (topic,) = await around.topics()
+    assert topic.metadata["turns"] == 3
+
+
+async def test_another_process_goes_on_where_one_died() -> None:
+    first = Surroundings()
+    async with first.partitions:
+        dead = first.build()
+        await first.say(dead, turns_of(*FLIGHTS))  # never left, so nothing was finished
+        second = Surroundings(beside=first)
+        async with second.partitions, second.build("two") as topics:
+            await second.say(topics, turns_of(*BREAD, first=3, last=True))
+            spans = [memory.metadata["span"] for memory in await second.topics()]
+    assert spans == [[0, 5], [6, 11]]
+
+
+@pytest.mark.parametrize("fails", range(1, 12))
+async def test_a_store_that_fails_at_any_step_leaves_neither_doubles_nor_gaps(fails: int) -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        said = turns_of(*FLIGHTS, *BREAD, last=True)
+        await around.remember(said)
+        calls = 0
+
+        async def failing(*args: object, **more: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == fails:
+                raise TryLaterError("away")
+            return await replaced(*args, **more)  # type: ignore[arg-type]
+
+        replaced = around.coordination.replace_record
+        around.coordination.replace_record = failing  # type: ignore[method-assign, assignment]
+        for turn in said:
+            try:
+                await topics.note(ANN, [turn])
+            except TryLaterError:
+                await topics.note(ANN, [turn])  # as the learner's lane does
+        await topics.quiet()
+        spans = [memory.metadata["span"] for memory in await around.topics()]
+    assert spans == [[0, 5], [6, 11]]
+
+
+async def test_what_was_forgotten_in_between_is_in_no_summary() -> None:
+    around = Surroundings()
+    said = turns_of(*FLIGHTS)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, said)
+        await around.partitions.delete(ANN, ids_of(said[2]))
+        await topics.end(ANN, "")
+        await topics.quiet()
+        (topic,) = await around.topics()
+    assert "10,000" not in topic.content
+    assert topic.metadata["turns"] == 2
+
+
+async def test_what_was_put_aside_is_in_no_summary() -> None:
+    around = Surroundings()
+    said = turns_of(*FLIGHTS)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, said)
+        rows = await around.store.fetch(ANN, [message_id(said[2], 0)])
+        aside = [replace(row, memory=replace(row.memory, state=MemoryState.QUARANTINED)) for row in rows]
+        await around.partitions.put(ANN, aside)
+        await topics.end(ANN, "")
+        await topics.quiet()
+        (topic,) = await around.topics()
+    assert "10,000" not in topic.content
+
+
+async def test_sessions_and_owners_are_followed_apart() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        ours, others = turns_of(*FLIGHTS), turns_of(*BREAD, session="t")
+        theirs = turns_of(*BREAD, owner=BOB)
+        for one, two, three in zip(ours, others, theirs, strict=True):
+            await around.say(topics, [one, two])
+            await around.say(topics, [three], BOB)
+        await topics.end(ANN, "")
+        await topics.end(BOB, "")
+        await topics.quiet()
+        assert [(memory.session, memory.metadata["turns"]) for memory in await around.topics()] == [
+            ("s", 3),
+            ("t", 3),
+        ]
+        (bobs,) = await around.topics(BOB)
+    assert "Hawaii" not in bobs.content
+
+
+async def test_beyond_so_many_sessions_the_longest_silent_one_ends() -> None:
+    around = Surroundings(limits=replace(LIMITS, sessions=1))
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(*FLIGHTS))
+        around.now += timedelta(seconds=1)
+        await around.say(topics, turns_of(*BREAD, session="t"))
+        (topic,) = await around.topics()
+    assert topic.session == "s"
+
+
+async def test_an_owner_of_another_process_is_left_to_it_until_its_lease_ends() -> None:
+    around = Surroundings(limits=replace(LIMITS, attempts=2))
+    async with around.partitions, around.build() as topics:
+        await around.coordination.acquire(f"topics:{ANN.key}", "another", timedelta(minutes=1))
+        await around.say(topics, turns_of(*FLIGHTS, last=True))
+        assert await around.topics() == []
+        around.now += timedelta(minutes=2)
+        await topics.end(ANN, "")
+        await topics.quiet()
+        assert len(await around.topics()) == 1
+
+
+async def test_a_fault_of_ours_stops_nobody_else() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        around.embedder.failing = RuntimeError("a bug")
+        await topics.note(ANN, turns_of(*FLIGHTS))
+        await topics.quiet()
+        around.embedder.failing = GiveUpError("no such model")
+        await topics.note(ANN, turns_of(*FLIGHTS[:1], session="t"))
+        await topics.quiet()
+        around.embedder.failing = None
+        await around.say(topics, turns_of(*BREAD, owner=BOB, last=True), BOB)
+        assert len(await around.topics(BOB)) == 1
