@@ -29,7 +29,7 @@ def segments(text: str) -> list[Segment]:
 
 
 def sessions(written: list[Segment], chance: random.Random, name: str, count: int) -> list[dict[str, object]]:
-    made = []
+    made: list[dict[str, object]] = []
     for number in range(count):
         turns: list[dict[str, object]] = []
         for segment in chance.sample(written, chance.randint(1, LONGEST)):

@@ -271,8 +271,9 @@ class Topics:
     ) -> Decided:
         limits = self._limits.shift
         if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
-            return Decided(shift=bool(thread.open), stage=Stage.FULL)
-        decided = decide(topic, heard, limits)
+            decided = Decided(shift=bool(thread.open), stage=Stage.FULL)
+        else:
+            decided = decide(topic, heard, limits)
         if decided.doubtful and self._summaries.asks_models:
             before = await self._sayings.of(owner, thread.open[-_BEFORE:])
             same = await self._summaries.same(owner, [one for one in before if one.messages], said)

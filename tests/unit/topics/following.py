@@ -41,10 +41,12 @@ class Surroundings:
         self.now: datetime = MONDAY
         self.limits = limits
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.weather = beside.weather if beside else Weather()
-        self.coordination = beside.coordination if beside else TransientCoordination(lambda: self.now)
+        self.weather = Weather()
+        self.coordination = TransientCoordination(lambda: self.now)
+        self.store = TransientStore(64, now=lambda: self.now, weather=self.weather)
+        if beside is not None:
+            self.coordination, self.store = beside.coordination, beside.store
         self.embedder = CannedEmbedder(64)
-        self.store = beside.store if beside else TransientStore(64, now=lambda: self.now, weather=self.weather)
         self.partitions = Partitions(
             self.store, self.coordination, PartitionLimits(), self.metrics, now=lambda: self.now
         )
