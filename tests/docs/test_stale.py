@@ -1,0 +1,87 @@
+"""Nothing in the documentation is of yesterday: commands, settings and metrics are those of the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.cli.root import app
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], key=str)
+_COMMAND = re.compile(r"memory-extproc (?P<rest>[a-z][^`\n#|]*)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_KEY = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)(?::[^`]*)?`")
+# Keys of others that begin like ours: the chart's values, attributes of spans, files.
+_OTHERS = frozenset({"identity.mode", "tls.enabled", "coordination.db"})
+
+
+def wrong_with(rest: str, at: Any) -> str:
+    """Why this command line cannot be meant for the program; empty if it can. *at*: the command as typer has it,
+    whose classes are a private copy of click's."""
+    for word in rest.split():
+        names = re.split(r"[|/]", word.rstrip(".,;:)"))
+        if word.startswith("-") or not hasattr(at, "commands"):
+            break
+        if unknown := [name for name in names if name not in at.commands]:
+            return f"no command {unknown[0]}"
+        at = at.commands[names[0]]
+    if hasattr(at, "commands"):
+        return ""
+    known = {name for option in at.params for name in (*option.opts, *option.secondary_opts)}
+    return next((f"no option {name}" for name in _OPTION.findall(rest) if name not in known | {"--help"}), "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_is_named_exists(page: Path) -> None:
+    root = typer.main.get_command(app)
+    named = [match["rest"] for match in _COMMAND.finditer(page.read_text())]
+    assert not [f"{wrong}: {rest}" for rest in named if (wrong := wrong_with(rest, root))]
+
+
+def keys(node: Mapping[str, Any], schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    if "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    for one in (*node.get("anyOf", ()), *node.get("allOf", ())):
+        yield from keys(one, schema, before)
+    for name, inner in node.get("properties", {}).items():
+        yield f"{before}{name}"
+        yield from keys(inner, schema, f"{before}{name}.")
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    schema = Settings.model_json_schema()
+    known = set(keys(schema, schema)) | _OTHERS
+    sections = {key for key in known if "." not in key}
+    named = {
+        (page.name, key)
+        for page in PAGES
+        for key in _KEY.findall(page.read_text())
+        # the history names what was; what a span carries is no setting
+        if page.name != "CHANGELOG.md" and key.partition(".")[0] in sections and not key.startswith("memory.")
+    }
+    assert not {(page, key) for page, key in named if key not in known}
+
+
+def test_every_metric_is_explained_under_its_name() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry, "0")
+    page = (ROOT / "docs" / "operations.md").read_text()
+    missing = [
+        name
+        for family in registry.collect()
+        if (name := family.name.removeprefix("memory_extproc_")) != "build"
+        # a counter is written as Prometheus shows it
+        and not re.search(
+            rf"\b{name}{'_total' if family.type == 'counter' else ''}\b", page.replace("memory_extproc_", "")
+        )
+    ]
+    assert not missing
