@@ -39,6 +39,8 @@ class Admits:
         """*user*: whom the request names; empty: the caller's own. *shared*: values of SHARED_HEADER. RefusedError
         where the caller may not. Nothing is looked up for it, so it is the same for a user who exists and one who
         does not."""
+        if METHODS[method] is Access.OPERATE:
+            return _operating(method, principal)
         if shared:
             return self._shared(method, principal, user, shared)
         if user and not accepted(user):
@@ -78,3 +80,10 @@ class Admits:
         if not may(principal, METHODS[method], Whose.OTHERS) or (named == "all" and principal.tenant):
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "not yours")
         return Call(method, principal, owner, own=False)
+
+
+def _operating(method: str, principal: Principal) -> Call:
+    """The server is all tenants': as with memories that all of them share, credentials of one are not enough."""
+    if principal.tenant or not may(principal, METHODS[method], Whose.OWN):
+        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "for admins of no single tenant")
+    return Call(method, principal, Owner(principal.tenant, principal.user), own=True)

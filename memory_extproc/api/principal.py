@@ -26,6 +26,7 @@ class Means(StrEnum):
 class Access(StrEnum):
     READ = "read"
     WRITE = "write"
+    OPERATE = "operate"  # the server itself, nobody's memories
 
 
 class Whose(StrEnum):
@@ -61,6 +62,9 @@ GRANTS: Mapping[tuple[Role, Access], frozenset[Whose]] = {
     (Role.ADMIN, Access.WRITE): frozenset(Whose),
     (Role.AUDITOR, Access.READ): frozenset(Whose),
     (Role.AUDITOR, Access.WRITE): frozenset(),
+    (Role.USER, Access.OPERATE): frozenset(),
+    (Role.ADMIN, Access.OPERATE): frozenset({Whose.OWN}),
+    (Role.AUDITOR, Access.OPERATE): frozenset(),
 }
 
 # What each method does. A method that is not here is not served.
@@ -80,6 +84,7 @@ METHODS: Mapping[str, Access] = {
     "EndSession": Access.WRITE,
     "GetConsent": Access.READ,
     "SetConsent": Access.WRITE,
+    "GetConfiguration": Access.OPERATE,
 }
 
 

@@ -79,7 +79,9 @@ class MemoryService:
         name = method.name
 
         async def unary(request: Any, context: Context) -> Message:
-            return await self._unary(name, request.user_id, context, lambda call, do: do(call, request))
+            return await self._unary(
+                name, getattr(request, "user_id", ""), context, lambda call, do: do(call, request)
+            )
 
         async def answers(request: Any, context: Context) -> AsyncIterator[Message]:
             async with aclosing(self._stream(name, request, context)) as answered:
@@ -147,7 +149,7 @@ class MemoryService:
         limit = self._limits.timeout.total_seconds() if bounded else None
         try:
             async with asyncio.timeout(limit):
-                if access is Access.READ:
+                if access is not Access.WRITE:
                     answer: Message = await work
                     return answer
                 task = asyncio.create_task(work, name="memory api change")

@@ -25,6 +25,7 @@ from memory_extproc.api.authenticate import (
 )
 from memory_extproc.api.call import Operation
 from memory_extproc.api.choices import Consents, Sessions
+from memory_extproc.api.configuration import Configuration
 from memory_extproc.api.forgetting import Forgetting
 from memory_extproc.api.memories import Memories, MemoriesLimits
 from memory_extproc.api.page_tokens import PageTokens
@@ -45,6 +46,7 @@ from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.safety.spans import masked
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
+from memory_extproc.settings.example import shown
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.identity import hashed_user
 from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
@@ -157,6 +159,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         **searching.operations,
         **forgetting.operations,
         **Sessions(parts.learns).operations,
+        **Configuration(lambda: (shown(parts.live.settings), parts.live.waiting)).operations,
         **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
     }
 

@@ -382,8 +382,20 @@ def consent(
         show.show_receipt(known.receipt)
 
 
+@with_api
+def configuration(api: Api, *, as_json: AsJson = False) -> None:
+    """Show what the running server is configured with; for admins of no single tenant."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    answer = api.call("GetConfiguration", pb.GetConfigurationRequest())
+    if as_json:
+        show.show_json(show.plain(answer))
+    else:
+        show.show_configuration(answer)
+
+
 app.command("list")(list_memories)
-for command in (search, get, store, update, forget, receipt, stats, explain, consent):
+for command in (search, get, store, update, forget, receipt, stats, explain, consent, configuration):
     app.command(command.__name__)(command)
 for named, files in (("export", export), ("import", import_), ("sync", sync)):
     app.command(named)(with_api(files))

@@ -128,3 +128,13 @@ def show_one(memory: Any, *, as_json: bool) -> None:
         show_json(plain(memory))
     else:
         show_memory(memory)
+
+
+def show_configuration(answer: Any) -> None:
+    """As `config show` prints a file's, then what waits for a restart, as comments."""
+    import yaml  # noqa: PLC0415 - quick `--help`
+
+    said = plain(answer)
+    typer.echo(harmless(yaml.safe_dump(said["configuration"], sort_keys=False, allow_unicode=True)), nl=False)
+    for key in said["needs_restart"]:
+        typer.echo(harmless(f"# takes effect with the next start: {key}"))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
+import grpc
+import grpc.aio
 import pytest
 import yaml
+from google.protobuf.json_format import MessageToDict
 
+from memory_extproc.api.gen import memory_pb2, memory_pb2_grpc
 from tests.fixtures.envoy import until
 from tests.fixtures.upstream import ANSWER, an_answer
 from tests.fixtures.whole import WholeStand
@@ -84,3 +88,36 @@ async def test_requests_under_way_while_it_changes_are_all_answered(whole: Whole
     seen = set().union(*await asyncio.gather(*chatting))
     assert seen <= {"used", "shadowed"}
     assert whole.sample("stream_faults_total", kind="bug") == 0
+
+
+async def test_admins_see_what_the_running_process_is_configured_with_and_nobody_else_does(
+    whole: WholeStand,
+) -> None:
+    whole.changes["api"] = {"trusted_proxy": {"roles_header": "x-roles"}, "secret": "a secret of sixteen bytes"}
+    await whole.start()
+    whole.changes["memory"] = {"default_similarity_threshold": 0.75, "extraction_batch_size": 3}
+    whole.settings()
+    await ask_until(whole, "applied")
+    async with grpc.aio.insecure_channel(whole.whole.api) as channel:
+        stub = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+
+        async def asked(*who: tuple[str, str]) -> memory_pb2.GetConfigurationResponse:
+            answer: memory_pb2.GetConfigurationResponse = await stub.GetConfiguration(
+                memory_pb2.GetConfigurationRequest(), metadata=who
+            )
+            return answer
+
+        answer = await asked(("x-authz-user-id", "root"), ("x-roles", "admin"))
+        memory = MessageToDict(answer.configuration)["memory"]
+        assert memory["default_similarity_threshold"] == 0.75
+        assert list(answer.needs_restart) == ["memory.extraction_batch_size"]
+        assert memory["extraction_batch_size"] == 10, "what runs, not what the file says"
+        assert "sixteen" not in str(answer)
+        for who in (
+            (("x-authz-user-id", "ann"),),
+            (("x-authz-user-id", "carol"), ("x-roles", "auditor")),
+            (("x-authz-user-id", "dave"), ("x-roles", "admin"), ("x-authz-tenant-id", "acme")),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asked(*who)
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

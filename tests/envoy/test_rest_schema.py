@@ -47,6 +47,12 @@ def tried(operation: Any, mode: schemathesis.GenerationMode, base_url: str) -> l
     return wrong
 
 
+def takes_something(operation: Any) -> bool:
+    """What takes nothing cannot be asked wrongly."""
+    raw = operation.definition.raw
+    return bool(raw.get("parameters") or raw.get("requestBody"))
+
+
 async def test_the_api_keeps_to_its_document(rest: RestStand) -> None:
     rest.changes = {"api": {"rate": {"per_second": 100_000, "burst": 100_000}}}
     await rest.start()
@@ -57,4 +63,6 @@ async def test_the_api_keeps_to_its_document(rest: RestStand) -> None:
     assert len(operations) >= 15
     for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
         for operation in operations:
+            if mode is schemathesis.GenerationMode.NEGATIVE and not takes_something(operation):
+                continue
             assert await asyncio.to_thread(tried, operation, mode, rest.url) == []

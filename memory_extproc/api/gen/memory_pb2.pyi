@@ -584,3 +584,15 @@ class SetConsentResponse(_message.Message):
     state: str
     receipt: ForgetReceipt
     def __init__(self, state: _Optional[str] = ..., receipt: _Optional[_Union[ForgetReceipt, _Mapping]] = ...) -> None: ...
+
+class GetConfigurationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetConfigurationResponse(_message.Message):
+    __slots__ = ("configuration", "needs_restart")
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    configuration: _struct_pb2.Struct
+    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, configuration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., needs_restart: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -110,6 +110,11 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.SetConsentRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.SetConsentResponse.FromString,
                 _registered_method=True)
+        self.GetConfiguration = channel.unary_unary(
+                '/memory.v1.MemoryService/GetConfiguration',
+                request_serializer=memory_dot_v1_dot_memory__pb2.GetConfigurationRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.GetConfigurationResponse.FromString,
+                _registered_method=True)
 
 
 class MemoryServiceServicer:
@@ -222,6 +227,13 @@ class MemoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetConfiguration(self, request, context):
+        """What the running server is configured with; secrets are stars. For admins of no single tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MemoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -299,6 +311,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.SetConsent,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.SetConsentRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.SetConsentResponse.SerializeToString,
+            ),
+            'GetConfiguration': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConfiguration,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.GetConfigurationRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.GetConfigurationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -707,6 +724,33 @@ class MemoryService:
             '/memory.v1.MemoryService/SetConsent',
             memory_dot_v1_dot_memory__pb2.SetConsentRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.SetConsentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConfiguration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/GetConfiguration',
+            memory_dot_v1_dot_memory__pb2.GetConfigurationRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.GetConfigurationResponse.FromString,
             options,
             channel_credentials,
             insecure,
