@@ -52,12 +52,12 @@ def make_extraction(
 
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
-    budget = Budget(_budget_limits(settings), now=now)
-    live.follow(lambda new: budget.use(_budget_limits(new)))
+    budget = Budget(budget_limits(settings), now=now)
+    live.follow(lambda new: budget.use(budget_limits(new)))
     return budget
 
 
-def _budget_limits(settings: Settings) -> BudgetLimits:
+def budget_limits(settings: Settings) -> BudgetLimits:
     budget = settings.learn.model_tokens
     return BudgetLimits(
         caller=Allowance(budget.caller_hour, budget.caller_day),

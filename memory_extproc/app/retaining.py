@@ -15,12 +15,16 @@ from prometheus_client import CollectorRegistry
 from memory_extproc import __version__
 from memory_extproc.app.coordinating import open_coordination, open_link
 from memory_extproc.app.erasing import LEDGER
-from memory_extproc.app.models import open_embedder
+from memory_extproc.app.learning import budget_limits
+from memory_extproc.app.live import Live
+from memory_extproc.app.models import completions_for, open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_store
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.learn.budget import Budget
+from memory_extproc.learn.llm_reflector import LlmReflector
 from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, ListsOwners, MemoryStore, Now
@@ -31,9 +35,11 @@ from memory_extproc.retention.histories import HistoryRules
 from memory_extproc.retention.job import JobLimits, RetentionJob
 from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
 from memory_extproc.retention.reembedding import Pace, Reembedding, Says
+from memory_extproc.retention.reflections import ReflectionLimits, Reflections, Reflects
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.partition import Partitions
 
@@ -60,6 +66,15 @@ def keeper_rules(settings: Settings) -> KeeperRules:
     )
 
 
+def make_reflector(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
+) -> Reflects | None:
+    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
+    if not settings.retention.reflect.enabled or model is None or budget is None:
+        return None
+    return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
+
+
 async def open_accesses(settings: Settings, rows: KeepsInOrder, stack: AsyncExitStack, *, now: Now) -> Accesses:
     limits = AccessLimits(interval=settings.retention.access_interval)
     return await stack.enter_async_context(Accesses(rows, limits, now=now, chance=random.random))
@@ -75,10 +90,22 @@ def make_retention(
     metrics: Metrics,
     *,
     now: Now,
+    reflects: Reflects | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
     wording = Wording(says=saying, about=about, agree=agree)
-    keeper = Keeper(store, partitions, partitions, embedder, keeper_rules(settings), wording, now=now)
+    limits = ReflectionLimits(above=settings.retention.reflect.above)
+    reflections = Reflections(reflects, partitions, embedder, coordination, limits, now=now) if reflects else None
+    keeper = Keeper(
+        store,
+        partitions,
+        partitions,
+        embedder,
+        keeper_rules(settings),
+        wording,
+        now=now,
+        reflections=reflections,
+    )
     return RetentionJob(
         lists,
         keeper,
@@ -102,6 +129,7 @@ class Tended:
     coordination: Coordination
     keys: WrappedKeys | None
     metrics: Metrics
+    reflects: Reflects | None
 
 
 @asynccontextmanager
@@ -122,7 +150,8 @@ async def tending(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[
         partitions = await stack.enter_async_context(
             Partitions(hiding, coordination, limits, metrics, now=now, forgotten=forgotten)
         )
-        yield Tended(store, hiding, partitions, embedder, coordination, keys, metrics)
+        reflects = make_reflector(settings, metrics, stack, Budget(budget_limits(settings), now=now))
+        yield Tended(store, hiding, partitions, embedder, coordination, keys, metrics, reflects)
 
 
 async def _read_forgotten(
@@ -148,6 +177,7 @@ def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
         tended.coordination,
         tended.metrics,
         now=now,
+        reflects=tended.reflects,
     )
 
 

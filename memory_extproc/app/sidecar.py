@@ -41,7 +41,7 @@ from memory_extproc.app.options import (
 )
 from memory_extproc.app.recalling import make_recaller, open_canary
 from memory_extproc.app.reloading import Reloading, Source
-from memory_extproc.app.retaining import make_retention, open_accesses
+from memory_extproc.app.retaining import make_reflector, make_retention, open_accesses
 from memory_extproc.app.screening import Door, open_door, trusting
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.topics import open_topics
@@ -165,7 +165,17 @@ async def sidecar(
                 topics=topics,
             )
         )
-        retention = make_retention(settings, store, hiding, partitions, embedder, coordination, metrics, now=now)
+        retention = make_retention(
+            settings,
+            store,
+            hiding,
+            partitions,
+            embedder,
+            coordination,
+            metrics,
+            now=now,
+            reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
+        )
         reranks = await open_reranks(settings, metrics, stack, live)
         recaller = make_recaller(
             settings,

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
+from memory_extproc.observe.log import logger
 from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
 from memory_extproc.retention.duplicates import DuplicateRules, Merging, duplicates, speaking
 from memory_extproc.retention.histories import About, Agree, Consolidation, HistoryRules, histories
+from memory_extproc.retention.reflections import Reflections
 from memory_extproc.retention.rules import (
     ACCESSED,
     Reason,
@@ -23,6 +26,7 @@ from memory_extproc.retention.rules import (
     revived,
 )
 
+log = logger(__name__)
 _AT_ONCE = 100  # rows of one write
 
 
@@ -78,7 +82,10 @@ class Keeper:
         wording: Wording,
         *,
         now: Now,
+        reflections: Reflections | None = None,
     ) -> None:
+        """*reflections*: None where no model draws conclusions."""
+        self._reflections = reflections
         self._store = store
         self._keeps = keeps
         self._rows = rows
@@ -104,7 +111,17 @@ class Keeper:
             kept.derived += 1
             if not dry_run:
                 await self._consolidate(owner, one, now)
+        if self._reflections is not None and not dry_run:
+            kept.derived += await self._reflected(owner, self._reflections, memories)
         return kept
+
+    async def _reflected(self, owner: Owner, reflections: Reflections, memories: Sequence[Memory]) -> int:
+        """A model that is away, or has no tokens left for the caller, holds up nothing else."""
+        try:
+            return await reflections.reflect(owner, memories)
+        except MemoryExtprocError as error:
+            log.warning("retention.not_reflected", error=type(error).__name__)
+            return 0
 
     async def _leave(
         self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool

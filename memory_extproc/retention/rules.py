@@ -173,10 +173,14 @@ def sources_of(memory: Memory) -> tuple[str, ...]:
 def sources_hold(memory: Memory, known: Mapping[str, Memory]) -> bool:
     """Whether all that *memory* was made of is there and says what it said then: it was merged into *memory*, was
     history already, or is active and was not corrected since. True for what was made of nothing."""
-    return all(_holds(memory, known.get(one)) for one in sources_of(memory))
+    return all(_holds(memory, known.get(one), known) for one in sources_of(memory))
 
 
-def _holds(memory: Memory, source: Memory | None) -> bool:
+def _holds(memory: Memory, source: Memory | None, known: Mapping[str, Memory]) -> bool:
+    seen: set[str] = set()
+    while source is not None and (into := _merged_into(source)) not in {"", memory.id, *seen}:
+        seen.add(source.id)
+        source = known.get(into)  # says what it said
     if source is None:
         return False
     if source.state is MemoryState.SUPERSEDED:

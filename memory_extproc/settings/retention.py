@@ -38,6 +38,13 @@ class Consolidate(Section):
     earlier: int = Field(12, ge=1, le=100, description="values from before that one memory names at most")
 
 
+class Reflect(Section):
+    enabled: bool = Field(
+        default=False, description="a model draws conclusions from a caller's facts; needs memory_extraction"
+    )
+    above: int = Field(20, ge=2, le=10_000, description="new facts of a caller in a project until it is asked")
+
+
 class Retention(Section):
     every: Positive | None = Field(
         timedelta(hours=24), description="a round over all callers in the background; null: by command alone"
@@ -62,3 +69,4 @@ class Retention(Section):
     )
     duplicates: Duplicates = Field(Duplicates(), description="the same said more than once")
     consolidate: Consolidate = Field(Consolidate(), description="one thing's values over time, in one memory")
+    reflect: Reflect = Field(Reflect(), description="what several facts show together, as memories of their own")

@@ -359,6 +359,12 @@ def _retention_agrees(retention: Retention) -> Faults:
             yield f"retention.ttl.{kind}: is shorter than retention.protect, which would keep them longer"
 
 
+def _reflecting_has_a_model(retention: Retention, external_models: tuple[ExternalModel, ...]) -> Faults:
+    roles = {model.model_role for model in external_models}
+    if retention.reflect.enabled and ModelRole.MEMORY_EXTRACTION not in roles:
+        yield "retention.reflect.enabled: needs a model of role memory_extraction in external_models"
+
+
 # Which sections a rule needs, and the rule. A rule is asked as soon as its sections are sound by themselves, so
 # that one run shows every fault there is.
 RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
@@ -382,6 +388,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("privacy", "coordination"), _sealing_is_whole),
     (("limits",), _bodies_fit),
     (("retention",), _retention_agrees),
+    (("retention", "external_models"), _reflecting_has_a_model),
     (("shutdown", "envoy"), _envoy_notices_leaving),
     (("coordination",), _redis_password_has_a_server),
     (("telemetry",), telemetry_agrees),
