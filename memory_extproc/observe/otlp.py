@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, Tracer
@@ -38,7 +38,8 @@ class OtlpTraces(Traces):
     """Collects while entered; leaving sends what is there, for as long as one export may take. Spans are sent by a
     thread of their own: a collector that is away costs requests nothing, and spans are dropped."""
 
-    def __init__(self, options: OtlpOptions) -> None:
+    def __init__(self, options: OtlpOptions, ended: SpanProcessor | None = None) -> None:
+        """*ended* is given the spans that end; None: they are sent to the collector."""
         self._content = options.content
         self._kept: OrderedDict[str, SpanContext] = OrderedDict()
         self._provider = TracerProvider(
@@ -46,10 +47,7 @@ class OtlpTraces(Traces):
             resource=Resource.create({"service.name": "memory-extproc", "service.version": options.version}),
             shutdown_on_exit=False,
         )
-        exporter = OTLPSpanExporter(
-            endpoint=options.endpoint, insecure=options.endpoint.startswith("http://"), timeout=EXPORT_SECONDS
-        )
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._provider.add_span_processor(ended or _sending(options.endpoint))
         self._tracer = self._provider.get_tracer("memory_extproc", options.version)
         self._propagator = TraceContextTextMapPropagator()
 
@@ -58,10 +56,6 @@ class OtlpTraces(Traces):
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._provider.shutdown)
-
-    def flush(self) -> None:
-        """Sends what is there. Blocks."""
-        self._provider.force_flush(int(EXPORT_SECONDS * 1000))
 
     def exchange(self, traceparent: str) -> Span:
         parent = self._propagator.extract({"traceparent": traceparent}, Context())
@@ -96,6 +90,11 @@ class OtlpTraces(Traces):
                     await work(owner, jobs)
 
         return step
+
+
+def _sending(endpoint: str) -> SpanProcessor:
+    plain = endpoint.startswith("http://")
+    return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, insecure=plain, timeout=EXPORT_SECONDS))
 
 
 class _OrLinked(ParentBased):
