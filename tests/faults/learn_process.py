@@ -229,7 +229,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
             if await learner.accept(the_exchange(n)) is Stored.JOURNALLED:
                 print(n, flush=True)  # noqa: T201 - what the test reads
         if redis:
-            await until(lambda: _empty(journal), "nothing is left to be learned", seconds=30)
+            await until(lambda: _empty(journal), "nothing is left to be learned", seconds=120)
 
 
 if __name__ == "__main__":

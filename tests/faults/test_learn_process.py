@@ -31,7 +31,7 @@ def start(directory: Path, turns: int, point: str, *redis: str) -> subprocess.Po
 
 
 def journalled(process: subprocess.Popen[str]) -> set[int]:
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=200)  # most of it are imports, where others want the processor too
     return {int(line) for line in output.split()}
 
 
@@ -106,6 +106,7 @@ def test_a_process_told_to_end_works_off_what_it_accepted(tmp_path: Path) -> Non
     connection.close()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.redis
 @pytest.mark.parametrize("point", ["stored-1", "extracted-1", "applied-1"])
 def test_a_replica_that_is_killed_leaves_its_work_to_the_other(
