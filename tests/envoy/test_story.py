@@ -17,12 +17,15 @@ pytestmark = pytest.mark.envoy
 
 BUDGET = "My budget for the Hawaii trip is $10,000."
 ASKED = "What's my budget for the trip?"
+# The second where a caller's memories, none, are not in process yet: the store finds none, and whether there are any
+# is not known.
+NONE = {"empty", "nothing_relevant"}
 
 
 async def test_what_was_said_in_one_session_is_known_in_the_next_and_to_nobody_else(whole: WholeStand) -> None:
     await whole.start()
     whole.upstream.answers = an_answer(json.dumps(ANSWER).encode())
-    assert (await whole.say(BUDGET)).memory == "empty"
+    assert (await whole.say(BUDGET)).memory in NONE
     answer = await whole.say(ASKED)
     assert answer.memory == "used;n=1;path=hybrid"
     assert answer.headers["cache-control"] == "private, no-store"
@@ -30,7 +33,7 @@ async def test_what_was_said_in_one_session_is_known_in_the_next_and_to_nobody_e
     assert whole.shown.startswith(ASKED)
     for user, headers in (("bob", {}), ("ann", {"x_authz_tenant_id": "globex"})):
         answer = await whole.say(ASKED, user=user, **headers)
-        assert answer.memory == "empty"
+        assert answer.memory in NONE
         assert whole.shown == ASKED
     assert (await whole.say(ASKED, user="")).memory == "no_caller"
     assert whole.shown == ASKED
@@ -125,7 +128,7 @@ async def test_the_other_dialects_remember_as_well(
     def said(words: str) -> Any:
         return json.loads(json.dumps(body).replace("{}", words))
 
-    assert (await whole.chat(said(BUDGET), path=path)).memory == "empty"
+    assert (await whole.chat(said(BUDGET), path=path)).memory in NONE
     assert (await whole.chat(said(ASKED), path=path)).memory == "used;n=1;path=hybrid"
     assert "$10,000" in text_of(json.loads(whole.upstream.got[-1].body))
 
