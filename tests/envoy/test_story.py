@@ -17,7 +17,7 @@ pytestmark = pytest.mark.envoy
 
 BUDGET = "My budget for the Hawaii trip is $10,000."
 ASKED = "What's my budget for the trip?"
-# The second where a caller's memories, none, are not in process yet: the store finds none, and whether there are any
+# The second where a caller's memories are not in process yet: the store finds none, and whether there are any
 # is not known.
 NONE = {"empty", "nothing_relevant"}
 
