@@ -149,6 +149,10 @@ async def test_our_own_block_is_never_learned_as_new(whole: WholeStand) -> None:
 
 async def test_callers_at_the_same_time_get_their_own_memories_only(whole: WholeStand) -> None:
     await whole.start()
+    noted = {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Noted."}, "finish_reason": "stop"}]
+    }
+    whole.upstream.answers = an_answer(json.dumps(noted).encode())
     users = [f"user-{n}" for n in range(8)]
     said = {user: f"My budget for the Hawaii trip is ${n}77." for n, user in enumerate(users)}
     await asyncio.gather(*(whole.say(words, user=user) for user, words in said.items()))
