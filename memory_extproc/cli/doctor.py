@@ -46,6 +46,7 @@ def doctor(
     user_header: Annotated[str, typer.Option(help="as identity.user_header")] = "x-authz-user-id",
     tenant_header: Annotated[str, typer.Option(help="as identity.tenant_header")] = "x-authz-tenant-id",
     session_header: Annotated[str, typer.Option(help="as identity.session_header")] = "x-session-id",
+    roles_header: Annotated[str, typer.Option(help="as api.trusted_proxy.roles_header, if it is set")] = "",
     trusted_edge: Annotated[
         bool,
         typer.Option("--trusted-edge", help="only an edge of your own reaches this URL, and it may name users"),
@@ -77,7 +78,7 @@ def doctor(
             tokens=token or [],
             headers=header or [],
             body_limit=body_limit,
-            names=(user_header, tenant_header, session_header),
+            names=(user_header, tenant_header, session_header, roles_header),
             trusted_edge=trusted_edge,
             patience=patience,
         )
@@ -108,7 +109,7 @@ def options_from(
     tokens: Sequence[str],
     headers: Sequence[str],
     body_limit: str,
-    names: tuple[str, str, str],
+    names: tuple[str, str, str, str],
     trusted_edge: bool,
     patience: float,
 ) -> VisitOptions:
@@ -135,7 +136,7 @@ def options_from(
     if faults:
         raise ConfigurationError(faults)
     everybody = dict(pairs)
-    user, tenant, session = names
+    user, tenant, session, roles = names
     name = f"doctor-{random.SystemRandom().getrandbits(32):08x}"
     proofs = (
         [{"authorization": f"Bearer {token}"} for token in tokens]
@@ -152,6 +153,7 @@ def options_from(
         user_header=user,
         tenant_header=tenant,
         session_header=session,
+        roles_header=roles,
         body_bytes=most,
         learned_within=min(patience, _LEARNED_WITHIN),
     )

@@ -119,6 +119,23 @@ async def credentials_outweigh_headers(visit: Visit) -> Finding:
     return ok(check, "forged headers beside credentials change nothing")
 
 
+async def roles_cannot_be_forged(visit: Visit) -> Finding:
+    """The header that tells the memory API what a caller may do, from a client."""
+    check = "forged-role"
+    options = visit.options
+    others = f"/v1/memory?user_id={visit.name}-other"
+    plain = await visit.gateway.call("GET", others, options.ann.headers)
+    forged = await visit.gateway.call("GET", others, options.ann.also({options.roles_header: "admin"}).headers)
+    if forged.good and not plain.good:
+        seen = f"whoever sends {options.roles_header}: admin reads the memories of others over the memory API"
+        if options.trusted_edge:
+            return ok(check, f"{seen}, and only your own edge reaches this URL, as you said")
+        return fail(check, seen, _strip(options.roles_header))
+    if plain.status not in _REFUSED:
+        return unknown(check, f"the memory API beside the chats does not refuse by itself (HTTP {plain.status})")
+    return ok(check, f"a client's {options.roles_header} gives it no role (HTTP {forged.status})")
+
+
 def _known(answer: Answer) -> bool:
     return answer.good and bool(answer.memory) and answer.outcome != "no_caller"
 

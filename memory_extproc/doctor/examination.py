@@ -69,6 +69,8 @@ async def _ask(visit: Visit, found: Report) -> None:
     for check in _ANYBODY:
         found(await check(visit))
     found(await checks_recall.controls_stay(visit))
+    if visit.options.roles_header:
+        found(await checks_identity.roles_cannot_be_forged(visit))
     if who.verdict is Verdict.OK:
         for check in _CALLERS:
             found(await check(visit))

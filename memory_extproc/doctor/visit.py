@@ -25,6 +25,7 @@ class VisitOptions:
     user_header: str = "x-authz-user-id"
     tenant_header: str = "x-authz-tenant-id"
     session_header: str = "x-session-id"
+    roles_header: str = ""  # api.trusted_proxy.roles_header; empty: callers have no roles
     body_bytes: int = 4 * 1024 * 1024  # limits.request_body of the sidecar
     learned_within: float = 15.0  # seconds for what was told to be found
 

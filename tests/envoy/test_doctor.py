@@ -114,7 +114,7 @@ async def caching_front(stand: WholeStand) -> AsyncIterator[str]:
 
 
 async def examined(
-    stand: WholeStand, *, url: str = "", admin: bool = False, patience: float = 5, **options: Any
+    stand: WholeStand, *, url: str = "", admin: bool = False, patience: float = 5, roles: str = "", **options: Any
 ) -> Findings:
     """The findings by check, as the command makes them. *options* as `options_from` takes them."""
     given: dict[str, Any] = {
@@ -122,7 +122,7 @@ async def examined(
         "tokens": [],
         "headers": [],
         "body_limit": "4MiB",
-        "names": ("x-authz-user-id", "x-authz-tenant-id", "x-session-id"),
+        "names": ("x-authz-user-id", "x-authz-tenant-id", "x-session-id", roles),
         "trusted_edge": False,
         "patience": patience,
     }
@@ -323,6 +323,17 @@ async def test_what_was_told_is_forgotten_where_the_memory_api_is_beside_the_cha
     assert left == {"ann"}
 
 
+async def test_a_role_that_a_client_may_give_itself_is_found(rest: RestStand) -> None:
+    rest.upstream.answers = counting_model
+    rest.changes["api"] = {"trusted_proxy": {"roles_header": "x-authz-roles"}}
+    await rest.start()
+    findings = await examined(rest, roles="x-authz-roles")
+    assert verdicts(findings, "fail") == {"forged-identity", "forged-role"}
+    assert "x-authz-roles" in findings["forged-role"].mend
+    assert (await examined(rest, roles="x-of-nobody"))["forged-role"].verdict == "ok"
+    assert (await examined(rest, roles="x-authz-roles", trusted_edge=True))["forged-role"].verdict == "ok"
+
+
 async def test_the_command_says_what_is_wrong_and_ends_with_one(echo: WholeStand) -> None:
     await echo.start()
     command = [sys.executable, "-m", "memory_extproc", "doctor", "--through", echo.url]
@@ -370,7 +381,7 @@ async def test_an_admin_page_that_is_none_ends_the_command(echo: WholeStand) -> 
         tokens=[],
         headers=[],
         body_limit="4MiB",
-        names=("x-authz-user-id", "", "x-session-id"),
+        names=("x-authz-user-id", "", "x-session-id", ""),
         trusted_edge=True,
         patience=5,
     )

@@ -57,6 +57,7 @@ def visiting(script: Script | Answer, *, knows: bool = True, **options: Any) -> 
         (checks_identity.cannot_be_forged, an_answer(status=401), Verdict.OK, "401"),
         (checks_identity.body_cannot_name, an_answer(status=500), Verdict.UNKNOWN, "500"),
         (checks_identity.body_cannot_name, an_answer(status=403), Verdict.OK, "403"),
+        (checks_identity.roles_cannot_be_forged, an_answer(status=404), Verdict.UNKNOWN, "404"),
         (checks_bodies.large_bodies, an_answer("too_large"), Verdict.WARN, "limits.request_body"),
         (checks_bodies.large_bodies, an_answer(), Verdict.FAIL, "passed by"),
         (checks_bodies.large_bodies, Answer(0, fault="no whole answer"), Verdict.FAIL, "BUFFERED"),
