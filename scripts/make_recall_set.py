@@ -1,6 +1,7 @@
 """Writes the small set on which `make test` holds floors for recall: tests/quality/everyday.jsonl.
 
     python scripts/make_recall_set.py            # prints the lines; the same seed gives the same bytes
+    python scripts/make_recall_set.py --seed 101 # other people of the same kind, such as weights are fitted on
 
 People who say much the same of themselves with other values, so that a word alone decides nothing; facts noted and
 facts said in passing, some of them in a short answer; facts that changed; small talk in between; and for everybody
@@ -9,6 +10,7 @@ questions about what they never said.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -376,7 +378,9 @@ def _memory(name: str, owner: str, text: str, at: datetime) -> dict[str, Any]:
 
 
 def main() -> None:
-    for line in lines():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=SEED)
+    for line in lines(parser.parse_args().seed):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
