@@ -31,7 +31,7 @@ OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
     "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
 })  # fmt: skip
-_ENOUGH = (-3.0, -2.5, -2.0, -1.75, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)
+_ENOUGH = tuple(at / 8 for at in range(-32, 17))
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
 _OF_MEMORY = ("dense", "covered", "near", CLOSELY)  # what a memory's own features say of its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
@@ -48,13 +48,15 @@ class Aims:
     threshold: float = 0.6
     limit: int = 5
     abstention: float = 0.905
-    selection: float = 0.022  # of recall, lost to judging each memory where something helps
+    loss: float = 0.05  # of recall, to the threshold as a whole
+    selection: float = 0.01  # to judging each memory, whatever the gate has lost already; of notes, too
     ranker_l2: float = 1e-3
     worth_l2: float = 1e-3
     neutral: float = 0.33
     foreign: float = 0.33
     swapped: float = 0.17
     notes: float = 0.6
+    notes_sound: float = 10.0  # in learning which memories are sound: much, for most stores are small
     notes_ranked: float = 0.15  # in learning the order: little, for they have no surroundings to learn from
 
 
@@ -261,16 +263,23 @@ def _counts(one: Gathered, aims: Aims) -> float:
 
 
 def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevance:
-    """The strictest judging of single memories that costs no more than the aims allow."""
+    """The strictest judging of single memories that costs no more than the aims allow, of talk and of notes."""
     kept = [one for one in stacked if one.one.question.counts and one.one.names is Names.KEPT]
-    weights = _soundness(kept, aims)
-    best = Relevance(slope=0.0, enough=0.0, weights=weights)
-    most, fewest = _kept_by(kept, worth, best, aims)
+    kinds = [some for talk in (True, False) if (some := [one for one in kept if one.one.talk is talk])]
+    best = Relevance(slope=0.0, enough=0.0, weights=_soundness(kept, aims))
+    least: list[float] = []
+    fewest = math.inf
+    for some in kinds:
+        gate_alone, _ = _kept_by(some, worth, best, aims)
+        whole = mean([one.one.recall(aims.limit, one.scores) for one in some]) or 0.0
+        bounded = whole - aims.loss if some[0].one.talk else gate_alone
+        least.append(min(bounded, gate_alone - aims.selection))
     for enough in _ENOUGH:
         for slope in _SLOPES:
-            tried = Relevance(slope, enough, weights)
-            recall, memories = _kept_by(kept, worth, tried, aims)
-            if recall >= most - aims.selection and memories < fewest:
+            tried = Relevance(slope, enough, best.weights)
+            found = [_kept_by(some, worth, tried, aims) for some in kinds]
+            memories = sum(count for _, count in found)
+            if memories < fewest and all(recall >= most for (recall, _), most in zip(found, least, strict=True)):
                 best, fewest = tried, memories
     return best
 
@@ -287,7 +296,7 @@ def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
         own = np.nan_to_num(found.features[first][:, places])
         rows.append(np.column_stack([one.scores[first] - one.scores.max(), own]))
         truth.append(one.one.answers[first])
-        counts += [_counts(one.one, aims)] * len(first)
+        counts += [1.0 if one.one.talk else aims.notes_sound] * len(first)
     fitted = fit_logistic(np.concatenate(rows), np.concatenate(truth), aims.worth_l2, np.array(counts))
     point = max(float(fitted.weights[0]), _LEAST_SPREAD)
     return {
