@@ -31,7 +31,7 @@ OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
     "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
 })  # fmt: skip
-_ENOUGH = tuple(at / 8 for at in range(-32, 17))
+_ENOUGH = tuple(at / 4 for at in range(-12, 5))
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
 _OF_MEMORY = ("dense", "covered", "near", CLOSELY)  # what a memory's own features say of its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
@@ -49,7 +49,8 @@ class Aims:
     limit: int = 5
     abstention: float = 0.905
     loss: float = 0.05  # of recall, to the threshold as a whole
-    selection: float = 0.01  # to judging each memory, whatever the gate has lost already; of notes, too
+    selection: float = 0.01  # to judging each memory, whatever the gate has lost already
+    selection_notes: float = 0.04  # the same of notes
     ranker_l2: float = 1e-3
     worth_l2: float = 1e-3
     neutral: float = 0.33
@@ -57,7 +58,7 @@ class Aims:
     swapped: float = 0.17
     notes: float = 0.6
     notes_sound: float = 10.0  # in learning which memories are sound: much, for most stores are small
-    notes_ranked: float = 0.15  # in learning the order: little, for they have no surroundings to learn from
+    notes_ranked: float = 0.25  # in learning the order: little, for they have no surroundings to learn from
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,10 @@ def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevanc
     for some in kinds:
         gate_alone, _ = _kept_by(some, worth, best, aims)
         whole = mean([one.one.recall(aims.limit, one.scores) for one in some]) or 0.0
-        bounded = whole - aims.loss if some[0].one.talk else gate_alone
-        least.append(min(bounded, gate_alone - aims.selection))
+        if some[0].one.talk:
+            least.append(min(whole - aims.loss, gate_alone - aims.selection))
+        else:
+            least.append(gate_alone - aims.selection_notes)
     for enough in _ENOUGH:
         for slope in _SLOPES:
             tried = Relevance(slope, enough, best.weights)

@@ -48,9 +48,11 @@ class CloseReading(StrEnum):
 class CloseReadingLimits:
     """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of what close
     reading gains was left. *waits*: the most that is waited for those that are not. A request does not wait: a
-    text that is embedded for it costs as much as embedding its own."""
+    text that is embedded for it costs as much as embedding its own. *fewest* memories: among fewer, what a word
+    tells apart, and what is usual, rest on nothing."""
 
     enough: float = 0.7
+    fewest: int = 20
     waits: timedelta = timedelta()
 
 
@@ -63,9 +65,9 @@ class CloseReader:
         self._embedding: asyncio.Task[bool] | None = None
 
     async def read(self, text: str, found: Candidates) -> Candidates:
-        """*found* with the feature of the question *text*, or as it is: where no vectors were searched, or too few
-        words are known."""
-        if "dense" not in found.names or not found.memories:
+        """*found* with the feature of the question *text*, or as it is: where no vectors were searched, there
+        are few memories, or too few of their words are known."""
+        if "dense" not in found.names or len(found.memories) < self._limits.fewest:
             return found
         texts = [text, *(memory.content for memory in found.memories)]
         words = self._known(texts)

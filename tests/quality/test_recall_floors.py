@@ -46,11 +46,11 @@ def test_what_answers_a_question_is_among_the_first_five(measured: dict[str, Any
 
 
 def test_it_stands_near_the_top(measured: dict[str, Any]) -> None:
-    assert measured["mrr"] >= 0.80
+    assert measured["mrr"] >= 0.81
 
 
 @pytest.mark.parametrize(
-    ("category", "floor"), [("fact", 0.90), ("update", 0.90), ("said", 0.92), ("short answer", 0.95)]
+    ("category", "floor"), [("fact", 0.90), ("update", 0.90), ("said", 0.92), ("short answer", 0.97)]
 )
 def test_no_kind_of_memory_is_left_behind(measured: dict[str, Any], category: str, floor: float) -> None:
     assert measured["by_category"][category]["recall@5"] >= floor
@@ -62,4 +62,4 @@ def test_nothing_is_injected_for_questions_that_nothing_answers(measured: dict[s
 
 def test_the_threshold_lets_through_what_answers(measured: dict[str, Any]) -> None:
     assert measured["injection"]["recall"] >= 0.73
-    assert measured["injection"]["precision"] >= 0.45
+    assert measured["injection"]["precision"] >= 0.53

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -21,14 +22,15 @@ from tests.builders import MONDAY, a_memory
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")
-PATIENT = CloseReadingLimits(waits=timedelta(seconds=30))
+FEW = CloseReadingLimits(fewest=1)  # the stores here are small
+PATIENT = replace(FEW, waits=timedelta(seconds=30))
 
 
 class Bench:
     def __init__(self, embedder: CannedWords | None = None, limits: CloseReadingLimits | None = None) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = CloseReader(self.embedder, limits or CloseReadingLimits(), self.metrics)
+        self.reader = CloseReader(self.embedder, limits or FEW, self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         held = Held()
@@ -156,7 +158,7 @@ async def test_a_question_whose_words_are_forgotten_reads_nothing_closely() -> N
 
 async def test_a_model_that_takes_too_long_is_not_waited_for_and_not_asked_twice() -> None:
     embedder = SlowWords()
-    bench = Bench(embedder, CloseReadingLimits(waits=timedelta(milliseconds=1)))
+    bench = Bench(embedder, replace(FEW, waits=timedelta(milliseconds=1)))
     found = await bench.candidates(*TEXTS)
     embedder.forget_words()
     embedder.let.clear()
@@ -185,4 +187,10 @@ async def test_what_was_found_by_words_alone_is_not_read() -> None:
 async def test_nothing_found_is_nothing_read() -> None:
     bench = Bench()
     found = await bench.candidates()
+    assert (await bench.reader.read(ASKED, found)) is found
+
+
+async def test_in_a_store_of_a_few_memories_nothing_is_read_closely() -> None:
+    bench = Bench(limits=CloseReadingLimits())
+    found = await bench.candidates(*TEXTS)
     assert (await bench.reader.read(ASKED, found)) is found
