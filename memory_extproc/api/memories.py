@@ -61,6 +61,7 @@ class Memories:
             "GetMemory": self.get,
             "ListMemories": self.list,
             "UpdateMemory": self.update,
+            "RestoreMemory": self.restore,
             "GetStats": self.stats,
         }
 
@@ -128,6 +129,25 @@ class Memories:
             noted = await self._repeats.once(call, request, work)
         except NotActiveError as error:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, Reason.NOT_ACTIVE, str(error)) from error
+        call.count = 1
+        return message_of(await self._found(call, noted["id"]))
+
+    async def restore(self, call: Call, request: pb.RestoreMemoryRequest) -> pb.Memory:
+        fields = Fields()
+        fields.request_id(request.request_id)
+        fields.check()
+        call.request_id = request.request_id
+        if not is_id(request.id):
+            raise no_such_memory()
+        await self._check_consent(call)
+
+        async def work() -> Noted:
+            restored = await self._curator.restore(call.owner, request.id)
+            if restored is None:
+                raise no_such_memory()
+            return {"id": restored.id}
+
+        noted = await self._repeats.once(call, request, work)
         call.count = 1
         return message_of(await self._found(call, noted["id"]))
 

@@ -74,6 +74,7 @@ METHODS: Mapping[str, Access] = {
     "ListMemories": Access.READ,
     "SearchMemories": Access.READ,
     "UpdateMemory": Access.WRITE,
+    "RestoreMemory": Access.WRITE,
     "ForgetMemory": Access.WRITE,
     "ForgetMemories": Access.WRITE,
     "GetForgetReceipt": Access.READ,

@@ -205,6 +205,22 @@ def update(
 
 
 @with_api
+def restore(
+    api: Api,
+    *,
+    id_: MemoryId,
+    request_id: RequestId = "",
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Bring back a memory that was deleted softly: by what was said in a chat, or with time."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    request = pb.RestoreMemoryRequest(id=id_, user_id=user, request_id=request_id)
+    show.show_one(api.call("RestoreMemory", request), as_json=as_json)
+
+
+@with_api
 def forget(
     api: Api,
     *,
@@ -395,7 +411,7 @@ def configuration(api: Api, *, as_json: AsJson = False) -> None:
 
 
 app.command("list")(list_memories)
-for command in (search, get, store, update, forget, receipt, stats, explain, consent, configuration):
+for command in (search, get, store, update, restore, forget, receipt, stats, explain, consent, configuration):
     app.command(command.__name__)(command)
 for named, files in (("export", export), ("import", import_), ("sync", sync)):
     app.command(named)(with_api(files))

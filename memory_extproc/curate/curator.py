@@ -33,9 +33,13 @@ from memory_extproc.safety.secrets import mask_secrets
 RESERVED = frozenset(
     {
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
-        "sources", "beside", "replaces", "also", "ends", "derived", "merged", "accessed", "retired", "retired_at",
+        "sources", "beside", "replaces", "also", "ends",
+        "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "accessed",
     }
 )  # fmt: skip
+# What stands in metadata of a soft deletion, and of its undoing (seconds since 1970).
+_RETIRED_FROM, _UNRETIRED = "retired_from", "unretired"
+_RETIREMENT = frozenset({"retired", "retired_at", _RETIRED_FROM})
 _NEIGHBOURS = 32  # looked at for one text
 _ATTEMPTS = 3  # at a correction, while others write the same row
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
@@ -181,6 +185,31 @@ class Curator:
                 if corrected == there[0] or await self._replace(owner, there[0], corrected):
                     return corrected
         raise TryLaterError("the memory keeps changing")
+
+    async def restore(self, owner: Owner, memory_id: str) -> Memory | None:
+        """The memory as it is now, in the state it had before it was deleted softly, if it was; None where there is
+        none, or none any more."""
+        restored: Memory | None = None
+        now = self._now().replace(microsecond=0)
+
+        def bring_back(row: Embedded) -> Sequence[Embedded]:
+            nonlocal restored
+            memory = row.memory
+            if memory.state is not MemoryState.DELETED:
+                restored = memory
+                return ()
+            history = memory.metadata.get(_RETIRED_FROM) == MemoryState.SUPERSEDED.value
+            kept = {name: value for name, value in memory.metadata.items() if name not in _RETIREMENT}
+            restored = replace(
+                memory,
+                state=MemoryState.SUPERSEDED if history else MemoryState.ACTIVE,
+                updated_at=max(now, memory.updated_at),
+                metadata={**kept, _UNRETIRED: now.timestamp()},
+            )
+            return [Embedded(restored, row.vector)]
+
+        await self._lists.change(owner, memory_id, bring_back)
+        return restored
 
     def _sorted_out(
         self, row: Memory, meaning: Meaning, found: Sequence[Found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.model import Consent, MemoryState, MemoryType, Owner, Source
+from memory_extproc.model import Consent, Embedded, MemoryState, MemoryType, Owner, Source
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 from tests.fixtures.memory_api import ApiStand, detail_of, reason_of, violations_of
 
@@ -551,3 +552,35 @@ async def test_a_method_that_is_not_offered_says_so(stand: ApiStand) -> None:
     for owner in EVERYBODY:
         error = await refused(stand, "GetForgetReceipt", pb.GetForgetReceiptRequest(receipt_id="x"), as_=owner)
         assert (error.code(), reason_of(error)) == (Code.UNIMPLEMENTED, "NOT_OFFERED")
+
+
+# --- bringing back ---------------------------------------------------------------------------------
+async def test_what_was_deleted_softly_comes_back_and_can_be_recalled_again(stand: ApiStand) -> None:
+    memory = await stand.told(TEA, as_=ANN)
+
+    def soft(row: Embedded) -> list[Embedded]:
+        noted = {**row.memory.metadata, "retired": "chat", "retired_at": 1, "retired_from": "active"}
+        return [Embedded(replace(row.memory, state=MemoryState.DELETED, metadata=noted), row.vector)]
+
+    assert await stand.partitions.change(ANN, memory.id, soft)
+    assert (
+        await refused(stand, "GetMemory", pb.GetMemoryRequest(id=memory.id))
+    ).code() is grpc.StatusCode.NOT_FOUND
+    request = pb.RestoreMemoryRequest(id=memory.id)
+    assert (await refused(stand, "RestoreMemory", request, as_=BOB)).code() is grpc.StatusCode.NOT_FOUND
+    restored = await stand.call("RestoreMemory", request, as_=ANN)
+    assert (restored.id, restored.content, restored.state) == (memory.id, TEA, "active")
+    assert "retired" not in dict(restored.metadata)
+    found = await stand.call(
+        "SearchMemories", pb.SearchMemoriesRequest(query="Which green tea do I like?"), as_=ANN
+    )
+    assert TEA in [one.memory.content for one in found.results]
+    assert (await stand.call("RestoreMemory", request, as_=ANN)).updated_at == restored.updated_at
+
+
+async def test_what_is_gone_for_good_does_not_come_back(stand: ApiStand) -> None:
+    memory = await stand.told(TEA, as_=ANN)
+    await stand.partitions.delete(ANN, [memory.id])
+    for id_ in (memory.id, "f" * 64, "nonsense"):
+        error = await refused(stand, "RestoreMemory", pb.RestoreMemoryRequest(id=id_))
+        assert error.code() is grpc.StatusCode.NOT_FOUND

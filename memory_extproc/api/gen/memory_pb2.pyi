@@ -190,6 +190,16 @@ class UpdateMemoryRequest(_message.Message):
     request_id: str
     def __init__(self, id: _Optional[str] = ..., memory: _Optional[_Union[Memory, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., user_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
+class RestoreMemoryRequest(_message.Message):
+    __slots__ = ("id", "user_id", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    user_id: str
+    request_id: str
+    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
 class ForgetMemoryRequest(_message.Message):
     __slots__ = ("id", "user_id", "request_id")
     ID_FIELD_NUMBER: _ClassVar[int]

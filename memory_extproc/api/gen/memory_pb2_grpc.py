@@ -60,6 +60,11 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.UpdateMemoryRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.Memory.FromString,
                 _registered_method=True)
+        self.RestoreMemory = channel.unary_unary(
+                '/memory.v1.MemoryService/RestoreMemory',
+                request_serializer=memory_dot_v1_dot_memory__pb2.RestoreMemoryRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.Memory.FromString,
+                _registered_method=True)
         self.ForgetMemory = channel.unary_unary(
                 '/memory.v1.MemoryService/ForgetMemory',
                 request_serializer=memory_dot_v1_dot_memory__pb2.ForgetMemoryRequest.SerializeToString,
@@ -152,6 +157,14 @@ class MemoryServiceServicer:
 
     def UpdateMemory(self, request, context):
         """Corrects an active memory. What it said before is kept as a superseded version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreMemory(self, request, context):
+        """Brings back a memory that was deleted softly: by what was said in a chat, or with time. Only until it is erased;
+        what was forgotten over this API is gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -260,6 +273,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
             'UpdateMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateMemory,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.UpdateMemoryRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.Memory.SerializeToString,
+            ),
+            'RestoreMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreMemory,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.RestoreMemoryRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.Memory.SerializeToString,
             ),
             'ForgetMemory': grpc.unary_unary_rpc_method_handler(
@@ -453,6 +471,33 @@ class MemoryService:
             target,
             '/memory.v1.MemoryService/UpdateMemory',
             memory_dot_v1_dot_memory__pb2.UpdateMemoryRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.Memory.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/RestoreMemory',
+            memory_dot_v1_dot_memory__pb2.RestoreMemoryRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.Memory.FromString,
             options,
             channel_credentials,
