@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
@@ -26,6 +26,7 @@ def message_of(memory: Memory) -> pb.Memory:
         access_count=memory.access_count,
         created_at=time_of(memory.created_at),
         updated_at=time_of(memory.updated_at),
+        last_accessed_at=time_of(_accessed(memory)),
         expires_at=time_of(memory.expires_at),
         superseded_by=memory.superseded_by,
         session_id=memory.session,
@@ -37,6 +38,12 @@ def message_of(memory: Memory) -> pb.Memory:
         valid_from=time_of(memory.valid_from),
         valid_to=time_of(memory.valid_to),
     )
+
+
+def _accessed(memory: Memory) -> datetime | None:
+    """When it was last put before a model, as far as that was counted."""
+    at = memory.metadata.get("accessed")
+    return datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
 
 
 def time_of(time: datetime | None) -> Timestamp | None:

@@ -28,7 +28,7 @@ from memory_extproc.model import (
     Owner,
     digest,
 )
-from memory_extproc.portability.record import Record, RefusedError, memory_of, read_record, record_of
+from memory_extproc.portability.record import COUNTED, Record, RefusedError, memory_of, read_record, record_of
 from memory_extproc.ports import Coordination, Embeds, KeepsMemories, KnowsConsent, KnowsForgotten, Now
 
 T = TypeVar("T")
@@ -274,8 +274,13 @@ def _version(memory: Memory, now: datetime) -> Memory:
 
 def _says_the_same(there: Memory, brought: Memory) -> bool:
     """Beside what the store counts and when it was written."""
-    one, other = (msgspec.structs.replace(record_of(memory), **_BESIDE_THE_POINT) for memory in (there, brought))
-    return bool(one == other)
+    one, other = (_without_counts(record_of(memory)) for memory in (there, brought))
+    return one == other
+
+
+def _without_counts(record: Record) -> Record:
+    metadata = {name: value for name, value in record.metadata.items() if name != COUNTED}
+    return msgspec.structs.replace(record, metadata=metadata, **_BESIDE_THE_POINT)
 
 
 def _faults(record: Record, limits: ImportLimits) -> Iterator[tuple[Reason, str]]:

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from memory_extproc.model import MemoryType
-from memory_extproc.portability.record import Record, RefusedError, is_id, read_record
+from memory_extproc.portability.record import COUNTED, Record, RefusedError, is_id, read_record
 
 FOLDERS = {
     MemoryType.SEMANTIC: "facts",
@@ -62,6 +62,8 @@ def page_of(record: Record) -> bytes:
     shown = []
     for name in record.__struct_fields__:
         value = getattr(record, name)
+        if name == "metadata":
+            value = {key: one for key, one in value.items() if key != COUNTED}
         if name not in _NOT_WRITTEN and (name in _ALWAYS or value != _DEFAULTS.get(name)):
             shown.append(f"{name}: {_scalar(value)}\n")
     text = f"---\n{''.join(shown)}---\n{record.content}\n"

@@ -28,6 +28,9 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 
 
+COUNTED = "accessed"  # of metadata: when the memory was last put before a model, counted like access_count
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Times are UTC in whole seconds; what is at its default is not written. The order of the fields is the order
     in files."""

@@ -30,6 +30,12 @@ def test_a_page_says_what_was_written_on_it(record: Record) -> None:
     assert markdown.page_of(back) == page
 
 
+def test_how_often_a_memory_was_used_changes_no_page() -> None:
+    memory = a_memory("likes tea", metadata={"subject": "user"})
+    used = replace(memory, access_count=7, metadata={"subject": "user", "accessed": 1_800_000_000})
+    assert markdown.page_of(record_of(used)) == markdown.page_of(record_of(memory))
+
+
 @given(records())
 def test_a_line_says_what_was_written_on_it(record: Record) -> None:
     line = json_lines.line_of(record)

@@ -227,6 +227,12 @@ async def test_what_went_out_comes_in_to_an_empty_store_and_is_the_same_again(de
     assert await desk.bring(*map(fields_of, back.values())) == ImportReport(same=3)
 
 
+async def test_what_was_used_since_it_went_out_is_still_the_same(desk: Desk) -> None:
+    memory = a_memory("likes tea", metadata={"subject": "user"})
+    await desk.has(replace(memory, access_count=3, metadata={"subject": "user", "accessed": 1_800_000_000}))
+    assert await desk.bring(fields_of(memory)) == ImportReport(same=1)
+
+
 async def test_what_is_brought_is_found_by_the_next_recall(desk: Desk) -> None:
     await desk.bring(a_fact())
     found = await desk.partitions.nearest(ANN, await EMBEDDER.embed_query("likes tea"), 5, Scope())
