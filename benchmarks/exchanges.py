@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.figures import Chunks, Requests, Spread, median, percentile
-from benchmarks.gateway import gateway
+from benchmarks.gateway import TWO_FILTERS, gateway
 from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
 from benchmarks.sidecar import Place, Running, serving
@@ -57,21 +57,21 @@ class Stand:
 
     async def send(self, way: str, callers: list[str], **plan: float) -> Sent:
         """One round over *way*; our own has learned everything when it returns."""
-        ours = way in (RECALL, LEARN)
+        ours = way in (RECALL, LEARN, TWO_FILTERS)
         question = Round(
-            port=self.ports[RECALL if ours else way],
+            port=self.ports[RECALL if way == LEARN else way],
             callers=callers,
             first=self.first if ours else 0,
             requests=int(plan.get("requests", 0)),
             seconds=plan.get("seconds", 0.0),
             stream=bool(plan.get("stream", 0)),
             warmup=int(plan.get("warmup", 5)),
-            learn=way == LEARN,
+            learn=way in (LEARN, TWO_FILTERS),
         )
         sent = await self.client.ask(question, Sent, within=ROUND_WITHIN)
         if ours:
             self.first = sent.next
-        if way == LEARN:
+        if way in (LEARN, TWO_FILTERS):
             await self.sidecar.quiet()
         return sent
 
@@ -88,6 +88,7 @@ async def stand(place: Place, scratch: Path) -> AsyncIterator[Stand]:
             PEER: await _listening(stack, "peer", str(round(added)), scratch=scratch),
             ANSWERS: await _listening(stack, "peer", "0", scratch=scratch),
             RECALL: place.ext_proc,
+            TWO_FILTERS: place.ext_proc,
         }
         ports = await stack.enter_async_context(gateway(upstream, ways, scratch))
         yield Stand(ports, client, sidecar, added, ASKED_BEFORE)
@@ -149,7 +150,7 @@ async def requests(at: Stand, effort: Effort, order: random.Random) -> Requests:
 async def chunks(at: Stand, effort: Effort, order: random.Random) -> Chunks:
     delay: dict[str, dict[str, Spread]] = {}
     ratios: dict[str, float] = {}
-    ways = [PLAIN, ANSWERS, LEARN]
+    ways = [PLAIN, ANSWERS, LEARN, TWO_FILTERS]
     for streams in (1, 10):
         # One stream has fewer events, so it is measured more often.
         rounds = effort.stream_rounds * (3 if streams == 1 else 1)

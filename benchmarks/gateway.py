@@ -16,9 +16,11 @@ from typing import Any
 import aiohttp
 
 from benchmarks.lines import ChildFailedError, end, tail
+from memory_extproc.wire.codec import HANDED
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
 STARTS_WITHIN = 30.0  # seconds
+TWO_FILTERS = "two filters"  # the way over two filters of ours
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -77,6 +79,25 @@ def _ext_proc(cluster: str) -> dict[str, Any]:
     }
 
 
+def _two(cluster: str) -> list[dict[str, Any]]:
+    """As with `envoy.two_filters`: one watches, the other changes the request and sees no body of an answer."""
+    watching, changing = _ext_proc(cluster), _ext_proc(cluster)
+    config = watching["typed_config"]
+    watching["name"] = "memory_observer"
+    config |= {"observability_mode": True, "deferred_close_timeout": "1s"}
+    config["processing_mode"] |= {"request_body_mode": "STREAMED", "response_trailer_mode": "SEND"}
+    config["metadata_options"] = {"forwarding_namespaces": {"untyped": [HANDED]}}
+    changing["typed_config"]["processing_mode"]["response_body_mode"] = "NONE"
+    changing["typed_config"]["metadata_options"] = {"receiving_namespaces": {"untyped": [HANDED]}}
+    return [watching, changing]
+
+
+def _filters(way: str, cluster: str | None) -> list[dict[str, Any]]:
+    if cluster is None:
+        return []
+    return _two(cluster) if way == TWO_FILTERS else [_ext_proc(cluster)]
+
+
 def _listener(name: str, port: int, ext_proc: str | None) -> dict[str, Any]:
     router = {
         "name": "envoy.filters.http.router",
@@ -87,7 +108,7 @@ def _listener(name: str, port: int, ext_proc: str | None) -> dict[str, Any]:
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
         "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
-        "http_filters": [*([_ext_proc(ext_proc)] if ext_proc else []), router],
+        "http_filters": [*_filters(name, ext_proc), router],
     }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
     return {"name": name, "address": _address(port), "filter_chains": [{"filters": filters}]}

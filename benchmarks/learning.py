@@ -21,6 +21,7 @@ from benchmarks.figures import Learning
 from benchmarks.sidecar import MODELS
 from memory_extproc.app import milvus_options, open_embedder, partition_limits
 from memory_extproc.app.learning import Extraction, make_budget, make_extraction
+from memory_extproc.app.live import Live
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.learn.journal import SqliteJournal
@@ -104,7 +105,9 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
         )
         if journal is None:
             journal = await stack.enter_async_context(SqliteJournal(data / "journal.db", now=now))
-        extraction: Extraction = make_extraction(settings, metrics, stack, make_budget(settings, now))
+        extraction: Extraction = make_extraction(
+            settings, metrics, stack, make_budget(settings, now, Live(settings))
+        )
         names = iter(range(10**9))
         learner = await stack.enter_async_context(
             Learner(

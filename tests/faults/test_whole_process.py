@@ -8,8 +8,9 @@ import json
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,3 +177,25 @@ async def test_a_second_process_on_the_same_data_ends_with_exit_code_2_and_the_r
         assert await second.ended() == 2
         assert "data_dir: another sidecar is using" in second.errors
         assert "Traceback" not in second.errors
+
+
+async def test_sighup_makes_a_process_read_its_configuration_again_and_never_ends_it(faulty: FaultStand) -> None:
+    async with a_child(faulty) as child:
+        await child.serving()
+
+        def told(event: str) -> list[Mapping[str, Any]]:
+            return [entry for entry in child.logged if entry["event"] == event]
+
+        before = child.config.read_text()
+        child.config.write_text(f"{before}\nmode: shadow\ntelemetry: {{log_level: debug}}\n")
+        child.signal(signal.SIGHUP)
+        await until(lambda: told("configuration.reloaded"), "the new configuration holds")
+        assert set(told("configuration.reloaded")[0]["keys"]) == {"mode", "telemetry.log_level"}
+        child.config.write_text(f"{before}\nmode: sometimes\n")
+        child.signal(signal.SIGHUP)
+        await until(lambda: told("configuration.refused"), "the bad configuration is refused")
+        assert told("configuration.refused")[0]["fault"].startswith("mode: ")
+        assert await child.sample("configuration_reload_failed") == 1
+        assert (await child.ask("/readyz"))[0] == 200
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 0
