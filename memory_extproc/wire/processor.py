@@ -69,18 +69,22 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         except OutOfOrderError as error:
             faulty = True
             metrics.stream_faults.labels("out_of_order").inc()
-            log.warning("stream.out_of_order", detail=str(error))
+            with following(trail):
+                log.warning("stream.out_of_order", detail=str(error))
         except Exception as error:  # noqa: BLE001  the wire's only catch-all: a bug of ours must not become a 500
             faulty = True
             metrics.stream_faults.labels("bug").inc()
             phase = exchange.phase.name if exchange else "NONE"
             # Not log.exception: an exception's text may quote a person's words.
-            log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))  # noqa: TRY400
+            with following(trail):
+                log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))  # noqa: TRY400
         finally:
             metrics.streams_open.dec()
             if exchange is not None:
                 with following(trail), span.active():
-                    shop.background.start(_left(exchange, span, trail, faulty=faulty))
+                    left = shop.background.start(_left(exchange, span, trail, faulty=faulty))
+                if left is None:  # no place for what it would leave behind
+                    _end(span, trail)
 
     def _begun(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
         """Envoy's own span, in the metadata of the call, before the client's, in the header."""
@@ -137,8 +141,12 @@ async def _left(exchange: Exchange, span: Span, trail: Trail, *, faulty: bool) -
     try:
         await exchange.leave(faulty=faulty)
     finally:
-        trail.open = False
-        span.end()
+        _end(span, trail)
+
+
+def _end(span: Span, trail: Trail) -> None:
+    trail.open = False
+    span.end()
 
 
 def _noted(told: Told) -> dict[str, Field]:
