@@ -417,6 +417,16 @@ def test_only_this_machine_is_loopback(address: str, *, only_here: bool) -> None
     assert on_loopback(address) is only_here
 
 
+def test_an_operator_is_told_loudly_that_words_leave_for_a_collector() -> None:
+    telemetry = {"otlp_endpoint": "http://collector:4317", "content": True}
+    notices = Settings.model_validate({"telemetry": telemetry}).notices()
+    (notice,) = [each for each in notices if "telemetry" in each]
+    assert notice.startswith("telemetry.content: WHAT PEOPLE SAY")
+    assert "http://collector:4317" in notice
+    quiet = Settings.model_validate({"telemetry": {**telemetry, "content": False}})
+    assert not [each for each in quiet.notices() if "telemetry" in each]
+
+
 @pytest.mark.parametrize(
     ("configured", "expected"),
     [
