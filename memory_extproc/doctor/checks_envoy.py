@@ -39,7 +39,7 @@ def the_order(chains: Sequence[Chain]) -> Finding:
                 f"{_drawn(chain)}: {rebuilding[0]} stands before memory and sends the model the body that it saw",
                 "memory must stand before it: the chart's gateway.type=envoy-ai-gateway writes it so",
             )
-        others = [one.name for one in behind if one.ext_proc and not _rebuilds(one)]
+        others = [one.name for one in behind if one.ext_proc and not one.watches and not _rebuilds(one)]
         if others:
             return warn(
                 check,
@@ -62,7 +62,9 @@ def the_modes(chains: Sequence[Chain]) -> Finding:
         return unknown(check, "no filter of memory found")
     for chain in chains:
         mode = chain.ours.get("processing_mode", {})
-        request, response = mode.get("request_body_mode", "NONE"), mode.get("response_body_mode", "NONE")
+        # With two filters the one that watches sees the answers.
+        answers = mode if chain.observer is None else chain.observer.config.get("processing_mode", {})
+        request, response = mode.get("request_body_mode", "NONE"), answers.get("response_body_mode", "NONE")
         if request not in {"BUFFERED", "FULL_DUPLEX_STREAMED"}:
             return fail(check, f"request_body_mode is {request}", "request_body_mode: BUFFERED")
         if response not in {"STREAMED", "FULL_DUPLEX_STREAMED"}:

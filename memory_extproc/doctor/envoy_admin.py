@@ -34,6 +34,11 @@ class HttpFilter:
     def ext_proc(self) -> bool:
         return self.kind == "ExternalProcessor"
 
+    @property
+    def watches(self) -> bool:
+        """It changes nothing, so it may stand anywhere: the first of two filters of memory, or somebody else's."""
+        return self.ext_proc and self.config.get("observability_mode") is True
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -48,6 +53,11 @@ class Chain:
     @property
     def ours(self) -> Mapping[str, Any]:
         return self.filters[self.memory].config
+
+    @property
+    def observer(self) -> HttpFilter | None:
+        """The filter that watches for memory, where there are two."""
+        return next((one for one in self.filters if one.watches and "memory" in _words(one)), None)
 
 
 def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
@@ -112,7 +122,7 @@ def _filter(one: Mapping[str, Any]) -> HttpFilter:
 
 
 def _place(filters: Sequence[HttpFilter], named: str) -> int | None:
-    candidates = [place for place, one in enumerate(filters) if one.ext_proc]
+    candidates = [place for place, one in enumerate(filters) if one.ext_proc and not one.watches]
     if named:
         return next((place for place in candidates if filters[place].name == named), None)
     telling = [place for place in candidates if "memory" in _words(filters[place])]

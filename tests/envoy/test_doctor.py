@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -321,6 +322,16 @@ async def test_what_was_told_is_forgotten_where_the_memory_api_is_beside_the_cha
     theirs = {got.headers.get("x-authz-user-id", "") for got in rest.upstream.got}
     left = {name for name in theirs if name and (await rest.rest("GET", "/v1/memory", user=name)).json["memories"]}
     assert left == {"ann"}
+
+
+async def test_two_filters_as_they_are_written_have_nothing_broken(rest: RestStand) -> None:
+    rest.upstream.answers = counting_model
+    rest.changes["envoy"] = {"two_filters": True, "message_timeout": "4s", "health_interval": "1ms"}
+    rest.options = replace(rest.options, two_filters=True)
+    await rest.start()
+    findings = await examined(rest, trusted_edge=True, admin=True)
+    assert verdicts(findings, "fail") | verdicts(findings, "warn") == set()
+    assert {"remembers", "envoy-filter-order", "envoy-processing-mode"} <= verdicts(findings, "ok")
 
 
 async def test_a_role_that_a_client_may_give_itself_is_found(rest: RestStand) -> None:

@@ -132,6 +132,18 @@ def test_modes_in_which_memory_does_not_work_are_found(
     assert checks_envoy.the_modes(chains(ours, ROUTER)).verdict is verdict
 
 
+def test_of_two_filters_the_one_that_changes_is_memory_and_the_one_that_watches_sees_answers() -> None:
+    watching = {"request_body_mode": "STREAMED", "response_body_mode": "STREAMED"}
+    observer = ext_proc("memory_observer", observability_mode=True, processing_mode=watching)
+    changing = ext_proc("memory", failure_mode_allow=True, processing_mode={**MODES, "response_body_mode": "NONE"})
+    both = chains(observer, ("jwt_authn", "jwt", {}), changing, ROUTER)
+    assert [chain.memory for chain in both] == [2]
+    assert checks_envoy.the_order(both).verdict is Verdict.OK
+    assert checks_envoy.the_modes(both).verdict is Verdict.OK
+    # somebody else's that only watches is no router
+    assert checks_envoy.the_order(chains(MEMORY, ext_proc("audit", observability_mode=True))).verdict is Verdict.OK
+
+
 def test_a_listener_that_buffers_less_than_memory_takes_is_found() -> None:
     most = 4 * 1024 * 1024
     assert checks_envoy.the_limits(chains(MEMORY), most).verdict is Verdict.OK
