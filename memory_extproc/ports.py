@@ -163,6 +163,13 @@ class ListsOwners(Protocol):
         """Everybody of whom there is a row when it begins, each once; of who comes meanwhile it says nothing."""
 
 
+class ReadsMemories(Protocol):
+    """What fetches memories by name."""
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        """Those of *ids* that exist and are *owner*'s, in any state, in no particular order."""
+
+
 Change = Callable[[Embedded], Sequence[Embedded]]  # a row as it is, to the rows to write; none: nothing
 
 

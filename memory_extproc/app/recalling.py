@@ -17,7 +17,7 @@ from memory_extproc.language.persons import about_caller, compile_patterns
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import NO_TRACES, Traces
-from memory_extproc.ports import Embeds, FindsMemories, Learns, MemoryStore, Now, ReadsWords, Reranks
+from memory_extproc.ports import Embeds, FindsMemories, Learns, MemoryStore, Now, ReadsMemories, ReadsWords, Reranks
 from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
 from memory_extproc.recall.fusion import Fusion
@@ -25,6 +25,7 @@ from memory_extproc.recall.gate import AboutCaller
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.rerank import Reranker, RerankLimits
+from memory_extproc.recall.threads import ThreadLimits, Threads
 from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
@@ -43,6 +44,7 @@ def make_recaller(
     now: Now,
     reranks: Reranks | None = None,
     learns: Learns | None = None,
+    reads: ReadsMemories | None = None,
     live: Live | None = None,
     waits: timedelta = timedelta(),
     traces: Traces = NO_TRACES,
@@ -64,8 +66,13 @@ def make_recaller(
         rewriter=_rewriter(settings, metrics, stack, live),
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
         close_reader=_close_reader(embedder, fusion, waits, metrics),
+        threads=None if reads is None else Threads(reads, thread_limits(settings)),
         traces=traces,
     )
+
+
+def thread_limits(settings: Settings) -> ThreadLimits:
+    return ThreadLimits(min_relevance=settings.recall.threads.min_relevance, max=settings.recall.threads.max)
 
 
 async def open_canary(

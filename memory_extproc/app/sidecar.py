@@ -186,6 +186,7 @@ async def sidecar(
             now=now,
             reranks=reranks,
             learns=learner,
+            reads=partitions,
             live=live,
             traces=traces,
         )

@@ -205,3 +205,37 @@ def _show(found: dict[str, Any]) -> None:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+@app.command()
+def topics(
+    dataset: Annotated[Path, typer.Option("--dataset", help="JSON lines of sessions with marked shifts")],
+    config: ConfigFile = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say how well changes of subject are found, by the measures and thresholds that are configured."""
+    with faults_to_exit():
+        settings = load(config, os.environ)
+        log.configure("error", "console")
+        found = asyncio.run(_topics(settings, dataset))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    table = Table(title=f"{dataset.name}: where topics begin", title_justify="left")
+    for name in ("group", "sessions", "turns", "shifts", "found", "precision", "recall", "f1"):
+        table.add_column(name, justify="left" if name == "group" else "right")
+    for name, group in [("all", found), *found["groups"].items()]:
+        counts = [str(group[column]) for column in ("sessions", "turns", "shifts", "found")]
+        table.add_row(name, *counts, *(_share(group[column]) for column in ("precision", "recall", "f1")))
+    Console(highlight=False).print(table)
+
+
+async def _topics(settings: Settings, dataset: Path) -> dict[str, Any]:
+    from memory_extproc.app.topics import shift_limits  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.composing import embedder_of  # noqa: PLC0415
+    from memory_extproc.evaluation.topics import boundary_figures, read_sessions, told  # noqa: PLC0415
+
+    sessions = read_sessions(dataset)
+    async with embedder_of(settings) as embedder:
+        return dict(boundary_figures(await told(sessions, embedder, shift_limits(settings))))

@@ -43,6 +43,13 @@ from memory_extproc.store.partition import PartitionLimits, Partitions
 
 
 @asynccontextmanager
+async def embedder_of(settings: Settings) -> AsyncIterator[Embeds]:
+    """The configured embedder alone."""
+    async with AsyncExitStack() as stack:
+        yield await open_embedder(settings, Metrics(CollectorRegistry(), __version__), stack)
+
+
+@asynccontextmanager
 async def bench(settings: Settings) -> AsyncIterator[Bench]:
     """The configured embedder, extractor and recaller, for memories held in process alone."""
     metrics = Metrics(CollectorRegistry(), __version__)

@@ -33,6 +33,7 @@ from memory_extproc.recall.rank import Candidate, chosen, weigh
 from memory_extproc.recall.recency import HALF_LIFE, lost_to_age
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.shared import beside
+from memory_extproc.recall.threads import Threads
 from memory_extproc.recall.union import strongest
 
 log = logger(__name__)
@@ -83,12 +84,14 @@ class Recaller:
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
         close_reader: CloseReader | None = None,
+        threads: Threads | None = None,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
+        self._threads = threads
         self._now, self._clock, self._metrics = now, clock, metrics
         self._fusion, self._traces = fusion, traces
         self._running = 0
@@ -157,7 +160,8 @@ class Recaller:
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
         weighed = self._weighed(wish, found.candidates)
-        recalled = self._recalled(wish, found, chosen(weighed), self._budget(wish))
+        ranked = await self._threaded(wish, chosen(weighed), UNHURRIED)
+        recalled = self._recalled(wish, found, ranked, self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
         return Explanation(
             outcome=recalled.outcome,
@@ -180,7 +184,14 @@ class Recaller:
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
-            return self._recalled(wish, found, chosen(self._weighed(wish, found.candidates)), budget)
+            ranked = chosen(self._weighed(wish, found.candidates))
+            ranked = await self._threaded(wish, ranked, self._left(started) * THREAD_SHARE)
+            return self._recalled(wish, found, ranked, budget)
+
+    async def _threaded(self, wish: Wish, ranked: tuple[Ranked, ...], within: timedelta) -> tuple[Ranked, ...]:
+        if self._threads is None:
+            return ranked
+        return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within)
 
     async def _found(self, wish: Wish, started: float, patience: Callable[[], timedelta]) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found."""
@@ -331,6 +342,7 @@ class Recaller:
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+THREAD_SHARE = 0.5  # of what is left, for the words of topics
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

@@ -1,0 +1,83 @@
+"""For a topic that matches well its own words are fetched: no more than may be, and none that the model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import Memory, MemoryState, Owner, Ranked, Source
+from memory_extproc.recall.threads import ThreadLimits, Threads
+from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
+
+SECOND = timedelta(seconds=1)
+BUDGET = a_message("My budget for Hawaii is $10,000.", seq=2)
+FLIGHT = a_message("The flight leaves on May 3.", seq=0)
+THANKS = a_message("Thanks a lot for that.", seq=4)
+TOPIC = a_memory(
+    "Hawaii: a trip in May.", source=Source.SUMMARY, metadata={"sources": [FLIGHT.id, BUDGET.id, THANKS.id, 7]}
+)
+
+
+class Reads:
+    """Memories by owner and id; *failing* is raised while set."""
+
+    def __init__(self, *memories: Memory) -> None:
+        self.memories = memories
+        self.failing: Exception | None = None
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        if self.failing:
+            raise self.failing
+        return [memory for memory in self.memories if memory.owner == owner and memory.id in ids]
+
+
+async def extended(
+    reads: Reads,
+    relevance: float = 0.9,
+    limits: ThreadLimits | None = None,
+    in_view: frozenset[str] = frozenset(),
+    topic: Memory = TOPIC,
+) -> list[str]:
+    ranked = (Ranked(topic, relevance),)
+    threads = Threads(reads, limits or ThreadLimits(max=2))
+    asked = "What is my budget for Hawaii?"
+    return [one.memory.content for one in await threads.extended(ranked, asked, in_view, MONDAY, SECOND)]
+
+
+async def test_the_words_of_a_strong_topic_follow_it_those_about_the_question_first() -> None:
+    found = await extended(Reads(FLIGHT, BUDGET, THANKS))
+    assert found == [TOPIC.content, BUDGET.content, FLIGHT.content]
+
+
+@pytest.mark.parametrize(
+    ("relevance", "limits"), [(0.7, ThreadLimits()), (0.9, ThreadLimits(max=0))], ids=["weak", "off"]
+)
+async def test_a_weak_topic_or_none_allowed_fetches_nothing(relevance: float, limits: ThreadLimits) -> None:
+    assert await extended(Reads(FLIGHT, BUDGET), relevance, limits) == [TOPIC.content]
+
+
+async def test_what_the_model_sees_is_not_fetched() -> None:
+    found = await extended(Reads(FLIGHT, BUDGET), in_view=frozenset({BUDGET.content}))
+    assert found == [TOPIC.content, FLIGHT.content]
+
+
+async def test_what_may_not_be_recalled_is_not_fetched() -> None:
+    aside = a_message(BUDGET.content, id=BUDGET.id, state=MemoryState.QUARANTINED)
+    asking = a_message(FLIGHT.content, id=FLIGHT.id, source=Source.QUESTION)
+    bobs = a_message(THANKS.content, BOB, id=THANKS.id)
+    assert await extended(Reads(aside, asking, bobs)) == [TOPIC.content]
+
+
+async def test_a_fault_leaves_what_was_found() -> None:
+    reads = Reads(FLIGHT, BUDGET)
+    reads.failing = TryLaterError("away")
+    assert await extended(reads) == [TOPIC.content]
+
+
+async def test_a_summary_without_sources_has_no_words() -> None:
+    for metadata in ({}, {"sources": "none"}):
+        topic = a_memory("A trip.", ANN, source=Source.SUMMARY, metadata=metadata)
+        assert await extended(Reads(FLIGHT), topic=topic) == ["A trip."]
