@@ -105,6 +105,7 @@ forget-races: setup ## the races of a forget, many more of them: RACES=5000 in m
 bench: setup ## what memory costs: latency, throughput, growth, start; table and plot into docs/benchmarks
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.replay
+	@$(BIN)/python -m benchmarks.compression
 	@$(BIN)/python -m benchmarks.forgetting
 
 eval: setup ## how good recall is: DATASET=file (LoCoMo's JSON or JSON lines), report into REPORT=dir

@@ -81,7 +81,12 @@ def recall_limits(settings: Settings) -> RecallLimits:
 
 
 def profile_limits(settings: Settings) -> ProfileLimits:
-    return ProfileLimits(tokens=settings.inject.profile_tokens, importance=settings.inject.profile_importance)
+    inject = settings.inject
+    return ProfileLimits(
+        tokens=inject.profile_tokens,
+        importance=inject.profile_importance,
+        settle=min(settings.recall.settle, settings.deadline / 4),
+    )
 
 
 def learn_limits(settings: Settings) -> LearnLimits:

@@ -221,7 +221,7 @@ async def sidecar(
             accounts=Accounts(metrics, settings.telemetry.tenants),
             traces=traces,
             tag=caller_tag(settings),
-            profiles=Profiles(partitions, profile_limits(settings), now=now),
+            profiles=Profiles(partitions, profile_limits(settings), now=now, learns=learner),
             compression=make_compression(
                 settings, coordination, extraction, door, background, metrics, stack, live, now=now
             ),

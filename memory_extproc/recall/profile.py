@@ -6,14 +6,16 @@ same memories give the same bytes, whatever order they are found in.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, Profile, Source
-from memory_extproc.ports import ListsMemories, Now
+from memory_extproc.ports import Learns, ListsMemories, Now
 from memory_extproc.recall.block import CLOSING, OPENING_PROFILE, harmless
 
 _NOTES = "Notes on what helps them:"
@@ -26,6 +28,7 @@ _LONGEST = 200  # characters of one value; a longer one is a text
 class ProfileLimits:
     tokens: int = 256  # estimated, of the whole block
     importance: float = 0.7  # 0 to 1; facts below it are not in it
+    settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +55,19 @@ class Entry:
 class Profiles:
     """Implements ports.KnowsProfile over the owner's partition."""
 
-    def __init__(self, lists: ListsMemories, limits: ProfileLimits, *, now: Now) -> None:
-        self._lists, self._limits, self._now = lists, limits, now
+    def __init__(
+        self, lists: ListsMemories, limits: ProfileLimits, *, now: Now, learns: Learns | None = None
+    ) -> None:
+        self._lists, self._limits, self._now, self._learns = lists, limits, now, learns
 
     def use(self, limits: ProfileLimits) -> None:
         self._limits = limits
 
     async def profile(self, caller: Caller) -> Profile:
+        if self._learns is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.settle.total_seconds()):
+                    await self._learns.settled(caller)
         rows = [memory async for page in self._lists.rows(caller.owner) for memory in page]
         narrow = [memory for memory in rows if not caller.project or memory.project == caller.project]
         return rendered(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
