@@ -252,8 +252,15 @@ class Forgetter:
     async def _take_up(self) -> None:
         jobs = await self._insist(self._ledger.unfinished)
         for kept in jobs:
-            if kept.id not in self._running:
-                self._start(Job.read(kept))
+            if kept.id in self._running:
+                continue
+            try:
+                job = Job.read(kept)
+            except msgspec.MsgspecError:
+                # Of a newer version beside us, which carries it out; what we do not know might narrow it.
+                log.warning("forget.unreadable")
+                continue
+            self._start(job)
 
     async def _carried_out(self, job: Job, clean: asyncio.Event) -> None:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())

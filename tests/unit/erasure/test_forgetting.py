@@ -9,12 +9,15 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.erasure.job import Job
 from memory_extproc.erasure.receipts import Signer, is_genuine, key_id, read_public, read_signer
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.learn.extract import Fact
@@ -25,6 +28,7 @@ from memory_extproc.model import (
     Exchanged,
     ForgetScope,
     ForgetState,
+    LedgerJob,
     MemoryState,
     MemoryType,
     Message,
@@ -379,3 +383,24 @@ def test_a_file_with_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     assert read_signer(path).key_id == key_id(read_public(path))
     path.write_bytes(mine.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     assert key_id(read_public(path)) == key_id(mine.public_key())
+
+
+async def test_a_forget_that_a_newer_version_wrote_is_left_to_it_and_keeps_none_from_being_carried_out(
+    world: World,
+) -> None:
+    await world.put(a_memory("likes tea", BOB))
+    subject = (await world.forgotten.blind()).subject(BOB)
+    job = Job(id="ours", subject=subject, name="user", at=world.now, owner=BOB, scope=EVERYTHING)
+    ours = msgspec.json.encode(job)
+    newer = json.dumps({**json.loads(ours), "id": "newer", "only_in": "tomorrow"}).encode()
+    for name, body in (("newer", newer), ("ours", ours)):
+        await world.ledger.write(LedgerJob(id=name, subject=subject, body=body, shut=False, open=True))
+    with structlog.testing.capture_logs() as logs:
+        async with world.forgetter():
+
+            async def gone() -> bool:
+                return await world.contents(BOB) == set()
+
+            await until(gone, "our own forget is carried out")
+    assert [line["event"] for line in logs if line["event"] == "forget.unreadable"] == ["forget.unreadable"]
+    assert {one.id for one in await world.ledger.unfinished()} >= {"newer"}
