@@ -13,6 +13,7 @@ from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.extractors import Fallback, Measured
 from memory_extproc.learn.llm_extractor import LlmExtractor
 from memory_extproc.learn.llm_judge import LlmJudge
+from memory_extproc.learn.notepad import Noting
 from memory_extproc.learn.reconcile import Judges
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
@@ -44,7 +45,10 @@ def make_extraction(
     if wanted == "rules" or model is None:
         return Extraction(rules, budget=budget)
     completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
-    by_model = Measured(LlmExtractor(completions, budget), metrics, time.perf_counter)
+    found: Extracts = LlmExtractor(completions, budget)
+    if settings.learn.notepad:
+        found = Noting(found, completions, budget)
+    by_model = Measured(found, metrics, time.perf_counter)
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
         return Extraction(by_model, judges=judges, budget=budget)

@@ -212,6 +212,9 @@ def _models_are_there(external_models: tuple[ExternalModel, ...], recall: Recall
         yield f"recall.{key}: needs a model of role {role} or memory_extraction in external_models"
     if learn.extractor == "llm" and ModelRole.MEMORY_EXTRACTION not in roles:
         yield "learn.extractor: llm needs a model of role memory_extraction in external_models"
+    by_model = learn.extractor in {"auto", "llm"} and ModelRole.MEMORY_EXTRACTION in roles
+    if learn.notepad and not by_model:
+        yield "learn.notepad: needs a model of role memory_extraction in external_models that extracts"
 
 
 def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:

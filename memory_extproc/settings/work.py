@@ -162,6 +162,11 @@ class Learn(Section):
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
     quota: QuotaSection = Field(QuotaSection(), description="how much of one caller is kept, in each replica")
+    notepad: bool = Field(
+        default=False,
+        description="also take short notes on what helps a caller, by the model memory_extraction; part of "
+        "inject.profile",
+    )
     markers: MarkersSection = Field(MarkersSection(), description="of assistants told to note things themselves")
     max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
 
