@@ -201,7 +201,7 @@ async def sidecar(
             coordination=coordination,
             keys=renewed_keys(keys, kept, journal),
             purges=store,
-            caches=(replays.forget, retention.soon),
+            caches=(replays.forget, retention.soon, *((topics.forget,) if topics else ())),
         )
         seeks = _as_recalled(recaller, live)
         forgetter = await open_forgetter(settings, erasing, holders, metrics, stack, now=now, seeks=seeks)

@@ -127,6 +127,11 @@ class Topics:
         await self._change(owner, lambda known: state.ended(known, session, but))
         self._nudge(owner)
 
+    def forget(self, owner: Owner) -> None:
+        """Drops what is held in process of what *owner* said."""
+        for key in [key for key in self._held if key[0] == owner]:
+            del self._held[key]
+
     async def quiet(self) -> None:
         """Returns when nothing is left to be done at once."""
         while self._tasks:

@@ -41,11 +41,6 @@ class Thread(msgspec.Struct, frozen=True, array_like=True):
     closed: tuple[Group, ...] = ()
     ended: bool = False
 
-    @property
-    def upto(self) -> int:
-        """The place of its last turn; -1 without any."""
-        return max((turn.seq for turn in self.turns()), default=-1)
-
     def turns(self) -> Iterable[SaidTurn]:
         for group in (*self.closed, *self.closing, self.open, self.fresh):
             yield from group

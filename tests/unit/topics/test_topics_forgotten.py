@@ -1,0 +1,50 @@
+"""A forget reaches what was made of what was forgotten, also when the summary is written only afterwards."""
+
+from __future__ import annotations
+
+from memory_extproc.erasure.closure import closure
+from memory_extproc.erasure.marks import Blind, Marks
+from memory_extproc.learn.remember import message_id
+from memory_extproc.model import ForgetScope, Memory
+from tests.builders import ANN
+from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
+
+BLIND = Blind(bytes(32))
+LONG = tuple((asked * 4, answered * 4) for asked, answered in FLIGHTS)
+SAID = turns_of(*LONG, last=True)
+
+
+async def everything() -> list[Memory]:
+    """The messages of a session, its topic and its summary."""
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, SAID)
+        return [row.memory async for page in around.store.pages(ANN, 100, fresh=True) for row in page]
+
+
+async def test_a_topic_and_the_summary_that_stands_on_it_go_with_one_of_their_messages() -> None:
+    rows = await everything()
+    gone = closure(rows, ForgetScope(ids=(message_id(SAID[1], 0),)), SAID[-1].at.timestamp())
+    kinds = {row.metadata.get("kind") for row in gone.memories.values()}
+    assert {"topic", "session"} <= kinds
+
+
+async def test_a_summary_that_is_written_after_the_forget_is_known_for_what_it_is() -> None:
+    rows = await everything()
+    at = SAID[-1].at.timestamp()
+    gone = closure(
+        [row for row in rows if "kind" not in row.metadata], ForgetScope(ids=(message_id(SAID[1], 0),)), at
+    )
+    marks = Marks(BLIND, items=dict.fromkeys(gone.items(BLIND), at))
+    topic = next(row for row in rows if row.metadata.get("kind") == "topic")
+    assert marks.covers(topic)
+
+
+async def test_what_is_held_in_process_goes_too() -> None:
+    around = Surroundings()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, SAID[:2])
+        topics.forget(ANN)
+        await around.say(topics, SAID[2:])
+        (topic,) = await around.topics()
+    assert topic.metadata["turns"] == 3
