@@ -1,0 +1,124 @@
+"""One request of the read path, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from memory_extproc.model.callers import Caller, Owner
+from memory_extproc.model.memories import Memory, Scope
+
+
+class Outcome(StrEnum):
+    """How a request left us. Also the metric label and the header, so a value is never renamed."""
+
+    USED = "used"
+    NOTHING_RELEVANT = "nothing_relevant"
+    EMPTY = "empty"  # the caller has no memories
+    SKIPPED_FACT = "skipped_fact"
+    SKIPPED_TOOL = "skipped_tool"
+    SKIPPED_GREETING = "skipped_greeting"
+    OPTED_OUT = "opted_out"  # x-disable-router-memory, x-memory-retrieve: skip, memory_config.enabled
+    DISABLED = "disabled"  # the operator said no: configuration or a rule
+    NO_CALLER = "no_caller"  # no identity from a trusted source
+    NOT_CHAT = "not_chat"
+    BAD_BODY = "bad_body"
+    TOO_LARGE = "too_large"
+    OUT_OF_TIME = "out_of_time"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    NO_CONSENT = "no_consent"
+    NO_ROOM = "no_room"  # the block would not fit the model's window
+    SHADOWED = "shadowed"  # mode: shadow; everything ran, nothing was injected
+    CONTROL = "control"  # the control group of mode: gradual
+    ABANDONED = "abandoned"  # the client left, or Envoy answered itself, before the request's body was whole
+
+
+class Arm(StrEnum):
+    """On which side of a comparison an exchange stands, whatever became of it. Also the metric label and what Envoy
+    is told, so a value is never renamed."""
+
+    MEMORY = "memory"
+    CONTROL = "control"  # of the group that mode: gradual leaves without
+    SHADOW = "shadow"  # everything runs, nothing is injected
+    NONE = "none"  # nobody's: no caller, or no chat
+
+
+class Switch(StrEnum):
+    """What a client or rule asks of one path for one request."""
+
+    DEFAULT = "default"
+    SKIP = "skip"
+    FORCE = "force"
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What the router in front found out; None where it said nothing."""
+
+    fact: bool | None = None
+    tool: bool | None = None
+    greeting: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What recall is asked for: one request's words, signals and limits, already narrowed and trusted."""
+
+    caller: Caller
+    asked: str = field(repr=False)
+    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's messages before, oldest first
+    signals: Signals = Signals()
+    force: bool = False  # overrides the gate
+    limit: int = 5
+    threshold: float = 0.6  # on relevance, 0 to 1
+    scope: Scope = field(default_factory=Scope)
+    room: int | None = None  # tokens the block may have at most; None: the configured budget alone
+    in_view: frozenset[str] = field(default=frozenset(), repr=False)  # texts the model already sees: what was said
+    # in the conversation, and the memories it was given before
+    continues: bool = False  # the model sees a block of ours in the conversation already
+    spent: timedelta = timedelta()  # of the deadline, before recall was asked
+    shared: tuple[Owner, ...] = ()  # whose memories are recalled beside the caller's own
+    learned_as: Caller | None = None  # whose this turn's words become, where they are not the caller's own
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A memory with its calibrated relevance in [0, 1]."""
+
+    memory: Memory
+    relevance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What recall came to. *block* is empty unless the outcome is USED."""
+
+    outcome: Outcome
+    block: str = field(default="", repr=False)
+    memories: tuple[Ranked, ...] = ()
+    path: str = ""  # rerank, hybrid, lexical or store; empty when nothing was searched
+    tokens: int = 0
+    took: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatState:
+    """What stands for the older part of a conversation. All of it is people's words."""
+
+    topic: str = field(default="", repr=False)
+    decisions: tuple[str, ...] = field(default=(), repr=False)
+    values: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # name and value
+    questions: tuple[str, ...] = field(default=(), repr=False)  # that are still open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Who a caller is, as a block. *text* is empty where nothing is known."""
+
+    text: str = field(default="", repr=False)
+    ids: tuple[str, ...] = ()  # of the memories in it
+    contents: tuple[str, ...] = field(default=(), repr=False)  # of the same
+    eligible: frozenset[str] = frozenset()  # ids of all that hold now and might be in it
+    tokens: int = 0  # estimated
