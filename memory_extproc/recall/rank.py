@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -11,7 +12,7 @@ from functools import lru_cache
 from memory_extproc.language.answers import echoes
 from memory_extproc.language.stemming import terms
 from memory_extproc.language.words import negates
-from memory_extproc.model import Memory, Ranked, Source
+from memory_extproc.model import Memory, Owner, Ranked, Source
 from memory_extproc.recall.explanation import Considered, Verdict
 from memory_extproc.recall.view import View, normal
 
@@ -53,11 +54,14 @@ def weigh(
 
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
-    message is not. What the model already sees in the conversation (*in_view*) is left out, as is what is not
-    recallable at *now*. Far behind the limit nothing is compared any more.
+    message is not. A summary is left out where something that it was made of is found itself: that is to the point,
+    and the rest of the summary is about other things. What the model already sees already (*in_view*) is
+    left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
     beside = _by_place(ordered)
+    passing = [one.memory for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
+    spoken = frozenset(_whose_place(each) for each in passing if each.session and each.source is not Source.SUMMARY)
     compared_behind = 0
     told: dict[Saying, int] = {}  # where in *weighed* it stands
     weighed: list[Considered] = []
@@ -71,6 +75,8 @@ def weigh(
             verdict = Verdict.BELOW_THRESHOLD
         elif compared_behind == COMPARED_BEHIND:
             verdict = Verdict.OVER_LIMIT
+        elif _told_itself(memory, spoken):
+            verdict = Verdict.DUPLICATE
         elif view.shows(memory) or _shown_otherwise(memory, beside, view):
             verdict = Verdict.IN_VIEW
         else:
@@ -118,6 +124,7 @@ def _saying(words: str) -> Saying:
 
 
 COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it
+_ENDS = 2  # of a span: its first place and the one behind its last
 _COMPARED = 4_000  # characters; behind them two texts are only the same letter by letter
 _CALLER = "user"  # as facts name who they are about: "User likes tea"
 
@@ -129,6 +136,18 @@ def _twin(memory: Memory, taken: Iterable[tuple[int, Memory]]) -> int | None:
         (at for at, other in taken if _one_origin(memory, other) and echoes(memory.content, [other.content], "")),
         None,
     )
+
+
+def _whose_place(memory: Memory) -> tuple[Owner, str, int]:
+    return memory.owner, memory.session, memory.seq
+
+
+def _told_itself(memory: Memory, spoken: AbstractSet[tuple[Owner, str, int]]) -> bool:
+    """Whether *memory* is a summary, and one of the places of its span is among *spoken*."""
+    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
+    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
+        return False
+    return any((memory.owner, memory.session, seq) in spoken for seq in range(*span))
 
 
 Place = tuple[str, int]  # session and seq

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.rank import Candidate, chosen, weigh
-from tests.builders import MONDAY, a_memory, a_message, later
+from tests.builders import BOB, MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)
 BUDGET = a_memory("User's budget for Hawaii is $10,000")
@@ -127,3 +127,32 @@ def test_never_more_than_the_limit_and_never_below_the_threshold(
         given(*scored, threshold=threshold, limit=limit)
         == [memory for memory, relevance in scored if relevance >= threshold][:limit]
     )
+
+
+def a_summary(span: Any, **more: Any) -> Memory:
+    words = "budget Hawaii: the budget is $10,000, window seats are preferred"
+    return a_memory(words, source=Source.SUMMARY, session="s1", metadata={"span": span}, **more)
+
+
+@pytest.mark.parametrize("summary_first", [True, False])
+def test_a_summary_is_left_out_where_something_that_it_sums_up_is_found_itself(*, summary_first: bool) -> None:
+    said = a_message("My budget is $10,000.", session="s1", seq=4)
+    scored = [(a_summary([2, 6]), 0.9), (said, 0.8)]
+    assert given(*(scored if summary_first else reversed(scored)), threshold=0.6) == [said]
+
+
+def test_a_summary_stays_where_nothing_of_it_is_found_well_enough() -> None:
+    said = a_message("My budget is $10,000.", session="s1", seq=4)
+    elsewhere = a_message("My budget was $8,000.", session="s1", seq=6)
+    other_session = a_message("My budget is in euros.", session="s2", seq=4)
+    others = a_message("My budget is $9.", owner=BOB, session="s1", seq=4)
+    summary = a_summary([2, 6])
+    scored = [(summary, 0.9), (elsewhere, 0.8), (other_session, 0.8), (others, 0.8), (said, 0.5)]
+    assert given(*scored, threshold=0.6) == [summary, elsewhere, other_session, others]
+
+
+@pytest.mark.parametrize("span", [None, [1], ["a", "b"], "2-6", {"from": 2}])
+def test_a_summary_that_does_not_say_what_it_sums_up_is_a_memory_as_any_other(span: Any) -> None:
+    said = a_message("My budget is $10,000.", session="s1", seq=4)
+    summary = a_summary(span)
+    assert given((summary, 0.9), (said, 0.8)) == [summary, said]
