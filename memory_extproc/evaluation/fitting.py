@@ -16,7 +16,10 @@ from memory_extproc.evaluation.gathering import Gathered, close_reader, gather
 from memory_extproc.evaluation.running import Bench, Says
 from memory_extproc.evaluation.tuning import Aims, Held, Tuned, examples_of, figures_of, scales_of, tune
 from memory_extproc.evaluation.validating import DEPTHS, ablation
+from memory_extproc.index.features import CLOSELY
 from memory_extproc.recall.weights import VERSION, Ranker, Weights, packaged_weights
+
+_FEWEST = 2  # conversations: one to fit on, one to judge by
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,18 @@ async def fitted_weights(
         "before_fitted_on": before.fitted_on,
     }
     rankers: dict[str, Ranker] = {}
+    last: Sequence[Gathered] = ()
     kinds = {"lexical": before.lexical, "hybrid": before.hybrid}
     if close_reader(bench) is not None:
         kinds["close"] = before.close or before.hybrid
     for name, now in kinds.items():
         dense, closely = name != "lexical", name == "close"
         gathered = await gather(dataset, bench, dense=dense, closely=closely, says=_named(name, says))
+        if closely:
+            # Among a few memories nothing is read closely: such questions teach this ranker nothing.
+            gathered = [one for one in gathered if CLOSELY in one.candidates.names]
+            if len({one.conversation for one in gathered}) < _FEWEST:
+                continue
         tuned = _tuned(gathered, aims, _named(name, says))
         rankers[name] = tuned.ranker
         said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
@@ -55,8 +64,9 @@ async def fitted_weights(
             for kind, talk in (("conversations", True), ("notes", False))
             if any(one.talk is talk for one in gathered)
         }
-        if features and name == list(kinds)[-1]:
-            said["features"] = _features(gathered, aims, says)
+        last = gathered
+    if features:
+        said["features"] = _features(last, aims, says)
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
     weights = Weights(
         VERSION,
@@ -64,7 +74,7 @@ async def fitted_weights(
         fitted_on,
         rankers["hybrid"],
         rankers["lexical"],
-        rankers.get("close"),
+        rankers.get("close", before.close if bench.embedder.fingerprint in before.embedding_models else None),
     )
     return Fitted(weights, said)
 
