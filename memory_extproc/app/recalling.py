@@ -22,6 +22,7 @@ from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.gate import AboutCaller
+from memory_extproc.recall.ongoing import Ongoing
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.rerank import Reranker, RerankLimits
@@ -67,6 +68,7 @@ def make_recaller(
         reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
         close_reader=_close_reader(embedder, fusion, waits, metrics),
         threads=None if reads is None else Threads(reads, thread_limits(settings)),
+        ongoing=None if reads is None else Ongoing(reads),
         traces=traces,
     )
 

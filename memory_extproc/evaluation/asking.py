@@ -143,6 +143,7 @@ class Unreachable:
         raise TryLaterError("the embedding model is down, for the measurement")
 
 
+_IN = {Verdict.INJECTED, Verdict.THREAD}
 _OUT = {Verdict.DUPLICATE, Verdict.IN_VIEW, Verdict.NOT_RECALLABLE}
 
 
@@ -151,7 +152,7 @@ def _ranked(considered: Sequence[Considered]) -> tuple[Considered, ...]:
 
 
 def _injected(explanation: Explanation) -> tuple[Memory, ...]:
-    return tuple(one.memory for one in explanation.considered if one.verdict is Verdict.INJECTED)
+    return tuple(one.memory for one in explanation.considered if one.verdict in _IN)
 
 
 def _sums(metrics: Metrics) -> dict[str, float]:

@@ -35,7 +35,7 @@ from memory_extproc.learn.extractors import Fallback
 from memory_extproc.learn.quarantine import Quarantine
 from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, FindsMemories, Now
+from memory_extproc.ports import Embeds, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
@@ -59,9 +59,17 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
 
         unhurried = _unhurried(settings)
 
-        def recaller(finds: FindsMemories, queries: Embeds, now: Now) -> Recaller:
+        def recaller(finds: Partitions, queries: Embeds, now: Now) -> Recaller:
             return make_recaller(
-                unhurried, finds, queries, metrics, stack, now=now, reranks=reranks, waits=UNHURRIED / 2
+                unhurried,
+                finds,
+                queries,
+                metrics,
+                stack,
+                now=now,
+                reranks=reranks,
+                reads=finds,
+                waits=UNHURRIED / 2,
             )
 
         yield Bench(
@@ -107,7 +115,15 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
         yield make_recaller(
-            settings, partitions, embedder, metrics, stack, now=now, reranks=reranks, waits=READ_WITHIN
+            settings,
+            partitions,
+            embedder,
+            metrics,
+            stack,
+            now=now,
+            reranks=reranks,
+            reads=partitions,
+            waits=READ_WITHIN,
         )
 
 

@@ -15,11 +15,11 @@ from memory_extproc.evaluation.playing import Judges, Played, played
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.model import Caller, Wish
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, FindsMemories, Now
+from memory_extproc.ports import Embeds, Now
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.store.partition import PartitionLimits
+from memory_extproc.store.partition import PartitionLimits, Partitions
 
-MakesRecaller = Callable[[FindsMemories, Embeds, Now], Recaller]
+MakesRecaller = Callable[[Partitions, Embeds, Now], Recaller]
 Says = Callable[[str, int, int], None]  # step, done, of how many
 FOREIGN_NAMES = (Names.FIRST_PERSON, Names.NEUTRAL, Names.SWAPPED)
 NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it

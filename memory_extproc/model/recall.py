@@ -77,6 +77,7 @@ class Wish:
     room: int | None = None  # tokens the block may have at most; None: the configured budget alone
     in_view: frozenset[str] = field(default=frozenset(), repr=False)  # texts the model already sees: what was said
     # in the conversation, and the memories it was given before
+    behind: str = ""  # the session whose messages the provider keeps for the model; empty: none that we know of
     continues: bool = False  # the model sees a block of ours in the conversation already
     spent: timedelta = timedelta()  # of the deadline, before recall was asked
     shared: tuple[Owner, ...] = ()  # whose memories are recalled beside the caller's own

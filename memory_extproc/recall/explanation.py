@@ -18,6 +18,7 @@ class Verdict(StrEnum):
     BELOW_THRESHOLD = "below_threshold"
     DUPLICATE = "duplicate"  # says what a chosen memory says already
     IN_VIEW = "in_view"  # the model sees it in the conversation as it is
+    THREAD = "thread"  # fetched because a summary of its topic matched well; its own relevance is not asked
     NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
 
 

@@ -48,6 +48,7 @@ def weigh(
     limit: int,
     on_cosine: bool = False,
     in_view: Iterable[str] = (),
+    seen: AbstractSet[str] = frozenset(),
 ) -> list[Considered]:
     """Every one of *ordered*, best first, with its verdict: at most *limit* INJECTED, each at or above *threshold*
     (on relevance, or on the cosine itself).
@@ -55,8 +56,8 @@ def weigh(
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
     message is not. A summary is left out where something that it was made of is found itself: that is to the point,
-    and the rest of the summary is about other things. What the model already sees already (*in_view*) is
-    left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
+    and the rest of the summary is about other things. What the model sees already (*in_view*, and by id
+    *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
     beside = _by_place(ordered)
@@ -77,7 +78,7 @@ def weigh(
             verdict = Verdict.OVER_LIMIT
         elif _told_itself(memory, spoken):
             verdict = Verdict.DUPLICATE
-        elif view.shows(memory) or _shown_otherwise(memory, beside, view):
+        elif memory.id in seen or view.shows(memory) or _shown_otherwise(memory, beside, view):
             verdict = Verdict.IN_VIEW
         else:
             compared_behind += len(taken) >= limit

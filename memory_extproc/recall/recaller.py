@@ -28,12 +28,13 @@ from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.gate import AboutCaller, gate
 from memory_extproc.recall.mmr import varied
+from memory_extproc.recall.ongoing import Ongoing
 from memory_extproc.recall.query import Query, Rewriter, plain
 from memory_extproc.recall.rank import Candidate, chosen, weigh
 from memory_extproc.recall.recency import HALF_LIFE, lost_to_age
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.shared import beside
-from memory_extproc.recall.threads import Threads
+from memory_extproc.recall.threads import Threads, with_threads
 from memory_extproc.recall.union import strongest
 
 log = logger(__name__)
@@ -85,13 +86,14 @@ class Recaller:
         reranker: Reranker | None = None,
         close_reader: CloseReader | None = None,
         threads: Threads | None = None,
+        ongoing: Ongoing | None = None,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
-        self._threads = threads
+        self._threads, self._ongoing = threads, ongoing
         self._now, self._clock, self._metrics = now, clock, metrics
         self._fusion, self._traces = fusion, traces
         self._running = 0
@@ -159,10 +161,11 @@ class Recaller:
         started = self._clock()
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
-        weighed = self._weighed(wish, found.candidates)
+        weighed = await self._weighed(wish, found.candidates, UNHURRIED)
         ranked = await self._threaded(wish, chosen(weighed), UNHURRIED)
         recalled = self._recalled(wish, found, ranked, self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
+        weighed = with_threads(weighed, ranked)
         return Explanation(
             outcome=recalled.outcome,
             query=found.query.text,
@@ -171,7 +174,7 @@ class Recaller:
             worth=found.worth,
             considered=tuple(
                 replace(one, verdict=Verdict.NO_ROOM)
-                if one.verdict is Verdict.INJECTED and one.memory.id not in kept
+                if one.verdict in _CHOSEN and one.memory.id not in kept
                 else one
                 for one in weighed
             ),
@@ -184,7 +187,8 @@ class Recaller:
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
-            ranked = chosen(self._weighed(wish, found.candidates))
+            within = self._left(started) * ONGOING_SHARE
+            ranked = chosen(await self._weighed(wish, found.candidates, within))
             ranked = await self._threaded(wish, ranked, self._left(started) * THREAD_SHARE)
             return self._recalled(wish, found, ranked, budget)
 
@@ -297,8 +301,12 @@ class Recaller:
         reranked = await self._reranker.reranked(found.query.text, found.candidates, left)
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
-    def _weighed(self, wish: Wish, candidates: Sequence[Candidate]) -> list[Considered]:
+    async def _weighed(self, wish: Wish, candidates: Sequence[Candidate], within: timedelta) -> list[Considered]:
         on_cosine = self._limits.threshold_on_cosine
+        told = frozenset[str]()
+        if self._ongoing is not None:
+            passing = [one.memory for one in candidates if one.standing(on_cosine=on_cosine) >= wish.threshold]
+            told = await self._ongoing.told(passing, wish, within)
         if self._limits.mmr_lambda is not None:
             balance, limit = self._limits.mmr_lambda, wish.limit
             candidates = varied(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
@@ -309,6 +317,7 @@ class Recaller:
             limit=wish.limit,
             on_cosine=on_cosine,
             in_view=wish.in_view,
+            seen=told,
         )
 
     def _left(self, started: float) -> timedelta:
@@ -342,6 +351,8 @@ class Recaller:
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+_CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
+ONGOING_SHARE = 0.3  # of what is left, for telling which summaries are of this conversation
 THREAD_SHARE = 0.5  # of what is left, for the words of topics
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from memory_extproc.errors import MemoryExtprocError
@@ -12,6 +12,8 @@ from memory_extproc.language.words import stems
 from memory_extproc.model import Memory, Ranked, Source
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ReadsMemories
+from memory_extproc.recall.explanation import Considered, Verdict
+from memory_extproc.recall.ongoing import sources_of
 from memory_extproc.recall.view import View
 
 log = logger(__name__)
@@ -58,8 +60,20 @@ class Threads:
         return one.memory.source is Source.SUMMARY and one.relevance >= self._limits.min_relevance
 
     async def _messages(self, topic: Memory) -> Sequence[Memory]:
-        sources = topic.metadata.get("sources", ())
-        ids = [one for one in sources if isinstance(one, str)] if isinstance(sources, list | tuple) else []
+        ids = sources_of(topic)
         found = await self._reads.get(topic.owner, ids) if ids else ()
         messages = [row for row in found if row.source is Source.VERBATIM]
         return sorted(messages, key=lambda row: (row.seq, row.id))
+
+
+def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> list[Considered]:
+    """*weighed* with what of *ranked* was fetched beside the chosen: at its own place where the search came upon it
+    too, else behind all others and with no relevance of its own."""
+    there = {one.memory.id: one for one in weighed}
+    chosen = {one.memory.id for one in weighed if one.verdict is Verdict.INJECTED}
+    fetched = {one.memory.id: one.memory for one in ranked if one.memory.id not in chosen}
+    found = [replace(one, verdict=Verdict.THREAD) if one.memory.id in fetched else one for one in weighed]
+    return [
+        *found,
+        *(Considered(memory, 0.0, 0.0, Verdict.THREAD) for id_, memory in fetched.items() if id_ not in there),
+    ]

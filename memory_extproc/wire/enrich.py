@@ -36,7 +36,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
-from memory_extproc.ports import KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
+from memory_extproc.ports import Chain, KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
 from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
@@ -345,12 +345,12 @@ class Enricher:
         request = circumstances.request
         said = [message.text for message in request.history if message.role is Role.USER]
         learned_as = self._options.sharing.learned_as(caller)
-        chained = await self._chained(learned_as, request.previous_response_id)
+        chain = await self._chain(learned_as, request.previous_response_id)
         limits = limits_of(circumstances)
         return Wish(
             caller=caller,
             asked=request.asked,
-            earlier=(*chained, *said),
+            earlier=(*(chain.earlier if chain else ()), *said),
             signals=limits.signals,
             force=limits.force,
             limit=limits.limit,
@@ -359,20 +359,21 @@ class Enricher:
             learned_as=None if learned_as is caller else learned_as,
             room=left,
             in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
+            # A session that the client names may be more than this conversation.
+            behind=chain.session if chain is not None and not caller.session else "",
             continues=bool(given),
             spent=spent,
         )
 
-    async def _chained(self, caller: Caller, previous_response_id: str) -> Sequence[str]:
-        """What the caller said before, where the request does not repeat it."""
+    async def _chain(self, caller: Caller, previous_response_id: str) -> Chain | None:
+        """What is known of what was said before, where the request does not repeat it."""
         if self._chains is None or not previous_response_id:
-            return ()
+            return None
         try:
-            chain = await self._chains.chain(caller.owner, previous_response_id)
+            return await self._chains.chain(caller.owner, previous_response_id)
         except MemoryExtprocError as error:
             log.warning("chain.unread", kind=type(error).__name__)
-            return ()
-        return () if chain is None else chain.earlier
+            return None
 
     async def _placed(
         self, admitted: Admitted, request: ChatRequest, turn: _Turn, *, shadowed: bool, anew: bool = False

@@ -9,7 +9,8 @@ import pytest
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Memory, MemoryState, Owner, Ranked, Source
-from memory_extproc.recall.threads import ThreadLimits, Threads
+from memory_extproc.recall.explanation import Considered, Verdict
+from memory_extproc.recall.threads import ThreadLimits, Threads, with_threads
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
 
 SECOND = timedelta(seconds=1)
@@ -81,3 +82,18 @@ async def test_a_summary_without_sources_has_no_words() -> None:
     for metadata in ({}, {"sources": "none"}):
         topic = a_memory("A trip.", ANN, source=Source.SUMMARY, metadata=metadata)
         assert await extended(Reads(FLIGHT), topic=topic) == ["A trip."]
+
+
+def considered(memory: Memory, verdict: Verdict) -> Considered:
+    return Considered(memory, 1.0, 0.5, verdict)
+
+
+def test_what_was_fetched_shows_in_an_explanation_once_and_claims_no_relevance() -> None:
+    weighed = [considered(TOPIC, Verdict.INJECTED), considered(BUDGET, Verdict.BELOW_THRESHOLD)]
+    ranked = [Ranked(TOPIC, 0.9), Ranked(BUDGET, 0.9), Ranked(FLIGHT, 0.9)]
+    shown = [(one.memory.content, one.verdict, one.relevance) for one in with_threads(weighed, ranked)]
+    assert shown == [
+        (TOPIC.content, Verdict.INJECTED, 0.5),
+        (BUDGET.content, Verdict.THREAD, 0.5),
+        (FLIGHT.content, Verdict.THREAD, 0.0),
+    ]

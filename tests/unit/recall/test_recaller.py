@@ -28,6 +28,7 @@ from memory_extproc.model import (
     Scope,
     Signals,
     Sought,
+    Source,
     Stored,
     Vector,
 )
@@ -35,14 +36,16 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.block import smallest
 from memory_extproc.recall.explanation import Verdict
 from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.ongoing import Ongoing
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.rerank import Reranker, RerankLimits
+from memory_extproc.recall.threads import ThreadLimits, Threads
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.held import Held
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_wish, later
+from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
 
 BUDGET = "User's budget for the Hawaii trip is $10,000"
 
@@ -432,3 +435,24 @@ async def test_an_explanation_tells_what_had_no_room_in_the_block(bench: Bench) 
     await bench.remember(a_memory(BUDGET), a_memory("User's trip " + "went on and on " * 40))
     explanation = await bench.recaller().explain(a_wish("budget Hawaii trip", threshold=0.0, room=smallest()))
     assert [one.verdict for one in explanation.considered] == [Verdict.INJECTED, Verdict.NO_ROOM]
+
+
+PLAN = a_message("We thought of the last week of June for it.", session="s", seq=0)
+HAWAII = a_memory(
+    "Hawaii trip: the user plans the Hawaii trip.", source=Source.SUMMARY, metadata={"sources": [PLAN.id]}
+)
+ABOUT = "What did we plan for the Hawaii trip?"
+
+
+async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_what_it_sums_up(bench: Bench) -> None:
+    await bench.remember(HAWAII, PLAN)
+    limits = ThreadLimits(min_relevance=0.0)
+    recaller = bench.recaller(threads=Threads(bench.partitions, limits), ongoing=Ongoing(bench.partitions))
+    anew = await recaller.recall(a_wish(ABOUT, threshold=0.1))
+    assert [one.memory.content for one in anew.memories] == [HAWAII.content, PLAN.content]
+    explained = await recaller.explain(a_wish(ABOUT, threshold=0.1))
+    verdicts = {one.memory.content: one.verdict for one in explained.considered}
+    assert verdicts == {HAWAII.content: Verdict.INJECTED, PLAN.content: Verdict.THREAD}
+    assert explained.block == anew.block
+    wish = a_wish(ABOUT, threshold=0.1, in_view=frozenset({ABOUT, PLAN.content}))
+    assert (await recaller.recall(wish)).outcome is Outcome.NOTHING_RELEVANT
