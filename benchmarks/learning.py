@@ -25,7 +25,8 @@ from memory_extproc.app.live import Live
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions

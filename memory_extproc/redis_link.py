@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from redis import asyncio as aioredis
 from redis import exceptions as faults
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
 from memory_extproc.observe.log import logger
@@ -101,6 +103,29 @@ class LinkLimits:
     pause: timedelta = timedelta(milliseconds=250)  # between two looks at a server that failed
 
 
+class _Credentials(CredentialProvider):
+    """Asked each time a connection is made."""
+
+    def __init__(self, user: str, password: str | None) -> None:
+        self.user, self.password = user, password
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        if not self.password:
+            return ()  # type: ignore[return-value]  # the client then says nothing of itself
+        return (self.user, self.password) if self.user else (self.password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return self.get_credentials()
+
+
+def _without_user(url: str) -> tuple[str, str]:
+    """The client takes a user from its URL or from who gives credentials, not from both."""
+    parts = urlsplit(url)
+    if not parts.username:
+        return url, ""
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])), unquote(parts.username)
+
+
 class RedisLink:
     """Nothing is asked of the server until the first call, so it may come up later than we do. After some
     failures in a row calls are refused at once, and the server is looked after behind until it answers. Use
@@ -116,6 +141,8 @@ class RedisLink:
     ) -> None:
         self._limits = limits
         self._timeout = limits.timeout.total_seconds()
+        url, user = _without_user(url)
+        self._credentials = _Credentials(user, password)
         # A pool that waits for a free connection: a burst of calls is not a fault.
         pool = aioredis.BlockingConnectionPool.from_url(
             url,
@@ -125,7 +152,7 @@ class RedisLink:
             socket_connect_timeout=self._timeout,
             retry=Retry(NoBackoff(), 1),  # one more try, on a new connection, when a kept one was cut
             protocol=2,
-            **({"password": password} if password else {}),  # given apart from the URL, which gets printed
+            credential_provider=self._credentials,  # apart from the URL, which gets printed
         )
         self.client = aioredis.Redis.from_pool(pool)
         self._answers = answers
@@ -140,6 +167,10 @@ class RedisLink:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.client.aclose()
+
+    def use_password(self, password: str | None) -> None:
+        """For connections made from now on; those that are open were let in already."""
+        self._credentials.password = password
 
     @property
     def answering(self) -> bool:

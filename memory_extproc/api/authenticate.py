@@ -72,6 +72,10 @@ class Authenticator:
     def __init__(self, ways: Sequence[Proves]) -> None:
         self._ways = tuple(ways)
 
+    def use(self, ways: Sequence[Proves]) -> None:
+        """For the calls that begin from now on."""
+        self._ways = tuple(ways)
+
     def principal(self, presented: Presented) -> Principal:
         """RefusedError where nobody can be made out."""
         for way in self._ways:

@@ -35,6 +35,7 @@ from memory_extproc.api.searching import Explains, SearchDefaults, Searching
 from memory_extproc.api.secrets import derived, secret_in
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.app.curating import Understanding
+from memory_extproc.app.identifying import open_tokens, token_options
 from memory_extproc.app.live import Live
 from memory_extproc.app.options import api_options
 from memory_extproc.curate.catalogue import Catalogue
@@ -49,7 +50,7 @@ from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.example import shown
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.identity import hashed_user
-from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
+from memory_extproc.wire.identity_tokens import Tokens
 from memory_extproc.wire.server import GrpcServer
 
 _VECTOR_BYTES = 4  # of each of its numbers
@@ -84,7 +85,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         secret = given.encode() if given else secret_in(data)
         service = MemoryService(
             Admits(
-                Authenticator(await _ways(settings, stack)),
+                await _authenticator(parts.live, stack),
                 rates,
                 _names_user(settings),
             ),
@@ -164,44 +165,56 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     }
 
 
-async def _ways(settings: Settings, stack: AsyncExitStack) -> list[Proves]:
-    """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
-    connection shows next, nothing at all last."""
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What outlasts a change of the configuration: the keys of tokens, and of callers."""
+
+    tokens: Tokens | None = None
+    keys: ApiKeys | None = None
+
+    def ways(self, settings: Settings) -> list[Proves]:
+        """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
+        connection shows next, nothing at all last."""
+        api, identity = settings.api, settings.identity
+        wanted = ways_of(api, identity)
+        proxy = ProxyOptions(
+            user_header=identity.user_header,
+            tenant_header=identity.tenant_header,
+            roles_header=api.trusted_proxy.roles_header,
+            names=api.trusted_proxy.names,
+        )
+        ways: list[Proves] = []
+        if "trusted_proxy" in wanted:
+            ways.append(TrustedProxy(proxy))
+        if self.tokens is not None:
+            section = jwt_of(api, identity)
+            claims = JwtClaims(user=section.user_claim, tenant=section.tenant_claim, roles=section.roles_claim)
+            ways.append(Jwt(self.tokens, claims))
+        if self.keys is not None:
+            ways.append(ApiKey(self.keys))
+        if "mtls" in wanted:
+            ways.append(Mtls([section.holder() for section in api.certificates]))
+        if "none" in wanted:
+            ways.append(NoProof(proxy))
+        return ways
+
+
+async def _authenticator(live: Live, stack: AsyncExitStack) -> Authenticator:
+    settings = live.settings
     api, identity = settings.api, settings.identity
     wanted = ways_of(api, identity)
-    proxy = ProxyOptions(
-        user_header=identity.user_header,
-        tenant_header=identity.tenant_header,
-        roles_header=api.trusted_proxy.roles_header,
-        names=api.trusted_proxy.names,
-    )
-    ways: list[Proves] = []
-    if "trusted_proxy" in wanted:
-        ways.append(TrustedProxy(proxy))
-    if "jwt" in wanted:
-        ways.append(await _jwt(settings, stack))
-    if "api_key" in wanted:
-        ways.append(ApiKey(await stack.enter_async_context(ApiKeys(Path(api.keys_file)))))
-    if "mtls" in wanted:
-        ways.append(Mtls([section.holder() for section in api.certificates]))
-    if "none" in wanted:
-        ways.append(NoProof(proxy))
-    return ways
+    tokens = await open_tokens(jwt_of(api, identity), stack) if "jwt" in wanted else None
+    keys = await stack.enter_async_context(ApiKeys(Path(api.keys_file))) if "api_key" in wanted else None
+    proofs = Proofs(tokens, keys)
+    authenticator = Authenticator(proofs.ways(settings))
 
+    def use(new: Settings) -> None:
+        if tokens is not None:
+            tokens.use(token_options(jwt_of(new.api, new.identity)))
+        authenticator.use(proofs.ways(new))
 
-async def _jwt(settings: Settings, stack: AsyncExitStack) -> Jwt:
-    section = jwt_of(settings.api, settings.identity)
-    keys = keys_in_file(Path(section.jwks_file)) if section.jwks_file else keys_at_url(section.jwks_url)
-    options = TokenOptions(
-        algorithms=tuple(section.algorithms),
-        issuer=section.issuer,
-        audience=section.audience,
-        leeway=section.leeway,
-        refresh=section.refresh,
-    )
-    tokens = await stack.enter_async_context(Tokens(options, keys))
-    claims = JwtClaims(user=section.user_claim, tenant=section.tenant_claim, roles=section.roles_claim)
-    return Jwt(tokens, claims)
+    live.follow(use)
+    return authenticator
 
 
 def _names_user(settings: Settings) -> NamesUser:

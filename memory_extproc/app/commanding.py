@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memory_extproc.app.live import Live
 from memory_extproc.app.screening import trusting
 from memory_extproc.learn.chat_commands import Act, Markers, Obeyed
 from memory_extproc.learn.commanded import CommandOptions, Commands, Unextracted, Unsaid
@@ -19,7 +20,7 @@ from memory_extproc.wire.replays import WORDED as GIVEN
 
 
 def make_commands(
-    settings: Settings,
+    live: Live,
     partitions: Partitions,
     embedder: Embeds,
     journal: Journal,
@@ -27,34 +28,42 @@ def make_commands(
     metrics: Metrics,
     *,
     now: Now,
-) -> Commands | None:
-    if Obeyed(settings.chat_commands) is Obeyed.OFF:
-        return None
-    markers = settings.learn.markers
-    rules = RulesExtractor()
-    return Commands(
-        CommandOptions(
-            obeyed=Obeyed(settings.chat_commands),
-            markers=Markers(markers.create, markers.delete),
-            worded=(*WORDED, *GIVEN, *COMPRESSED),
-        ),
+) -> Commands:
+    commands = Commands(
+        command_options(live.settings),
         partitions,
         embedder,
-        trusting(settings, rules) or rules,
+        trusting(live, RulesExtractor()),
         Reconciler(partitions, embedder, metrics),
         journal,
         coordination,
         metrics,
         now=now,
     )
+    live.follow(lambda new: commands.use(command_options(new)))
+    return commands
 
 
-def unsaid(settings: Settings, judges: Judging) -> Judging:
-    """*judges* without turns that ask for something to be forgotten."""
-    return Unsaid(judges) if Act.FORGET in Obeyed(settings.chat_commands).acts else judges
+def command_options(settings: Settings) -> CommandOptions:
+    markers = settings.learn.markers
+    return CommandOptions(
+        obeyed=Obeyed(settings.chat_commands),
+        markers=Markers(markers.create, markers.delete),
+        worded=(*WORDED, *GIVEN, *COMPRESSED),
+    )
 
 
-def unextracted(settings: Settings, extractor: Extracts | None) -> Extracts | None:
-    if extractor is None or Act.FORGET not in Obeyed(settings.chat_commands).acts:
-        return extractor
-    return Unextracted(extractor)
+def unsaid(live: Live, judges: Judging) -> Judging:
+    """*judges* without turns that ask for something to be forgotten, where that is obeyed."""
+    return Unsaid(judges, obeys=lambda: _forgets(live.settings))
+
+
+def read_by(live: Live, extractor: Extracts | None) -> Extracts | None:
+    """*extractor* without turns that ask for something to be forgotten, and without what is to be put aside."""
+    if extractor is None:
+        return None
+    return Unextracted(trusting(live, extractor), obeys=lambda: _forgets(live.settings))
+
+
+def _forgets(settings: Settings) -> bool:
+    return Act.FORGET in Obeyed(settings.chat_commands).acts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
+from memory_extproc.app.live import Live
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.learn.journal import SqliteJournal
@@ -30,7 +31,9 @@ log = logger(__name__)
 JOURNAL = "journal.db"  # in the data directory
 
 
-async def open_link(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> RedisLink | None:
+async def open_link(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
+) -> RedisLink | None:
     """The way to Redis that all who keep something there use; None where none is configured."""
     section = settings.coordination
     metrics.coordination_up.set(1)
@@ -45,6 +48,8 @@ async def open_link(settings: Settings, metrics: Metrics, stack: AsyncExitStack)
         password=section.password.get_secret_value() or None,
         answers=metrics.coordination_up.set,
     )
+    if live is not None:
+        live.follow(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
     return await stack.enter_async_context(link)
 
 

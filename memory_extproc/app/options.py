@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from memory_extproc.learn.learner import LearnLimits
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.pieces import PIECE_TOKENS, PieceLimits
 from memory_extproc.ports import Embeds
 from memory_extproc.recall.profile import ProfileLimits

@@ -53,8 +53,11 @@ def make_recaller(
     """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
     memories that are not at hand, where nobody waits for the answer."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
-    limits = RerankLimits(first=settings.recall.rerank_candidates)
     fusion = _fusion(settings, embedder.fingerprint)
+    reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
+    threads = None if reads is None else Threads(reads, thread_limits(settings))
+    if live is not None:
+        live.follow(partial(_use, reranker, threads))
     return Recaller(
         finds,
         embedder,
@@ -65,12 +68,23 @@ def make_recaller(
         about_caller=about_caller_of(settings),
         learns=learns,
         rewriter=_rewriter(settings, metrics, stack, live),
-        reranker=None if reranks is None else Reranker(reranks, limits, metrics=metrics),
+        reranker=reranker,
         close_reader=_close_reader(embedder, fusion, waits, metrics),
-        threads=None if reads is None else Threads(reads, thread_limits(settings)),
+        threads=threads,
         ongoing=None if reads is None else Ongoing(reads),
         traces=traces,
     )
+
+
+def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:
+    if reranker is not None:
+        reranker.use(rerank_limits(new))
+    if threads is not None:
+        threads.use(thread_limits(new))
+
+
+def rerank_limits(settings: Settings) -> RerankLimits:
+    return RerankLimits(first=settings.recall.rerank_candidates)
 
 
 def thread_limits(settings: Settings) -> ThreadLimits:

@@ -114,7 +114,11 @@ class Reloading:
             if change.waiting and change.waiting != self._live.waiting:
                 log.warning("configuration.needs_restart", keys=list(change.waiting))
             if change:
+                known = self._live.settings.notices()
                 self._live.use(change)
+                for notice in change.settings.notices():
+                    if notice not in known:
+                        log.warning("configuration.notice", notice=notice)
                 log.info("configuration.reloaded", keys=list(change.changed))
             else:
                 self._live.waiting = change.waiting

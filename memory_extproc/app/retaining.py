@@ -75,9 +75,14 @@ def make_reflector(
     return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
 
 
-async def open_accesses(settings: Settings, rows: KeepsInOrder, stack: AsyncExitStack, *, now: Now) -> Accesses:
-    limits = AccessLimits(interval=settings.retention.access_interval)
-    return await stack.enter_async_context(Accesses(rows, limits, now=now, chance=random.random))
+async def open_accesses(live: Live, rows: KeepsInOrder, stack: AsyncExitStack, *, now: Now) -> Accesses:
+    accesses = Accesses(rows, access_limits(live.settings), now=now, chance=random.random)
+    live.follow(lambda new: accesses.use(access_limits(new)))
+    return await stack.enter_async_context(accesses)
+
+
+def access_limits(settings: Settings) -> AccessLimits:
+    return AccessLimits(interval=settings.retention.access_interval)
 
 
 def make_retention(
@@ -91,10 +96,11 @@ def make_retention(
     *,
     now: Now,
     reflects: Reflects | None = None,
+    live: Live | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
     wording = Wording(says=saying, about=about, agree=agree)
-    limits = ReflectionLimits(above=settings.retention.reflect.above)
+    limits = reflection_limits(settings)
     reflections = Reflections(reflects, partitions, embedder, coordination, limits, now=now) if reflects else None
     keeper = Keeper(
         store,
@@ -106,16 +112,34 @@ def make_retention(
         now=now,
         reflections=reflections,
     )
-    return RetentionJob(
+    job = RetentionJob(
         lists,
         keeper,
         coordination,
-        JobLimits(every=settings.retention.every),
+        job_limits(settings),
         metrics,
         holder=uuid.uuid4().hex,
         now=now,
         chance=random.random,
     )
+
+    def use(new: Settings) -> None:
+        keeper.use(keeper_rules(new))
+        job.use(job_limits(new))
+        if reflections is not None:
+            reflections.use(reflection_limits(new))
+
+    if live is not None:
+        live.follow(use)
+    return job
+
+
+def job_limits(settings: Settings) -> JobLimits:
+    return JobLimits(every=settings.retention.every)
+
+
+def reflection_limits(settings: Settings) -> ReflectionLimits:
+    return ReflectionLimits(above=settings.retention.reflect.above)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memory_extproc.app.live import Live
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.incognito import Incognito, IncognitoLimits
-from memory_extproc.learn.quarantine import Trusting
+from memory_extproc.learn.quarantine import Judging, PutAside, Trusting
 from memory_extproc.learn.quota import Quota, QuotaLimits
 from memory_extproc.learn.screening import Screening
 from memory_extproc.model import Consent
@@ -46,6 +47,7 @@ async def open_door(
     coordination: Coordination,
     metrics: Metrics,
     stack: AsyncExitStack,
+    live: Live,
     *,
     now: Now,
 ) -> Door:
@@ -53,7 +55,15 @@ async def open_door(
         await _records(settings, data, link, stack), consent_terms(settings), consent_limits(settings), now=now
     )
     incognito = Incognito(coordination, IncognitoLimits())
-    screening = Screening(consent, incognito, make_quota(settings, now), make_policy(settings).kept, metrics)
+    quota = Quota(quota_limits(settings), now=now)
+    screening = Screening(consent, incognito, quota, make_policy(settings).kept, metrics)
+
+    def use(new: Settings) -> None:
+        consent.use(consent_terms(new), consent_limits(new))
+        quota.use(quota_limits(new))
+        screening.use(make_policy(new).kept)
+
+    live.follow(use)
     return Door(consent, incognito, screening)
 
 
@@ -71,18 +81,18 @@ def consent_limits(settings: Settings) -> ConsentLimits:
     return ConsentLimits(fresh=privacy.consent_fresh, grace=privacy.consent_grace, patience=settings.deadline / 3)
 
 
-def make_quota(settings: Settings, now: Now) -> Quota | None:
+def quota_limits(settings: Settings) -> QuotaLimits:
     quota = settings.learn.quota
-    if not quota.turns_per_hour:
-        return None
-    return Quota(QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst), now=now)
+    return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
 
 
-def trusting(settings: Settings, extractor: Extracts | None) -> Extracts | None:
+def trusting(live: Live, extractor: Extracts) -> Extracts:
     """*extractor* without what is to be put aside."""
-    if extractor is None or not settings.privacy.quarantine:
-        return extractor
-    return Trusting(extractor)
+    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine)
+
+
+def putting_aside(live: Live, judges: Judging) -> Judging:
+    return PutAside(judges, aside=lambda: live.settings.privacy.quarantine)
 
 
 def make_policy(settings: Settings) -> Policy:

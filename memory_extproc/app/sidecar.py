@@ -22,10 +22,11 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
-from memory_extproc.app.commanding import make_commands, unextracted, unsaid
+from memory_extproc.app.commanding import make_commands, read_by, unsaid
 from memory_extproc.app.compressing import make_compression
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
+from memory_extproc.app.identifying import open_identities
 from memory_extproc.app.learning import make_budget, make_extraction
 from memory_extproc.app.live import Applies, Live
 from memory_extproc.app.models import open_embedder, open_reranks
@@ -42,7 +43,7 @@ from memory_extproc.app.options import (
 from memory_extproc.app.recalling import make_recaller, open_canary
 from memory_extproc.app.reloading import Reloading, Source
 from memory_extproc.app.retaining import make_reflector, make_retention, open_accesses
-from memory_extproc.app.screening import Door, open_door, trusting
+from memory_extproc.app.screening import Door, open_door, putting_aside
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.topics import open_topics
 from memory_extproc.app.tracing import caller_tag, open_traces
@@ -51,7 +52,6 @@ from memory_extproc.app.wiring import Wire
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.quarantine import PutAside
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.sessions import SessionLimits, Sessions
@@ -67,12 +67,8 @@ from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
 from memory_extproc.store.partition import Partitions
-from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.held import HeldBytes
-from memory_extproc.wire.identity import Identity
-from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
-from memory_extproc.wire.peers import AllowedPeers
 from memory_extproc.wire.processor import SERVICE
 from memory_extproc.wire.readiness import Readiness
 from memory_extproc.wire.replays import Replays
@@ -117,7 +113,7 @@ async def sidecar(
         data = hold_data_directory(settings, stack)
         traces = await open_traces(settings, stack)
         embedder = await open_embedder(settings, metrics, stack, live)
-        link = await open_link(settings, metrics, stack)
+        link = await open_link(settings, metrics, stack, live)
         keys = await open_keys(settings, data, link, stack)
         coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
@@ -133,11 +129,13 @@ async def sidecar(
         await take_part(erasing, partitions, stack)
         plain_journal, writable = await open_journal(settings, data, link, now, stack)
         journal = sealed_journal(plain_journal, keys)
-        door = await open_door(settings, data, link, coordination, metrics, stack, now=now)
+        door = await open_door(settings, data, link, coordination, metrics, stack, live, now=now)
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         budget = make_budget(settings, now, live)
         extraction = make_extraction(settings, metrics, stack, budget, live)
-        topics = await open_topics(settings, budget, partitions, embedder, coordination, metrics, stack, now=now)
+        topics = await open_topics(
+            settings, budget, partitions, embedder, coordination, metrics, stack, live, now=now
+        )
         learner = await stack.enter_async_context(
             Learner(
                 journal,
@@ -147,24 +145,20 @@ async def sidecar(
                 coordination,
                 learn_limits(settings),
                 metrics,
-                extractor=unextracted(settings, trusting(settings, extraction.extractor)),
-                stand_in=unextracted(settings, trusting(settings, extraction.stand_in)),
+                extractor=read_by(live, extraction.extractor),
+                stand_in=read_by(live, extraction.stand_in),
                 reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
                 chance=random.random,
-                judged=unsaid(
-                    settings,
-                    PutAside(
-                        partial(judge, limits=piece_limits(settings, embedder)), aside=settings.privacy.quarantine
-                    ),
-                ),
-                commands=make_commands(settings, partitions, embedder, journal, coordination, metrics, now=now),
+                judged=unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder)))),
+                commands=make_commands(live, partitions, embedder, journal, coordination, metrics, now=now),
                 screens=door.screening,
                 forgotten=erasing.forgotten,
                 traces=traces,
                 topics=topics,
             )
         )
+        live.follow(partial(_use, partitions, learner))
         retention = make_retention(
             settings,
             store,
@@ -175,6 +169,7 @@ async def sidecar(
             metrics,
             now=now,
             reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
+            live=live,
         )
         reranks = await open_reranks(settings, metrics, stack, live)
         recaller = make_recaller(
@@ -192,7 +187,6 @@ async def sidecar(
         )
         canary = await open_canary(live, partitions, hiding, embedder, metrics, stack, now=now)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
-        identity = await _identity(settings, stack)
         replays = Replays(wire_options(settings), coordination, background=background, metrics=metrics, now=now)
         holders = Erasable(
             store=kept,
@@ -207,9 +201,9 @@ async def sidecar(
         forgetter = await open_forgetter(settings, erasing, holders, metrics, stack, now=now, seeks=seeks)
         hiding.found = forgetter.sweep
         wire = Wire(
-            identity=identity,
+            identifies=await open_identities(live, stack),
             recalls=recaller,
-            accesses=await open_accesses(settings, partitions, stack, now=now),
+            accesses=await open_accesses(live, partitions, stack, now=now),
             replays=replays,
             sessions=sessions,
             door=door,
@@ -218,7 +212,6 @@ async def sidecar(
             held=HeldBytes(settings.limits.process_bytes, metrics),
             background=background,
             metrics=metrics,
-            accounts=Accounts(metrics, settings.telemetry.tenants),
             traces=traces,
             tag=caller_tag(settings),
             profiles=Profiles(partitions, profile_limits(settings), now=now, learns=learner),
@@ -227,9 +220,7 @@ async def sidecar(
             ),
             now=now,
         )
-        server = GrpcServer(
-            server_options(settings), [SERVICE], wire.processor(settings, _peers(settings), live).register
-        )
+        server = GrpcServer(server_options(settings), [SERVICE], wire.processor(live).register)
         transfers = make_transfers(
             settings,
             hiding,
@@ -280,6 +271,11 @@ async def sidecar(
             canary=canary,
         )
         log.info("sidecar.stopping")
+
+
+def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
+    partitions.use(partition_limits(new))
+    learner.use(learn_limits(new))
 
 
 async def _tell(servers: Sequence[GrpcServer], ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
@@ -347,26 +343,3 @@ def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
     except OSError as error:
         raise ConfigurationError([f"data_dir: {directory} cannot be used: {error.strerror}"]) from error
     return directory
-
-
-async def _identity(settings: Settings, stack: AsyncExitStack) -> Identity:
-    options = settings.identity.options(settings.privacy.key)
-    jwt = settings.identity.jwt
-    if not jwt.given:
-        return Identity(options)
-    keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)
-    tokens = Tokens(
-        TokenOptions(
-            algorithms=tuple(jwt.algorithms),
-            issuer=jwt.issuer,
-            audience=jwt.audience,
-            leeway=jwt.leeway,
-            refresh=jwt.refresh,
-        ),
-        keys,
-    )
-    return Identity(options, await stack.enter_async_context(tokens))
-
-
-def _peers(settings: Settings) -> AllowedPeers | None:
-    return AllowedPeers(settings.tls.allowed_names) if settings.tls.given else None

@@ -6,6 +6,7 @@ import random
 import uuid
 from contextlib import AsyncExitStack
 
+from memory_extproc.app.live import Live
 from memory_extproc.app.models import completions_for
 from memory_extproc.learn.asking import Asks
 from memory_extproc.learn.budget import Budget
@@ -32,13 +33,14 @@ async def open_topics(
     coordination: Coordination,
     metrics: Metrics,
     stack: AsyncExitStack,
+    live: Live,
     *,
     now: Now,
 ) -> Topics | None:
     if not settings.topics.enabled:
         return None
-    limits = TopicLimits(shift=shift_limits(settings), idle=settings.topics.idle, grace=settings.shutdown.flush)
-    prompts = _prompts(settings, budget, metrics, stack)
+    limits = topic_limits(settings)
+    prompts = _prompts(settings, budget, metrics, stack, live)
     summaries = Summaries(embedder, metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
     sayings = Sayings(keeps, message_id_of)
     content = settings.limits.content_bytes
@@ -64,7 +66,12 @@ async def open_topics(
         holder=uuid.uuid4().hex,
         provenance=lambda turn: provenance(turn.origin),
     )
+    live.follow(lambda new: topics.use(topic_limits(new)))
     return await stack.enter_async_context(topics)
+
+
+def topic_limits(settings: Settings) -> TopicLimits:
+    return TopicLimits(shift=shift_limits(settings), idle=settings.topics.idle, grace=settings.shutdown.flush)
 
 
 def shift_limits(settings: Settings) -> ShiftLimits:
@@ -72,13 +79,15 @@ def shift_limits(settings: Settings) -> ShiftLimits:
     return ShiftLimits(same=topics.same, apart=topics.apart, characters=topics.characters)
 
 
-def _prompts(settings: Settings, budget: Budget, metrics: Metrics, stack: AsyncExitStack) -> Prompts | None:
+def _prompts(
+    settings: Settings, budget: Budget, metrics: Metrics, stack: AsyncExitStack, live: Live
+) -> Prompts | None:
     deciding = settings.model_for(ModelRole.MEMORY_TOPICS)
     summing = settings.model_for(ModelRole.MEMORY_SUMMARY)
     if settings.topics.model == "off" or deciding is None or summing is None:
         return None
-    decides = completions_for(deciding, ModelRole.MEMORY_TOPICS, metrics, stack)
-    sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack)
+    decides = completions_for(deciding, ModelRole.MEMORY_TOPICS, metrics, stack, live)
+    sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack, live)
     return Prompts(
         shift=Asks(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
         topic=Asks(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),

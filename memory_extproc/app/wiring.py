@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memory_extproc.app.identifying import Identifies, peers_of
 from memory_extproc.app.live import Live
 from memory_extproc.app.options import profile_limits, recall_limits, wire_options
 from memory_extproc.app.recalling import about_caller_of
@@ -25,8 +26,6 @@ from memory_extproc.wire.enrich import Enricher
 from memory_extproc.wire.exchange import Workshop
 from memory_extproc.wire.handover import GetsMemories, Overhears, hands
 from memory_extproc.wire.held import HeldBytes
-from memory_extproc.wire.identity import Identity
-from memory_extproc.wire.peers import AllowedPeers
 from memory_extproc.wire.processor import Processor
 from memory_extproc.wire.replays import Replays
 from memory_extproc.wire.rules import Rules
@@ -36,7 +35,7 @@ from memory_extproc.wire.rules import Rules
 class Wire:
     """The parts that outlast a change of the configuration."""
 
-    identity: Identity
+    identifies: Identifies
     recalls: Recaller
     accesses: Accesses
     replays: Replays
@@ -47,7 +46,6 @@ class Wire:
     held: HeldBytes
     background: Background
     metrics: Metrics
-    accounts: Accounts
     traces: Traces
     tag: CallerTag
     compression: Compression
@@ -55,12 +53,12 @@ class Wire:
     now: Now
 
     def workshop(self, settings: Settings) -> Workshop:
-        options = wire_options(settings)
+        options, identity = wire_options(settings), self.identifies.identity(settings)
         return Workshop(
-            admits=Admission(options, self.identity),
+            admits=Admission(options, identity),
             enriches=Enricher(
                 options,
-                identity=self.identity,
+                identity=identity,
                 rules=Rules([section.rule() for section in settings.rules]),
                 recalls=CountedRecalls(self.recalls, self.accesses),
                 replays=self.replays,
@@ -77,7 +75,7 @@ class Wire:
             held=self.held,
             background=self.background,
             metrics=self.metrics,
-            accounts=self.accounts,
+            accounts=Accounts(self.metrics, settings.telemetry.tenants),
             now=self.now,
             answer_bytes=options.answer_bytes,
             last_reply_waits=options.last_reply_waits,
@@ -87,13 +85,19 @@ class Wire:
             hands=hands,
         )
 
-    def processor(self, settings: Settings, peers: AllowedPeers | None, live: Live) -> Processor:
-        overhears = None
+    def processor(self, live: Live) -> Processor:
+        settings, overhears = live.settings, None
         if settings.envoy.two_filters:
             overhears = Overhears(self.gets, self.replays, request_bytes=settings.limits.request_body)
-        processor = Processor(self.workshop(settings), peers, overhears)
+        processor = Processor(self.workshop(settings), peers_of(settings), overhears)
+
+        def use(new: Settings) -> None:
+            processor.use(self.workshop(new), peers_of(new))
+            if overhears is not None:
+                overhears.use(request_bytes=new.limits.request_body)
+
         live.follow(self.use)
-        live.follow(lambda new: processor.use(self.workshop(new)))
+        live.follow(use)
         return processor
 
     def use(self, settings: Settings) -> None:

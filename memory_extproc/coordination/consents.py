@@ -44,6 +44,7 @@ class ConsentLimits:
 class _Known:
     consent: Consent
     at: datetime  # when the records said so
+    chosen: bool = True  # by the owner; else it is the terms' word
 
 
 class Consents:
@@ -54,6 +55,13 @@ class Consents:
         self._known: OrderedDict[Owner, _Known] = OrderedDict()
         self._not_before: datetime | None = None  # after a failure: when the records are asked again
         self._changes = 0  # made through us, so that no answer from before one is kept after it
+
+    def use(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
+        """Other terms hold at once for everybody who never chose; what somebody chose is known as before."""
+        if terms != self._terms:
+            self._changes += 1  # no answer from before is kept after it
+            self._known = OrderedDict((owner, known) for owner, known in self._known.items() if known.chosen)
+        self._terms, self._limits = terms, limits
 
     async def allowed(self, owner: Owner) -> Consent | None:
         now = self._now()
@@ -88,7 +96,7 @@ class Consents:
                 log.info("consent.known_again")
             if changes == self._changes:
                 consent = self._terms.of(owner) if latest is None else latest.consent
-                self._hold(owner, _Known(consent, asked))
+                self._hold(owner, _Known(consent, asked, chosen=latest is not None))
                 return consent
 
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:

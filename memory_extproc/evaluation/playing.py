@@ -18,7 +18,8 @@ from memory_extproc.errors import GiveUpError
 from memory_extproc.evaluation.cases import Conversation, Noted, Said
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.journal_transient import TransientJournal
-from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import Judged
 from memory_extproc.learn.sessions import SessionLimits, Sessions

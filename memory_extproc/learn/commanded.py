@@ -7,7 +7,7 @@ back over the memory API until it is erased for good. What a person wants erased
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -104,6 +104,9 @@ class Commands:
         self._extractor, self._reconciler = extractor, reconciler
         self._journal, self._coordination = journal, coordination
         self._metrics, self._now = metrics, now
+
+    def use(self, options: CommandOptions) -> None:
+        self._options = options
 
     def of(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
@@ -278,24 +281,27 @@ def _just_before(memory: Memory, turn: Turn) -> bool:
 class Unsaid:
     """A judge of messages around another: a turn that asks for something to be forgotten leaves none."""
 
-    def __init__(self, judges: Judging) -> None:
-        self._judges = judges
+    def __init__(self, judges: Judging, *, obeys: Callable[[], bool] = lambda: True) -> None:
+        """*obeys*: asked for each turn; False takes its words like any others, here and below."""
+        self._judges, self._obeys = judges, obeys
 
     def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
-        return () if forgets(turn.asked) else self._judges(turn, now)
+        return () if self._obeys() and forgets(turn.asked) else self._judges(turn, now)
 
 
 class Unextracted:
     """An extractor around another, which does not read turns that ask for something to be forgotten."""
 
-    def __init__(self, extractor: Extracts) -> None:
-        self._extractor = extractor
+    def __init__(self, extractor: Extracts, *, obeys: Callable[[], bool] = lambda: True) -> None:
+        self._extractor, self._obeys = extractor, obeys
 
     @property
     def name(self) -> str:
         return self._extractor.name
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        if not self._obeys():
+            return list(await self._extractor.extract(turns, earlier=earlier))
         left = [turn for turn in turns if not forgets(turn.asked)]
         before = [turn for turn in earlier if not forgets(turn.asked)]
         return await self._extractor.extract(left, earlier=before) if left else []

@@ -14,8 +14,15 @@ class FairSlots:
 
     def __init__(self, count: int) -> None:
         """*count*: places, above 0."""
-        self._free = count
+        self._count = count
+        self._free = count  # below 0 while more are taken than there are places: their number was lowered
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # next in turn first
+
+    def use(self, count: int) -> None:
+        """Another number of places, above 0. Who holds one keeps it."""
+        self._free += count - self._count
+        self._count = count
+        self._hand_out()
 
     @asynccontextmanager
     async def taken(self, tenant: str) -> AsyncIterator[None]:
@@ -26,7 +33,7 @@ class FairSlots:
             self._give()
 
     async def _take(self, tenant: str) -> None:
-        if self._free and not self._waiting:
+        if self._free > 0 and not self._waiting:
             self._free -= 1
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -39,12 +46,15 @@ class FairSlots:
             raise
 
     def _give(self) -> None:
-        while self._waiting:
+        self._free += 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._free > 0 and self._waiting:
             tenant, places = self._waiting.popitem(last=False)
             place = places.popleft()
             if places:
                 self._waiting[tenant] = places  # behind the others
             if not place.done():
                 place.set_result(None)
-                return
-        self._free += 1
+                self._free -= 1

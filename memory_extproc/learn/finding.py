@@ -30,6 +30,9 @@ class Finding:
         self._served: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
         self._earlier = Earlier()
 
+    def use(self, patience: timedelta) -> None:
+        self._patience = patience
+
     async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
         """The facts of *turns*, which are of one session, oldest first; and whether that is for good. TryLaterError
         when there is nothing new to say of them yet."""

@@ -46,6 +46,10 @@ class Gatherings:
         self._idle = idle.total_seconds()
         self._open: dict[Owner, dict[str, _Gathering]] = {}
 
+    def use(self, *, batch: int, idle: timedelta) -> None:
+        """For what is added from now on: a clock that runs is not set anew."""
+        self._batch, self._idle = batch, idle.total_seconds()
+
     def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
         """*last*: the session ends with this turn."""
         gathering = self._open.setdefault(owner, {}).setdefault(session, _Gathering())

@@ -73,6 +73,10 @@ class Lanes(Generic[Job]):
         self._waiting = 0  # sum of tried over all lanes
         self._finishing = False
 
+    def use(self, *, at_once: int) -> None:
+        """Calls that run beyond a lower *at_once* end as they began."""
+        self._slots.use(at_once)
+
     def add(self, owner: Owner, job: Job) -> bool:
         """Queues *job* behind the owner's others; says whether it is tried as soon as its turn comes."""
         lane = self._lanes.get(owner)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, Self
 
@@ -21,7 +20,8 @@ from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.following import Following, FollowsTopics
 from memory_extproc.learn.gathering import Gatherings
-from memory_extproc.learn.lanes import Backoff, Lanes
+from memory_extproc.learn.lanes import Lanes
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.messages import Judges, Messages
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens, Unscreened
@@ -63,29 +63,6 @@ class Obeys(Protocol):
 
     async def obey(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearnLimits:
-    journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
-    accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
-    batch: int = 10  # turns of a session from which facts are extracted together
-    idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
-    remembering: int = 8  # owners whose messages are stored at a time
-    extracting: int = 4  # owners from whose turns facts are extracted at a time
-    together: int = 32  # turns of one owner remembered together
-    rows: int = 256  # memories handed to the store in one call: a turn can have more than a hundred
-    overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
-    patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
-    stood_in_for: int = (
-        20_000  # turns that may wait for the model at a time; beyond it the stand-in has the last word
-    )
-    attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
-    backoff: Backoff = field(default_factory=Backoff)
-    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
-    look: timedelta = timedelta(seconds=1)  # between two looks for what arrived in the journal by other ways
-    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
-    grace: timedelta = timedelta(seconds=20)  # to work off what was accepted when we leave
 
 
 class Learner:
@@ -167,7 +144,7 @@ class Learner:
         self._take_up = TakeUp(
             journal,
             self._taken,
-            TakeUpLimits(limits.look, limits.sweep, limits.retention, limits.backoff),
+            _take_up_limits(limits),
             metrics,
             now=now,
             chance=chance,
@@ -175,6 +152,15 @@ class Learner:
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
         self._told = Stored.JOURNALLED
+
+    def use(self, limits: LearnLimits) -> None:
+        """From now on: a change of the configuration. How many owners' messages are remembered at a time stays."""
+        self._limits = limits
+        if self._finding is not None:
+            self._finding.use(limits.patience)
+        self._gatherings.use(batch=limits.batch, idle=limits.idle)
+        self._extracting.use(at_once=limits.extracting)
+        self._take_up.use(_take_up_limits(limits))
 
     async def __aenter__(self) -> Self:
         self._background = [
@@ -402,3 +388,7 @@ class Learner:
         """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
         if await self._coordination.epoch(owner) != epoch:
             raise TryLaterError("the owner was forgotten while we worked")
+
+
+def _take_up_limits(limits: LearnLimits) -> TakeUpLimits:
+    return TakeUpLimits(limits.look, limits.sweep, limits.retention, limits.backoff)

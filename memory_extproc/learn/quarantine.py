@@ -31,12 +31,12 @@ Judging = Callable[[Turn, datetime], Sequence[Judged]]
 class PutAside:
     """A judge of messages around another: marks what is suspicious, and what belongs to a special category."""
 
-    def __init__(self, judges: Judging, *, aside: bool = True) -> None:
-        """*aside*: False keeps the suspicious like everything else."""
+    def __init__(self, judges: Judging, *, aside: Callable[[], bool] = lambda: True) -> None:
+        """*aside*: asked for each turn; False keeps the suspicious like everything else."""
         self._judges, self._aside = judges, aside
 
     def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
-        if not self._aside:
+        if not self._aside():
             return tuple(_marked(one, None) for one in self._judges(turn, now))
         asked = suspicion(turn.asked)
         answered = asked or suspicion(turn.answered)
@@ -60,14 +60,17 @@ class Trusting:
     """An extractor around another, which reads turns without suspicion only. What it finds is looked at once more:
     a fact that instructs, or that is not in the caller's words, is put aside."""
 
-    def __init__(self, extractor: Extracts) -> None:
-        self._extractor = extractor
+    def __init__(self, extractor: Extracts, *, aside: Callable[[], bool] = lambda: True) -> None:
+        """*aside*: asked for each batch; False trusts everything."""
+        self._extractor, self._aside = extractor, aside
 
     @property
     def name(self) -> str:
         return self._extractor.name
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        if not self._aside():
+            return list(await self._extractor.extract(turns, earlier=earlier))
         everything = [*earlier, *turns]
         if sum(len(turn.asked) + len(turn.answered) for turn in everything) > _AT_ONCE:
             read = await asyncio.to_thread(_trusted, everything)

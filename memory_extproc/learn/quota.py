@@ -14,7 +14,7 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    turns_per_hour: float  # in the long run, above 0
+    turns_per_hour: float  # in the long run; 0: without bound
     burst: int  # at once, after a rest
     owners: int = 100_000  # whose buckets are held; who is dropped starts with a full one
 
@@ -32,8 +32,14 @@ class Quota:
         self._limits, self._now = limits, now
         self._buckets: OrderedDict[Owner, _Bucket] = OrderedDict()
 
+    def use(self, limits: QuotaLimits) -> None:
+        """What is left of a caller's turns stays, up to the new burst."""
+        self._limits = limits
+
     def take(self, owner: Owner) -> bool:
         """Whether one more turn of *owner* may be kept; if so it is counted."""
+        if not self._limits.turns_per_hour:
+            return True
         now = self._now()
         bucket = self._buckets.get(owner)
         if bucket is None:

@@ -48,6 +48,9 @@ class Screening:
         self._consent, self._incognito, self._quota = consent, incognito, quota
         self._kept, self._metrics = kept, metrics
 
+    def use(self, kept: Callable[[Exchanged], Found]) -> None:
+        self._kept = kept
+
     async def screened(self, exchanged: Exchanged) -> Screened | Stored:
         refused = await self._refused(exchanged)
         if refused is not None:

@@ -42,6 +42,9 @@ class TakeUp:
         self._journal, self._taken, self._limits, self._metrics = journal, taken, limits, metrics
         self._now, self._chance = now, chance
 
+    def use(self, limits: TakeUpLimits) -> None:
+        self._limits = limits
+
     async def arrivals(self, closing: asyncio.Event) -> None:
         failures = 0
         page: Sequence[JournalEntry] = ()

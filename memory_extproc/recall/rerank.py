@@ -53,6 +53,9 @@ class Reranker:
         self._cost = ExpectedCost()
         self._seconds = metrics.recall_seconds.labels("rerank")
 
+    def use(self, limits: RerankLimits) -> None:
+        self._limits = limits
+
     async def reranked(
         self, query: str, candidates: Sequence[Candidate], left: timedelta
     ) -> Sequence[Candidate] | None:

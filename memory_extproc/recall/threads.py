@@ -32,6 +32,9 @@ class Threads:
     def __init__(self, reads: ReadsMemories, limits: ThreadLimits) -> None:
         self._reads, self._limits = reads, limits
 
+    def use(self, limits: ThreadLimits) -> None:
+        self._limits = limits
+
     async def extended(
         self, ranked: tuple[Ranked, ...], asked: str, in_view: frozenset[str], now: datetime, within: timedelta
     ) -> tuple[Ranked, ...]:

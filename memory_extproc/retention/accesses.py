@@ -52,6 +52,10 @@ class Accesses:
         self._size = 0
         self._writing: asyncio.Task[None] | None = None
 
+    def use(self, limits: AccessLimits) -> None:
+        """From the next write on."""
+        self._limits = limits
+
     async def __aenter__(self) -> Self:
         self._writing = asyncio.create_task(self._keep_writing(), name="access counts")
         return self

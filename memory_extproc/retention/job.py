@@ -69,7 +69,16 @@ class RetentionJob:
         self._chance = chance
         self._soon: dict[Owner, None] = {}
         self._wake = asyncio.Event()
+        self._changed = False  # the length of a round, since it was last looked at
         self._task: asyncio.Task[None] | None = None
+
+    def use(self, limits: JobLimits) -> None:
+        """The time until the next round is counted anew when its length changes."""
+        changed = limits.every != self._limits.every
+        self._limits = limits
+        if changed:
+            self._changed = True
+            self._wake.set()
 
     async def __aenter__(self) -> Self:
         self._metrics.retention_last.set(self._now().timestamp())
@@ -172,19 +181,27 @@ class RetentionJob:
 
     # --- in the background -----------------------------------------------------------------------------
     async def _run(self) -> None:
-        every = self._limits.every
-        if every is None:
-            return
         loop = asyncio.get_running_loop()
-        due = loop.time() + min(self._limits.first, every).total_seconds() * (0.5 + self._chance())
+        due = self._first_due()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             await self._see_to_soon()
-            if loop.time() < due:
+            if self._changed:
+                self._changed, due = False, self._first_due()
+            every = self._limits.every
+            if every is None or due is None or loop.time() < due:
                 continue
             due = loop.time() + (await self._whole_round(every)).total_seconds()
+
+    def _first_due(self) -> float | None:
+        """By the loop's clock; None while rounds are made by command alone."""
+        limits = self._limits
+        if limits.every is None:
+            return None
+        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._chance())
+        return asyncio.get_running_loop().time() + wait
 
     async def _see_to_soon(self) -> None:
         self._wake.clear()

@@ -94,6 +94,9 @@ class Keeper:
         self._wording = wording
         self._now = now
 
+    def use(self, rules: KeeperRules) -> None:
+        self._rules = rules
+
     async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
         """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
         now = self._now().replace(microsecond=0)

@@ -57,6 +57,9 @@ class Reflections:
         self._limits = limits
         self._now = now
 
+    def use(self, limits: ReflectionLimits) -> None:
+        self._limits = limits
+
     async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> int:
         """Over *memories*, all that *owner* has. Says how many insights were stored; what the model's port raises
         passes, and the next round tries again."""

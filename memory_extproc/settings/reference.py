@@ -25,8 +25,8 @@ to it. [Configuration](../configuration.md) explains what belongs together.
 Durations are written `150ms`, `60s`, `5m`, `2h`, `60d`, sizes `512B`, `8KiB`, `4MiB`. A key may be left out. The
 environment overrides a file: `MEMORY_EXTPROC__RECALL__DEADLINE=200ms`.
 
-*Reload* says whether a change takes effect while the sidecar runs (**yes**, for the exchanges that begin from
-then on) or with the next start (no).
+*Reload* says whether a change takes effect while the sidecar runs (**yes**, for what begins from then on) or with
+the next start (restart).
 """
 _UNITS = {"_seconds": "seconds", "_tokens": "tokens", "_budget": "tokens", "_bytes": "bytes"}
 _COUNTED = {
@@ -75,7 +75,7 @@ def _table(title: str, about: str, rows: list[tuple[str, FieldInfo]]) -> Iterato
             _unit(key, field),
             _default(field),
             _cell(_effect(field)),
-            "**yes**" if reloadable(key) else "no",
+            "**yes**" if reloadable(key) else "restart",
         )
         yield f"| {' | '.join(cells)} |"
 

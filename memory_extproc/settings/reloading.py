@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,13 +11,15 @@ from typing import Any
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings.root import Settings, broken
 from memory_extproc.settings.values import Section
+from memory_extproc.wire.options import most_received
 
 # By the names they are written with; what ends in `.*` stands for all below it, `[]` for any entry of a list.
-# Whatever is not here decides what is opened when the process starts, or whose memories are reached: that is not
-# to change between two requests of one conversation.
+# Whatever is not here decides what is opened when the process starts (files, connections, models, ports), under
+# which name or key something already rests (user ids' hashes, collections), or what Envoy was told as well.
 RELOADABLE = frozenset({
     "memory.enabled",
     "memory.auto_store",
+    "memory.extraction_batch_size",
     "memory.default_retrieval_limit",
     "memory.default_similarity_threshold",
     "memory.embedding.access_key",
@@ -26,6 +28,24 @@ RELOADABLE = frozenset({
     "external_models[].llm_endpoint.access_key_file",
     "mode",
     "percent",
+    "tls.allowed_names",
+    "identity.user_header",
+    "identity.tenant_header",
+    "identity.project_header",
+    "identity.session_header",
+    "identity.metadata",
+    "identity.metadata_tenant",
+    "identity.metadata_projects",
+    "identity.jwt.header",
+    "identity.jwt.user_claim",
+    "identity.jwt.tenant_claim",
+    "identity.jwt.projects_claim",
+    "identity.jwt.issuer",
+    "identity.jwt.audience",
+    "identity.jwt.leeway",
+    "identity.trust_body",
+    "identity.strip_headers",
+    "identity.people_only",
     "scopes.*",
     "signals.*",
     "recall.deadline",
@@ -36,14 +56,63 @@ RELOADABLE = frozenset({
     "recall.about_caller",
     "recall.mmr_lambda",
     "recall.half_life",
+    "recall.partition_bytes",
+    "recall.rerank_candidates",
+    "recall.threads.*",
     "inject.*",
     "compress.*",
+    "learn.journal.retention",
+    "learn.journal.wait",
+    "learn.session_idle",
     "learn.model_tokens.*",
+    "learn.model_patience",
+    "learn.concurrency",
+    "learn.quota.*",
+    "learn.markers.*",
+    "learn.max_attempts",
+    "chat_commands",
+    "topics.same",
+    "topics.apart",
+    "topics.characters",
+    "topics.idle",
+    "coordination.password",
+    "coordination.password_file",
+    "limits.request_body",
     "limits.answer_capture",
     "limits.process_bytes",
     "auxiliary_calls",
     "rules.*",
+    "retention.every",
+    "retention.weight",
+    "retention.half_life",
+    "retention.refresh_on_access",
+    "retention.max_memories",
+    "retention.prune_share",
+    "retention.protect",
+    "retention.ttl.*",
+    "retention.grace",
+    "retention.history",
+    "retention.access_interval",
+    "retention.duplicates.*",
+    "retention.consolidate.*",
+    "retention.reflect.above",
+    "api.trusted_proxy.*",
+    "api.certificates.*",
+    "api.jwt.issuer",
+    "api.jwt.audience",
+    "api.jwt.user_claim",
+    "api.jwt.tenant_claim",
+    "api.jwt.roles_claim",
+    "api.jwt.leeway",
     "api.rate.*",
+    "privacy.consent",
+    "privacy.consent_of",
+    "privacy.consent_fresh",
+    "privacy.consent_grace",
+    "privacy.identifiers",
+    "privacy.sensitive",
+    "privacy.quarantine",
+    "telemetry.tenants",
     "telemetry.log_level",
     "telemetry.log_format",
 })  # fmt: skip
@@ -69,25 +138,47 @@ class Change:
         return bool(self.changed)
 
 
-def merged(running: Settings, wanted: Settings, *, patience: timedelta) -> Change:
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What was agreed on when the process started, and no reload reaches."""
+
+    patience: timedelta  # Envoy's with one message of ours
+    message_bytes: int  # most that gRPC receives in one
+
+    @classmethod
+    def by(cls, settings: Settings) -> Fixed:
+        return cls(settings.message_timeout, most_received(settings.limits.request_body))
+
+
+def merged(running: Settings, wanted: Settings, fixed: Fixed) -> Change:
     """*running* with what may change taken from *wanted*. ConfigurationError when the two do not go together:
-    a new value may need another that waits for a restart. *patience*: Envoy's, as it was when the process
-    started; a reload reaches us and not Envoy."""
+    a new value may need another that waits for a restart, or go beyond what is *fixed*."""
     merging = _Merging()
     settings = merging.section(running, wanted, "")
     faults = broken({name: getattr(settings, name) for name in Settings.model_fields})
-    if "recall.deadline" in merging.changed and settings.deadline >= patience:
-        faults.append(
-            f"recall.deadline: {settings.deadline.total_seconds():g}s is not below the message_timeout that Envoy "
-            f"was given for this process, {patience.total_seconds():g}s: write Envoy's configuration anew and "
-            "restart"
-        )
+    faults += _beyond(settings, fixed, merging.changed)
     if faults:
         waits = (
             f" (until a restart the old values of {', '.join(merging.waiting)} stand)" if merging.waiting else ""
         )
         raise ConfigurationError([fault + waits for fault in faults])
     return Change(settings, tuple(merging.changed), tuple(merging.waiting))
+
+
+def _beyond(settings: Settings, fixed: Fixed, changed: Sequence[str]) -> Iterator[str]:
+    patience = fixed.patience.total_seconds()
+    given = f"the message_timeout that Envoy was given for this process, {patience:g}s"
+    anew = "write Envoy's configuration anew and restart"
+    if "recall.deadline" in changed and settings.deadline.total_seconds() >= patience:
+        yield f"recall.deadline: {settings.deadline.total_seconds():g}s is not below {given}: {anew}"
+    wait = settings.learn.journal.wait.total_seconds()
+    if "learn.journal.wait" in changed and 2 * wait >= patience:
+        yield f"learn.journal.wait: {wait:g}s is not below half of {given}: {anew}"
+    if settings.limits.request_body > fixed.message_bytes:
+        yield (
+            f"limits.request_body: is above {fixed.message_bytes} bytes, the most that this process receives in "
+            "one message: restart"
+        )
 
 
 @dataclass(slots=True)

@@ -86,6 +86,10 @@ class Partitions:
         self._fills: dict[Owner, _Fill] = {}
         self._slots = asyncio.Semaphore(limits.fills)
 
+    def use(self, limits: PartitionLimits) -> None:
+        """Another bound for what is held. Lower: what is too much goes when it is next used."""
+        self._limits = limits
+
     async def __aenter__(self) -> Self:
         return self
 

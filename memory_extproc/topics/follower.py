@@ -80,6 +80,10 @@ class Topics:
         self._leaving = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
+    def use(self, limits: TopicLimits) -> None:
+        """From the next turn on; how many owners are worked on at once stays."""
+        self._limits = limits
+
     async def __aenter__(self) -> Self:
         self._looking = asyncio.create_task(self._look(), name="topics")
         return self

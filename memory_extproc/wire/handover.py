@@ -120,6 +120,9 @@ class Overhears:
     def __init__(self, gets: GetsMemories, replays: Replays, *, request_bytes: int) -> None:
         self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
 
+    def use(self, *, request_bytes: int) -> None:
+        self._request_bytes = request_bytes
+
     async def read(self, admitted: Admitted, body: bytes) -> Overheard | None:
         """None for a body that the other filter could not read either."""
         limit = self._request_bytes

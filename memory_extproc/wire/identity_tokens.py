@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -99,6 +99,12 @@ class Tokens:
         self._clock = clock  # seconds since 1970
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def use(self, options: TokenOptions) -> None:
+        """Other demands on tokens, met by those that were believed as well. The algorithms stay: keys were read for
+        them."""
+        self._options = replace(options, algorithms=self._options.algorithms)
+        self._believed.clear()
 
     async def __aenter__(self) -> Self:
         await self._refresh()

@@ -9,6 +9,12 @@ from enum import StrEnum
 from memory_extproc.wire.sharing import Sharing
 
 
+def most_received(request_bytes: int) -> int:
+    """Bytes of one message that gRPC receives, where request bodies of up to *request_bytes* are read. Far above
+    what we read: a larger message ends the stream with an error before we could let it pass."""
+    return max(64 * 1024 * 1024, 4 * request_bytes)
+
+
 class Mode(StrEnum):
     ACTIVE = "active"
     SHADOW = "shadow"  # everything runs and is learned, nothing is injected

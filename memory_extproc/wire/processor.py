@@ -19,6 +19,7 @@ from memory_extproc.wire.gen import ext_proc_pb2 as pb
 from memory_extproc.wire.gen import ext_proc_pb2_grpc as pb_grpc
 from memory_extproc.wire.handover import Overhears
 from memory_extproc.wire.observing import ObservedExchange
+from memory_extproc.wire.options import most_received
 from memory_extproc.wire.peers import AllowedPeers
 
 log = logger(__name__)
@@ -39,9 +40,9 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         self._open = 0
         self._told_of_modes = False
 
-    def use(self, shop: Workshop) -> None:
+    def use(self, shop: Workshop, peers: AllowedPeers | None) -> None:
         """For the exchanges that begin from now on; those under way end as they began."""
-        self._shop = shop
+        self._shop, self._peers = shop, peers
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_ExternalProcessorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
@@ -160,9 +161,8 @@ def _noted(told: Told) -> dict[str, Field]:
 
 def message_options(request_bytes: int) -> list[tuple[str, int]]:
     """GRPC options of a server that receives request bodies of up to *request_bytes*, and Envoy's pings."""
-    # A body above gRPC's own limit ends the stream with an error before we could let it pass; so the limit
-    # stands far above what we read. How much really comes is bounded by Envoy's own buffer limit.
-    most = max(64 * 1024 * 1024, 4 * request_bytes)
+    # How much really comes is bounded by Envoy's own buffer limit.
+    most = most_received(request_bytes)
     return [
         ("grpc.max_receive_message_length", most),
         ("grpc.max_send_message_length", most),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -90,12 +92,98 @@ async def test_requests_under_way_while_it_changes_are_all_answered(whole: Whole
     assert whole.sample("stream_faults_total", kind="bug") == 0
 
 
+async def change(whole: WholeStand, count: float, **changes: Any) -> None:
+    whole.changes.update(changes)
+    whole.settings()
+    await ask_until(whole, "applied", count)
+    assert whole.sample("configuration_restart_needed") == 0
+
+
+async def test_who_a_caller_is_and_who_has_memory_follow_the_configuration(whole: WholeStand) -> None:
+    await whole.start()
+    await whole.say(BUDGET)
+    await change(whole, 1, identity={"user_header": "x-person"})
+    assert (await whole.say(ASKED)).memory == "no_caller", "the old header says nothing any more"
+    assert (await whole.say(ASKED, x_person="ann")).memory.startswith("used")
+    await change(whole, 2, identity={"user_header": "x-authz-user-id", "people_only": "*@example.com"})
+    assert (await whole.say(ASKED)).memory == "no_caller"
+    await change(whole, 3, identity={"people_only": ""}, privacy={"consent": "opt_in"})
+    assert (await whole.say(ASKED)).memory == "no_consent"
+    await change(whole, 4, privacy={"consent": "opt_out"}, identity={"strip_headers": True})
+    assert (await whole.say(ASKED)).memory.startswith("used")
+    assert "x-authz-user-id" not in whole.upstream.got[-1].headers
+
+
+async def test_what_is_learned_and_how_much_follows_the_configuration(whole: WholeStand) -> None:
+    whole.changes["learn"] = {"quota": {"turns_per_hour": 1, "burst": 1}}
+    await whole.start()
+    whole.upstream.answers = an_answer(json.dumps(ANSWER).replace("It is $10,000.", "Fine.").encode())
+    await whole.say(BUDGET)
+    await whole.say("My car is a blue Volvo.")
+    assert whole.sample("turns_total", outcome="over_quota") == 1
+    await change(whole, 1, learn={"quota": {"turns_per_hour": 0}}, privacy={"identifiers": "drop"})
+    await whole.say("My mail address is ann@example.com.")
+    assert whole.sample("turns_total", outcome="over_quota") == 1
+    assert whole.sample("withheld_total", kind="mail address") == 1
+    await change(whole, 2, chat_commands="off")
+    await whole.say("Forget what I told you about my budget.")
+    await whole.say(ASKED)
+    assert "$10,000" in whole.shown
+    await change(whole, 3, chat_commands="remember_and_forget")
+    await whole.say("Please forget what I told you about my budget.")
+    await whole.say(ASKED)
+    assert "$10,000" not in whole.shown
+
+
+async def test_a_smaller_bound_for_bodies_counts_from_the_next_request_on(whole: WholeStand) -> None:
+    await whole.start()
+    await whole.say(BUDGET)
+    long = f"{ASKED} {'x ' * 2000}"
+    await whole.say(long)
+    await change(whole, 1, limits={"request_body": "2KiB"})
+    assert not whole.sample("exchanges_total", dialect="chat_completions", outcome="too_large")
+    await whole.say(long)
+    assert whole.sample("exchanges_total", dialect="chat_completions", outcome="too_large") == 1
+    assert (await whole.say(ASKED)).memory.startswith("used")
+
+
+async def test_a_configmap_whose_links_are_swapped_is_followed_without_being_asked(
+    whole: WholeStand, tmp_path: Path
+) -> None:
+    whole.settings()
+    good = yaml.safe_load(whole.config.read_text())
+    mounted = tmp_path / "mounted"
+    number = 0
+
+    def swap(**changes: Any) -> None:
+        """As the kubelet does it: a new directory, and one rename that brings all of its files at once."""
+        nonlocal number
+        number += 1
+        (mounted / f"..{number}").mkdir(parents=True)
+        (mounted / f"..{number}" / "config.yaml").write_text(yaml.safe_dump({**good, **changes}))
+        (mounted / "..new").symlink_to(f"..{number}")
+        (mounted / "..new").rename(mounted / "..data")
+
+    swap()
+    (mounted / "config.yaml").symlink_to("..data/config.yaml")
+    whole.mounted = mounted / "config.yaml"
+    await whole.start()
+    await whole.say(BUDGET)
+    for mode, outcome in (("shadow", "applied"), ("never", "refused")):
+        # Watching may begin after the first swap: then the next is seen.
+        async with asyncio.timeout(20):
+            while not told(whole, outcome):
+                swap(mode=mode)
+                await asyncio.sleep(0.3)
+        assert (await whole.say(ASKED)).memory == "shadowed", "the bad one takes nothing away"
+
+
 async def test_admins_see_what_the_running_process_is_configured_with_and_nobody_else_does(
     whole: WholeStand,
 ) -> None:
     whole.changes["api"] = {"trusted_proxy": {"roles_header": "x-roles"}, "secret": "a secret of sixteen bytes"}
     await whole.start()
-    whole.changes["memory"] = {"default_similarity_threshold": 0.75, "extraction_batch_size": 3}
+    whole.changes["memory"] = {"default_similarity_threshold": 0.75, "milvus": {"shards": 2, "timeout": "3s"}}
     whole.settings()
     await ask_until(whole, "applied")
     async with grpc.aio.insecure_channel(whole.whole.api) as channel:
@@ -110,8 +198,8 @@ async def test_admins_see_what_the_running_process_is_configured_with_and_nobody
         answer = await asked(("x-authz-user-id", "root"), ("x-roles", "admin"))
         memory = MessageToDict(answer.configuration)["memory"]
         assert memory["default_similarity_threshold"] == 0.75
-        assert list(answer.needs_restart) == ["memory.extraction_batch_size"]
-        assert memory["extraction_batch_size"] == 10, "what runs, not what the file says"
+        assert list(answer.needs_restart) == ["memory.milvus.timeout"]
+        assert memory["milvus"]["timeout"] == "2s", "what runs, not what the file says"
         assert "sixteen" not in str(answer)
         for who in (
             (("x-authz-user-id", "ann"),),

@@ -26,7 +26,8 @@ from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import WORDED, SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, Stored

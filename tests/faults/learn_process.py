@@ -32,7 +32,8 @@ from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.journal_redis import RedisJournal, Sharing
-from memory_extproc.learn.learner import Learner, LearnLimits
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,

@@ -216,3 +216,31 @@ async def test_a_redis_that_does_not_tell_how_it_keeps_things_is_no_fault(own_se
     ):
         await operator.acl_setuser("default", enabled=True, nopass=True, commands=["+@all", "-config"])
         assert await link.keeping() == Keeping(Persistence.UNKNOWN, evicts=False)
+
+
+async def test_another_password_counts_for_the_connections_made_from_then_on(own_server: RedisServer) -> None:
+    limits = LinkLimits(timeout=timedelta(seconds=5))
+    async with RedisLink(own_server.url, limits) as link, RedisLink(own_server.url, limits) as operator:
+        await link.open()
+        await operator.client.config_set("requirepass", "first")
+        link.use_password("first")
+        await operator.client.client_kill_filter(_type="normal", skipme=True)
+        await link.open()
+        await operator.client.config_set("requirepass", "second")
+        await operator.client.client_kill_filter(_type="normal", skipme=True)
+        with pytest.raises(TryLaterError, match="credentials"):
+            await link.open()
+        link.use_password("second")
+        await link.open()
+
+
+async def test_a_user_in_the_url_goes_with_the_password(own_server: RedisServer) -> None:
+    limits = LinkLimits(timeout=timedelta(seconds=5))
+    async with RedisLink(own_server.url, limits) as operator:
+        await operator.client.acl_setuser(
+            "memory", enabled=True, passwords=["+its own"], categories=["+@all"], keys=["*"]
+        )
+    named = own_server.url.replace("redis://", "redis://memory@")
+    async with RedisLink(named, limits, password="its own") as link:
+        await link.open()
+        assert await link.client.acl_whoami() in {"memory", b"memory"}

@@ -189,3 +189,13 @@ async def test_a_mounted_configuration_is_followed_when_its_link_is_swapped(tmp_
         (mounted / "..data_tmp").rename(mounted / "..data")
         await until(desk.outcomes("applied"), "applied")
     assert live.settings.mode == "shadow"
+
+
+async def test_what_a_new_value_opens_is_said_as_at_a_start(desk: Desk) -> None:
+    async with desk.following():
+        desk.write(identity={"trust_body": True})
+        with structlog.testing.capture_logs() as logs:
+            desk.rings.put_nowait(None)
+            await until(desk.outcomes("applied"), "applied")
+    (notice,) = [line["notice"] for line in logs if line["event"] == "configuration.notice"]
+    assert notice.startswith("identity.trust_body:")

@@ -176,3 +176,25 @@ async def test_only_so_many_owners_are_held() -> None:
         await known.allowed(owner)
     await known.allowed(owners[0])
     assert records.asked == 4
+
+
+async def test_other_terms_hold_at_once_for_who_never_chose_and_change_no_choice() -> None:
+    records, clock = Records(), Clock()
+    known = consents(records, clock)
+    assert await known.allowed(ANN) is Consent.ON
+    await known.set(BOB, Consent.ON, by="bob")
+    known.use(ConsentTerms(default=Consent.OFF), LIMITS)
+    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.allowed(BOB) is Consent.ON
+    known.use(ConsentTerms(), LIMITS)
+    assert await known.allowed(ANN) is Consent.ON
+
+
+async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> None:
+    records, clock = Records(), Clock()
+    known = consents(records, clock)
+    records.away = True
+    with pytest.raises(TryLaterError):
+        await known.set(ANN, Consent.OFF, by="ann")
+    known.use(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
+    assert await known.allowed(ANN) is Consent.OFF

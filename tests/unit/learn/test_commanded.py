@@ -15,8 +15,8 @@ from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Memory, MemoryState, Message, Owner, Role
-from tests.builders import ANN, BOB
-from tests.unit.learn.learning import Surroundings, until
+from tests.builders import ANN, BOB, MONDAY, a_turn
+from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
 
 class Chat:
@@ -213,3 +213,19 @@ async def test_commands_are_counted_by_what_they_are() -> None:
         await ann.says("Remember that I like tea. Forget my address.")
         assert ann.around.sample("chat_commands_total", act="remember") == 1
         assert ann.around.sample("chat_commands_total", act="forget") == 1
+
+
+async def test_what_is_obeyed_may_change_and_then_the_words_are_as_any_others() -> None:
+    turn = a_turn("Forget what I told you about my salary.")
+    chat, obeys = Chat(CommandOptions()), [True]
+    commands = chat.around.commands
+    assert isinstance(commands, Commands)
+    unsaid = Unsaid(judge, obeys=lambda: obeys[0])
+    unextracted = Unextracted(ListingExtractor(), obeys=lambda: obeys[0])
+    assert commands.of(turn)
+    assert (unsaid(turn, MONDAY), await unextracted.extract([turn])) == ((), [])
+    commands.use(CommandOptions(obeyed=Obeyed.OFF))
+    obeys[0] = False
+    assert not commands.of(turn)
+    assert unsaid(turn, MONDAY)
+    assert len(await unextracted.extract([turn])) == 1

@@ -79,3 +79,31 @@ async def test_a_fault_inside_gives_the_place_back() -> None:
             raise ValueError("inside")
     async with slots.taken("b"):
         pass
+
+
+async def test_another_number_of_places_counts_at_once_and_who_is_in_stays_in() -> None:
+    slots, gate, inside = FairSlots(1), asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal inside
+        async with slots.taken("a"):
+            inside += 1
+            await gate.wait()
+            inside -= 1
+
+    tasks = [asyncio.create_task(work()) for _ in range(5)]
+    await settle()
+    assert inside == 1
+    slots.use(3)
+    await settle()
+    assert inside == 3
+    slots.use(1)
+    await settle()
+    assert inside == 3
+    gate.set()
+    await asyncio.gather(*tasks)
+    async with slots.taken("b"):
+        waiting = asyncio.create_task(work())
+        await settle()
+        assert not waiting.done(), "one place, as was said last"
+    await waiting

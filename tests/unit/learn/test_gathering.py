@@ -53,3 +53,13 @@ async def test_what_is_gathered_when_it_closes_is_given_to_nobody() -> None:
     gathered.flush_all()
     assert due == []
     assert gathered.sessions(ANN) == []
+
+
+async def test_another_batch_counts_for_what_is_added_from_then_on() -> None:
+    due: Due = []
+    gathered = gatherings(due)
+    gathered.add(ANN, "s", "1")
+    gathered.use(batch=2, idle=HOUR)
+    assert due == []
+    gathered.add(ANN, "s", "2")
+    assert due == [(ANN, ("1", "2"))]

@@ -16,7 +16,7 @@ from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.earlier import Earlier
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.gathering import Trigger
-from memory_extproc.learn.learner import LearnLimits
+from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn

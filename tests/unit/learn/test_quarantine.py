@@ -50,7 +50,7 @@ def test_a_memory_says_why_it_is_aside_and_how_sensitive_it_is() -> None:
 
 
 def test_where_quarantine_is_off_nothing_is_put_aside() -> None:
-    judged = PutAside(judge, aside=False)(a_turn(POISON), MONDAY)
+    judged = PutAside(judge, aside=lambda: False)(a_turn(POISON), MONDAY)
     assert [one.memory.state for one in judged if one.memory is not None] == [MemoryState.ACTIVE]
 
 
@@ -142,3 +142,19 @@ async def test_what_is_held_is_listed_for_its_owner_released_and_dropped() -> No
         assert await quarantine.drop(ANN, ids) == 1, "what was released is a memory like any other"
         assert [memory async for memory in quarantine.held(ANN)] == []
     assert sorted(await world.stored()) == sorted([POISON, INNOCENT])
+
+
+async def test_whether_anything_is_put_aside_is_asked_for_each_turn() -> None:
+    aside = [True]
+    judges, trusting = PutAside(judge, aside=lambda: aside[0]), Trusting(Saying("x is y"), aside=lambda: aside[0])
+    poisoned = a_turn(POISON)
+
+    def put_aside() -> bool:
+        judged = judges(poisoned, MONDAY)
+        return MemoryState.QUARANTINED in [one.memory.state for one in judged if one.memory is not None]
+
+    assert put_aside()
+    assert await trusting.extract([poisoned]) == []
+    aside[0] = False
+    assert not put_aside()
+    assert await trusting.extract([poisoned])

@@ -213,3 +213,12 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
     assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is Stored.INCOGNITO
+
+
+def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() -> None:
+    quota = Quota(QuotaLimits(turns_per_hour=60, burst=1), now=lambda: MONDAY)
+    assert [quota.take(ANN) for _ in range(2)] == [True, False]
+    quota.use(QuotaLimits(turns_per_hour=0, burst=1))
+    assert all(quota.take(ANN) for _ in range(100))
+    quota.use(QuotaLimits(turns_per_hour=60, burst=1))
+    assert not quota.take(ANN), "what was used up stays used up"

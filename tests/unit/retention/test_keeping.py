@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -62,6 +62,7 @@ class Desk:
     coordination: TransientCoordination
     partitions: Partitions
     embedder: CannedEmbedder
+    metrics: Metrics = field(init=False)
 
     def keeper(self, **rules: Any) -> Keeper:
         given = KeeperRules(retention=RetentionRules(**rules))
@@ -71,12 +72,13 @@ class Desk:
     def job(
         self, lists: Any = None, limits: JobLimits | None = None, holder: str = "one", **rules: Any
     ) -> RetentionJob:
+        self.metrics = Metrics(CollectorRegistry(), "test")
         return RetentionJob(
             lists or self.store,
             self.keeper(**rules),
             self.coordination,
             limits or JobLimits(pause=timedelta()),
-            Metrics(CollectorRegistry(), "test"),
+            self.metrics,
             holder="one",
             now=self.clock,
             chance=lambda: 0.5,
@@ -417,9 +419,32 @@ async def test_without_a_schedule_nothing_runs_by_itself(desk: Desk) -> None:
     job = desk.job(limits=JobLimits(every=None))
     async with job:
         job.soon(ANN)
-        assert job._task is not None
-        await job._task
+        await asyncio.sleep(0.01)
     assert desk.store.weather.calls == []
+
+
+async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Desk) -> None:
+    await desk.put(*three_budgets())
+    job = desk.job(limits=JobLimits(every=None))
+
+    def rounds() -> float:
+        return desk.metrics.registry.get_sample_value("memory_extproc_retention_rounds_total") or 0.0
+
+    async def went_round() -> bool:
+        return rounds() > 0
+
+    async with job:
+        await asyncio.sleep(0.01)
+        job.use(JobLimits(every=timedelta(hours=24)))
+        await asyncio.sleep(0.01)
+        assert not rounds(), "the first of a day's rounds is minutes away"
+        job.use(JobLimits(every=timedelta(milliseconds=1), pause=timedelta()))
+        await until(went_round)
+        job.use(JobLimits(every=None))
+        await asyncio.sleep(0.01)
+        done = rounds()
+        await asyncio.sleep(0.01)
+        assert rounds() == done
 
 
 # --- accesses ------------------------------------------------------------------------------------------

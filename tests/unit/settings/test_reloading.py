@@ -10,9 +10,9 @@ import pytest
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings
 from memory_extproc.settings.reference import keys_of
-from memory_extproc.settings.reloading import RELOADABLE, merged, reloadable, secret_files
+from memory_extproc.settings.reloading import RELOADABLE, Fixed, merged, reloadable, secret_files
 
-PATIENCE = timedelta(seconds=1)
+FIXED = Fixed(patience=timedelta(seconds=1), message_bytes=64 << 20)
 QWEN = {
     "model_role": "memory_extraction",
     "llm_endpoint": {"address": "qwen", "port": 8000, "access_key": "old"},
@@ -32,7 +32,7 @@ def test_what_may_change_is_taken_up_and_the_rest_waits_for_a_restart_by_name() 
             rules=[{"when": {"tenant": "acme"}, "then": {"store": "skip"}}],
             data_dir="/elsewhere",
         ),
-        patience=PATIENCE,
+        FIXED,
     )
     assert set(change.changed) == {"memory.default_similarity_threshold", "rules"}
     assert set(change.waiting) == {"memory.milvus.shards", "data_dir"}
@@ -45,7 +45,7 @@ def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:
     endpoint = QWEN["llm_endpoint"]
     assert isinstance(endpoint, dict)
     renewed = {**QWEN, "llm_model_name": "qwen4", "llm_endpoint": {**endpoint, "access_key": "new"}}
-    change = merged(settings(external_models=[QWEN]), settings(external_models=[renewed]), patience=PATIENCE)
+    change = merged(settings(external_models=[QWEN]), settings(external_models=[renewed]), FIXED)
     model = change.settings.external_models[0]
     assert (model.llm_endpoint.access_key.get_secret_value(), model.llm_model_name) == ("new", "qwen3")
     assert change.changed == ("external_models[0].llm_endpoint.access_key",)
@@ -53,26 +53,60 @@ def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:
 
 
 def test_another_number_of_models_waits_for_a_restart() -> None:
-    change = merged(settings(), settings(external_models=[QWEN]), patience=PATIENCE)
+    change = merged(settings(), settings(external_models=[QWEN]), FIXED)
     assert not change
     assert change.waiting == ("external_models",)
 
 
 def test_a_value_that_needs_one_which_waits_is_refused_and_says_which() -> None:
     wanted = settings(recall={"settle": "900ms", "deadline": "950ms"}, envoy={"message_timeout": "10s"})
-    assert merged(settings(), wanted, patience=PATIENCE).waiting == ("envoy.message_timeout",)
+    assert merged(settings(), wanted, FIXED).waiting == ("envoy.message_timeout",)
     wanted = settings(recall={"deadline": "5s"}, envoy={"message_timeout": "10s"})
     with pytest.raises(ConfigurationError) as refused:
-        merged(settings(), wanted, patience=PATIENCE)
+        merged(settings(), wanted, FIXED)
     (fault,) = refused.value.faults
     assert "recall.deadline: 5s is not below the message_timeout" in fault
     assert "envoy.message_timeout" in fault
 
 
 def test_membership_cannot_be_opened_by_reload_without_the_source_that_verifies_it() -> None:
-    wanted = settings(scopes={"project": {"recall": True}}, identity={"metadata_projects": "jwt:projects"})
-    with pytest.raises(ConfigurationError, match=r"nothing says who is a member.*identity\.metadata_projects"):
-        merged(settings(), wanted, patience=PATIENCE)
+    scopes = {"project": {"recall": True}}
+    jwt = {"jwks_file": "/keys", "issuer": "https://issuer", "audience": "memory", "projects_claim": "projects"}
+    with pytest.raises(ConfigurationError, match=r"identity\.jwt: names no keys.*until a restart"):
+        merged(settings(), settings(scopes=scopes, identity={"jwt": jwt}), FIXED)
+    wanted = settings(scopes=scopes, identity={"metadata_projects": "jwt:projects"})
+    assert set(merged(settings(), wanted, FIXED).changed) == {"scopes.project.recall", "identity.metadata_projects"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault"),
+    [
+        (
+            {"learn": {"journal": {"wait": "600ms"}}, "recall": {"deadline": "900ms"}},
+            "learn.journal.wait: 0.6s",
+        ),
+        ({"limits": {"request_body": "100MiB"}}, "limits.request_body: is above 67108864 bytes"),
+    ],
+)
+def test_a_value_beyond_what_was_agreed_on_at_the_start_is_refused(wanted: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        merged(settings(), settings(**wanted), FIXED)
+    assert refused.value.faults[0].startswith(fault)
+
+
+def test_what_is_fixed_is_what_the_process_started_with() -> None:
+    started = settings(recall={"deadline": "1s"}, limits={"request_body": "20MiB"})
+    assert Fixed.by(started) == Fixed(patience=timedelta(seconds=4), message_bytes=80 << 20)
+
+
+def test_another_source_of_identity_needs_a_restart_for_the_keys_it_needs() -> None:
+    jwt = {"jwks_file": "/keys", "issuer": "https://issuer", "audience": "memory"}
+    with pytest.raises(ConfigurationError, match=r"identity\.jwt: names no keys.*identity\.jwt\.jwks_file"):
+        merged(settings(), settings(identity={"jwt": jwt}), FIXED)
+    change = merged(
+        settings(identity={"jwt": jwt}), settings(identity={"jwt": {**jwt, "audience": "other"}}), FIXED
+    )
+    assert change.changed == ("identity.jwt.audience",)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +118,9 @@ def test_membership_cannot_be_opened_by_reload_without_the_source_that_verifies_
         ("inject.as", True),
         ("external_models[2].llm_endpoint.access_key", True),
         ("external_models[2].llm_endpoint.address", False),
-        ("identity.user_header", False),
+        ("identity.user_header", True),
+        ("identity.jwt.jwks_file", False),
+        ("privacy.hash_user_ids", False),
         ("memory.milvus.token", False),
         ("mode", True),
     ],

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -261,3 +262,12 @@ def test_unusable_keys_are_left_out_and_the_rest_serve() -> None:
 def test_shared_secrets_and_no_signature_cannot_be_configured(algorithm: str) -> None:
     with pytest.raises(ValueError, match="no signature of a public key"):
         Tokens(TokenOptions(algorithms=(algorithm,), issuer="i", audience="a"), Served(b""))
+
+
+async def test_other_demands_hold_for_tokens_that_were_believed_too_and_for_the_same_keys() -> None:
+    async with Tokens(OPTIONS, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
+        token = signed()
+        assert tokens.claims(token)
+        tokens.use(replace(OPTIONS, audience="another", algorithms=("RS256",)))
+        assert tokens.claims(token) is None
+        assert tokens.claims(signed({"aud": "another"})), "the algorithms are those that keys were read for"
