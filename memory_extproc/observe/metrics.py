@@ -161,6 +161,9 @@ class Metrics:
             "configuration_restart_needed", "Keys whose new values take effect with the next start."
         )
         self.streams_open = make.gauge("streams_open", "ext_proc streams open now.")
+        self.streams = make.counter(
+            "streams", "ext_proc streams by how Envoy shows the two bodies.", "request_body", "response_body"
+        )
         self.stream_faults = make.counter(
             "stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind"
         )

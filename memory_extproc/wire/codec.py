@@ -86,9 +86,17 @@ def body_modes(message: pb.ProcessingRequest) -> tuple[int, int] | None:
     return message.protocol_config.request_body_mode, message.protocol_config.response_body_mode
 
 
+_MODE_NAMES = {mode.value: mode.name.lower() for mode in BodyMode}
+
+
+def mode_name(number: int) -> str:
+    """A `BodyMode` in lower case; `other` for one that we do not know."""
+    return _MODE_NAMES.get(number, "other")
+
+
 def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
-    """The message that answers *event*: Envoy takes any other kind for a fault."""
-    response = _answer(event, reply)
+    """The message that answers *event*, or what *reply* says it is for: Envoy takes any other kind for a fault."""
+    response = _ANSWERS[reply.to or type(event)](reply)
     if reply.told is not None:
         _tell(response, reply.told)
     if reply.handed is not None:
@@ -106,20 +114,14 @@ def _tell(response: pb.ProcessingResponse, told: Told) -> None:
     fields["ms"].number_value = round(told.took / timedelta(milliseconds=1), 3)
 
 
-def _answer(event: Event, reply: Reply) -> pb.ProcessingResponse:
-    match event:
-        case RequestHeaders():
-            return pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(reply)))
-        case RequestBody():
-            return pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(reply)))
-        case ResponseHeaders():
-            return pb.ProcessingResponse(response_headers=pb.HeadersResponse(response=_common(reply)))
-        case ResponseBody():
-            return pb.ProcessingResponse(response_body=pb.BodyResponse(response=_common(reply)))
-        case RequestTrailers():
-            return pb.ProcessingResponse(request_trailers=pb.TrailersResponse())
-        case ResponseTrailers():
-            return pb.ProcessingResponse(response_trailers=pb.TrailersResponse())
+_ANSWERS: Mapping[type[Event], Callable[[Reply], pb.ProcessingResponse]] = {
+    RequestHeaders: lambda r: pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(r))),
+    RequestBody: lambda r: pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(r))),
+    RequestTrailers: lambda _: pb.ProcessingResponse(request_trailers=pb.TrailersResponse()),
+    ResponseHeaders: lambda r: pb.ProcessingResponse(response_headers=pb.HeadersResponse(response=_common(r))),
+    ResponseBody: lambda r: pb.ProcessingResponse(response_body=pb.BodyResponse(response=_common(r))),
+    ResponseTrailers: lambda _: pb.ProcessingResponse(response_trailers=pb.TrailersResponse()),
+}
 
 
 def _common(reply: Reply) -> pb.CommonResponse:
@@ -132,6 +134,10 @@ def _common(reply: Reply) -> pb.CommonResponse:
         # Envoy answers 500 by itself, failure_mode_allow or not, when a BUFFERED body and its content-length
         # differ (processing_mode.proto, BodySendMode); so the two are set here together and nowhere else.
         _set(common, "content-length", str(len(reply.body)))
+    if reply.chunk is not None:
+        # No content-length here: Envoy removes it in this mode, and the body goes on in chunks.
+        common.body_mutation.streamed_response.body = reply.chunk.data
+        common.body_mutation.streamed_response.end_of_stream = reply.chunk.last
     return common
 
 

@@ -97,6 +97,14 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a body that goes on, in FULL_DUPLEX_STREAMED."""
+
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Our answer to one event. The codec picks the message that answers the event's kind.
 
@@ -107,6 +115,8 @@ class Reply:
     set_headers: tuple[tuple[str, str], ...] = ()
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = field(default=None, repr=False)
+    chunk: Chunk | None = None
+    to: type[Event] | None = None  # what it answers, where that may be another than the event at hand
     told: Told | None = None
     handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
     ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone

@@ -116,7 +116,9 @@ class Workshop:
     metrics: Metrics
     accounts: Accounts
     now: Now
+    request_bytes: int  # a body above it is not collected where it comes in pieces
     answer_bytes: int
+    request_waits: timedelta  # most that a whole body waits for us where Envoy does not see to it
     last_reply_waits: timedelta
     incognito: NotesIncognito | None = None  # None: nobody notes it
     hands: Hands | None = None  # None: no other filter is told
@@ -132,6 +134,8 @@ class Terms:
     watching: bool = False  # observability mode: it sends copies and takes no answer
     sends_body: bool = True  # BUFFERED: one message that is whole, whatever its end flag says
     streams_answer: bool = True
+    duplex_request: bool = False  # FULL_DUPLEX_STREAMED: see duplex.py
+    duplex_answer: bool = False
     hands_over: bool = False  # another filter sees the answer and learns: it is told what there is to know
 
 
@@ -176,6 +180,22 @@ class Exchange:
             await self._shop.background.see_to_its_end(self._conclude(), self._shop.last_reply_waits)
         return (reply,)
 
+    @property
+    def may_end(self) -> bool:
+        """At any time: Envoy keeps what it sent until it has our reply."""
+        return True
+
+    def rescue(self) -> Sequence[Reply] | None:
+        return None
+
+    def refuse(self, outcome: Outcome) -> Reply:
+        """The request's body goes on unread."""
+        self._body.clear()
+        self._give_back_read()
+        self._enriched = Enriched(outcome=outcome)
+        self._count(outcome)
+        return Reply(told=Told(outcome=outcome))
+
     async def leave(self, *, faulty: bool = False) -> None:
         """The stream is over, however it ended. Idempotent; runs to its end in the background."""
         if not self._counted:
@@ -192,7 +212,7 @@ class Exchange:
         self._admitted = found
         self._trail.caller = self._shop.tag(found.caller.owner) if found.caller is not None else ""
         if not self._terms.sends_body:
-            # Only BUFFERED lets us change a body and fail without harm, so there is nothing we could do.
+            # STREAMED, BUFFERED_PARTIAL or NONE: in none of them can a body be changed without harm.
             self._count(Outcome.UNAVAILABLE)
             return Reply(remove_headers=removed, told=Told(outcome=Outcome.UNAVAILABLE), ends=True)
         return Reply(remove_headers=removed)
@@ -201,11 +221,7 @@ class Exchange:
         if self._enriched is not None:
             return PASS
         if not self._shop.held.take_to_read(len(data)):
-            self._body.clear()
-            self._give_back_read()
-            self._enriched = Enriched(outcome=Outcome.OVERLOADED)
-            self._count(Outcome.OVERLOADED)
-            return Reply(told=Told(outcome=Outcome.OVERLOADED))
+            return self.refuse(Outcome.OVERLOADED)
         self._held_to_read += len(data)
         if self.phase is Phase.REQUEST:
             self._body += data

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -13,8 +14,9 @@ from memory_extproc.observe.tracing import Field, Span, TraceParent, Trail, foll
 from memory_extproc.wire import codec
 from memory_extproc.wire.background import whereabouts
 from memory_extproc.wire.codec import BodyMode
-from memory_extproc.wire.events import Told
-from memory_extproc.wire.exchange import Exchange, OutOfOrderError, Terms, Workshop
+from memory_extproc.wire.duplex import DuplexExchange
+from memory_extproc.wire.events import Event, Reply, Told
+from memory_extproc.wire.exchange import Exchange, OutOfOrderError, Phase, Terms, Workshop
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 from memory_extproc.wire.gen import ext_proc_pb2_grpc as pb_grpc
 from memory_extproc.wire.handover import Overhears
@@ -26,7 +28,27 @@ log = logger(__name__)
 
 Stream = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
 
+DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
+
+
+class Handles(Protocol):
+    """An exchange, in whatever mode."""
+
+    @property
+    def phase(self) -> Phase: ...
+
+    @property
+    def may_end(self) -> bool:
+        """Whether Envoy has all that it needs to go on alone, once it has the replies to the last event."""
+
+    async def handle(self, event: Event) -> Sequence[Reply]: ...
+
+    def rescue(self) -> Sequence[Reply] | None:
+        """After `handle` failed: the replies without which Envoy cannot go on; None where it can without any."""
+
+    async def leave(self, *, faulty: bool = False) -> None: ...
 
 
 class Processor(pb_grpc.ExternalProcessorServicer):
@@ -55,9 +77,9 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         shop = self._shop
         metrics = shop.metrics
         metrics.streams_open.inc()
-        exchange: Exchange | None = None
+        exchange: Handles | None = None
         span, trail = Span(), Trail()
-        faulty = False
+        faulty = cuts = False
         try:
             async for message in requests:
                 if exchange is None:
@@ -66,19 +88,13 @@ class Processor(pb_grpc.ExternalProcessorServicer):
                 with following(trail), span.active():
                     goes_on = await self._handled(exchange, message, context, span)
                 if not goes_on:
+                    cuts = not exchange.may_end
                     break
-        except OutOfOrderError as error:
-            faulty = True
-            metrics.stream_faults.labels("out_of_order").inc()
-            with following(trail):
-                log.warning("stream.out_of_order", detail=str(error))
         except Exception as error:  # noqa: BLE001  the wire's only catch-all: a bug of ours must not become a 500
             faulty = True
-            metrics.stream_faults.labels("bug").inc()
-            phase = exchange.phase.name if exchange else "NONE"
-            # Not log.exception: an exception's text may quote a person's words.
+            cuts = isinstance(exchange, DuplexExchange)
             with following(trail):
-                log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))  # noqa: TRY400
+                self._report(error, exchange)
         finally:
             metrics.streams_open.dec()
             if exchange is not None:
@@ -86,6 +102,20 @@ class Processor(pb_grpc.ExternalProcessorServicer):
                     left = shop.background.start(_left(exchange, span, trail, faulty=faulty))
                 if left is None:  # no place for what it would leave behind
                     _end(span, trail)
+        if cuts:
+            # Ended cleanly, a body would go on cut short and look whole.
+            await context.abort(grpc.StatusCode.INTERNAL, "a body is lost")
+
+    def _report(self, error: Exception, exchange: Handles | None) -> None:
+        faults = self._shop.metrics.stream_faults
+        if isinstance(error, OutOfOrderError):
+            faults.labels("out_of_order").inc()
+            log.warning("stream.out_of_order", detail=str(error))
+            return
+        faults.labels("bug").inc()
+        phase = exchange.phase.name if exchange else "NONE"
+        # Not log.exception: an exception's text may quote a person's words.
+        log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))
 
     def _begun(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
         """Envoy's own span, in the metadata of the call, before the client's, in the header."""
@@ -96,9 +126,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         trace = span.trace if span.trace.trace_id else TraceParent.parse(parent)
         return span, Trail(trace, headers["x-request-id"])
 
-    async def _handled(
-        self, exchange: Exchange, message: pb.ProcessingRequest, context: Stream, span: Span
-    ) -> bool:
+    async def _handled(self, exchange: Handles, message: pb.ProcessingRequest, context: Stream, span: Span) -> bool:
         """Answers one message; False once the stream is to end."""
         event = codec.decode(message)
         if event is None:
@@ -106,8 +134,16 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             self._shop.metrics.stream_faults.labels("unknown_message").inc()
             log.warning("stream.unknown_message")
             return False
+        try:
+            replies = await exchange.handle(event)
+        except Exception as error:
+            rescued = exchange.rescue()
+            if rescued is None:
+                raise  # to the catch-all, which ends the stream cleanly
+            self._report(error, exchange)
+            replies = rescued
         ends = False
-        for reply in await exchange.handle(event):
+        for reply in replies:
             if reply.told is not None:
                 span.note(**_noted(reply.told))
             if not message.observability_mode:
@@ -115,22 +151,30 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             ends = ends or reply.ends
         return not ends
 
-    def _opened(self, shop: Workshop, first: pb.ProcessingRequest, trail: Trail) -> Exchange:
-        if first.observability_mode and self._overhears is not None:
+    def _opened(self, shop: Workshop, first: pb.ProcessingRequest, trail: Trail) -> Handles:
+        terms = self._terms(first)
+        if terms.watching and self._overhears is not None:
             return ObservedExchange(shop, self._overhears, trail)
-        return Exchange(shop, self._terms(first), trail)
+        exchange = Exchange(shop, terms, trail)
+        duplex = terms.duplex_request or terms.duplex_answer
+        return DuplexExchange(exchange, shop, terms) if duplex else exchange
 
     def _terms(self, first: pb.ProcessingRequest) -> Terms:
-        if first.observability_mode:
-            return Terms(watching=True)
         modes = codec.body_modes(first)
-        if modes is None:
-            return Terms()
+        if first.observability_mode or modes is None:
+            how = "copied" if first.observability_mode else "untold"
+            self._shop.metrics.streams.labels(how, how).inc()
+            return Terms(watching=first.observability_mode)
         asked, answered = modes
-        if self._overhears is not None and modes == (BodyMode.BUFFERED, BodyMode.NONE):
-            return Terms(streams_answer=False, hands_over=True)
-        terms = Terms(sends_body=asked == BodyMode.BUFFERED, streams_answer=answered == BodyMode.STREAMED)
-        if not (terms.sends_body and terms.streams_answer):
+        self._shop.metrics.streams.labels(codec.mode_name(asked), codec.mode_name(answered)).inc()
+        terms = Terms(
+            sends_body=asked in (BodyMode.BUFFERED, DUPLEX),
+            streams_answer=answered in (BodyMode.STREAMED, DUPLEX),
+            duplex_request=asked == DUPLEX,
+            duplex_answer=answered == DUPLEX,
+            hands_over=self._overhears is not None and answered == BodyMode.NONE,
+        )
+        if not (terms.sends_body and (terms.streams_answer or terms.hands_over)):
             self._shop.metrics.stream_faults.labels("unsupported_mode").inc()
             if not self._told_of_modes:  # once: it is a fault of the configuration and comes with every stream
                 self._told_of_modes = True
@@ -138,7 +182,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         return terms
 
 
-async def _left(exchange: Exchange, span: Span, trail: Trail, *, faulty: bool) -> None:
+async def _left(exchange: Handles, span: Span, trail: Trail, *, faulty: bool) -> None:
     try:
         await exchange.leave(faulty=faulty)
     finally:

@@ -4,151 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
-from itertools import count
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, Role, Stored
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.wire.accounts import Accounts
-from memory_extproc.wire.admission import Admission, Admitted, Declined
-from memory_extproc.wire.background import Background
-from memory_extproc.wire.canned import RecordedTurns
-from memory_extproc.wire.enrich import Enriched, Heard
+from memory_extproc.model import Arm, Caller, Outcome, Owner
+from memory_extproc.wire.admission import Admission, Declined
+from memory_extproc.wire.enrich import Enriched
 from memory_extproc.wire.events import (
     PASS,
     Event,
     Headers,
     Reply,
     RequestBody,
-    RequestHeaders,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
     Told,
 )
-from memory_extproc.wire.exchange import TRANSITIONS, Exchange, OutOfOrderError, Phase, Terms, Workshop
-from memory_extproc.wire.held import HeldBytes
+from memory_extproc.wire.exchange import TRANSITIONS, OutOfOrderError, Phase, Terms
 from memory_extproc.wire.identity import Identity, IdentityOptions
 from memory_extproc.wire.replays import InView
-from tests.fixtures.sidecar import NOON, wire_options
-
-ANN = Caller(Owner("", "ann"))
-CHAT = RequestHeaders(
-    Headers(
-        [
-            (":method", "POST"),
-            (":path", "/v1/chat/completions"),
-            ("content-type", "application/json"),
-            ("x-authz-user-id", "ann"),
-            ("x-memory-retrieve", "force"),
-        ]
-    ),
-    last=False,
-)
-GET = RequestHeaders(Headers([(":method", "GET"), (":path", "/v1/models"), ("x-memory-store", "skip")]), last=True)
-BODY = RequestBody(b"{}", last=True)
-OK = ResponseHeaders(Headers([(":status", "200"), ("content-type", "application/json")]), last=False)
-ANSWER = b'{"id": "c1", "choices": [{"index": 0, "message": {"content": "Ten."}, "finish_reason": "stop"}]}'
-
-
-def heard(**changes: Any) -> Heard:
-    fields: dict[str, Any] = {
-        "caller": ANN,
-        "store": True,
-        "history": (Message(Role.USER, "hello"),),
-        "asked": "how much?",
-        "origin": Origin(dialect="chat_completions"),
-        "previous_response_id": "",
-        "ends_session": False,
-        "injected": ("a fact",),
-    }
-    return Heard(**{**fields, **changes})
-
-
-USED = Enriched(
-    outcome=Outcome.USED,
-    body=b'{"new": 1}',
-    count=2,
-    path="hybrid",
-    tokens=40,
-    arm=Arm.MEMORY,
-    tenant="acme",
-    heard=heard(),
-)
-QUARTER = timedelta(seconds=0.25)  # what everything takes here
-TOLD = Told(outcome=Outcome.USED, count=2, tokens=40, took=QUARTER, arm=Arm.MEMORY)
-
-
-class Prepared:
-    """An enricher that gives what a test says. Keeps the bodies it saw."""
-
-    def __init__(self, enriched: Enriched | Exception) -> None:
-        self.enriched = enriched
-        self.bodies: list[bytes] = []
-
-    async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched:
-        self.bodies.append(body)
-        if isinstance(self.enriched, Exception):
-            raise self.enriched
-        return self.enriched
-
-
-class Followed:
-    """Which response was made of which view."""
-
-    def __init__(self) -> None:
-        self.views: dict[str, InView] = {}
-
-    def follow(self, view: InView, response_id: str) -> None:
-        self.views[response_id] = view
-
-
-class Bench:
-    """One exchange with everything around it in plain sight."""
-
-    def __init__(self, enriched: Enriched | Exception = USED, terms: Terms | None = None, **options: Any) -> None:
-        self.metrics = Metrics(CollectorRegistry(), "test")
-        self.learns = RecordedTurns(options.pop("stored", Stored.JOURNALLED), options.pop("before", None))
-        self.held = HeldBytes(options.pop("process_bytes", 1_000_000), self.metrics)
-        self.enriches = Prepared(enriched)
-        self.follows = Followed()
-        self.background = Background(self.metrics, grace=timedelta(seconds=1))
-        wire = wire_options(**options)
-        shop = Workshop(
-            admits=Admission(wire, Identity(IdentityOptions())),
-            enriches=self.enriches,
-            follows=self.follows,
-            learns=self.learns,
-            held=self.held,
-            background=self.background,
-            metrics=self.metrics,
-            accounts=Accounts(self.metrics, ["acme"]),
-            clock=iter(count(step=0.25)).__next__,
-            now=lambda: NOON,
-            answer_bytes=wire.answer_bytes,
-            last_reply_waits=timedelta(milliseconds=20),
-        )
-        self.exchange = Exchange(shop, terms or Terms())
-
-    async def play(self, *events: Event) -> list[Reply]:
-        """All replies; the exchange is left as when its stream ends after these events."""
-        replies = [reply for event in events for reply in await self.exchange.handle(event)]
-        await self.exchange.leave()
-        await self.background.__aexit__()
-        return replies
-
-    def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"memory_extproc_{name}_total", labels) or 0.0
-
-    def outcome(self, outcome: Outcome, dialect: str = "chat_completions") -> float:
-        return self.count("exchanges", dialect=dialect, outcome=outcome.value)
+from tests.fixtures.exchange import ANN, ANSWER, BODY, CHAT, GET, OK, QUARTER, TOLD, USED, Bench, heard
+from tests.fixtures.sidecar import wire_options
 
 
 async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:

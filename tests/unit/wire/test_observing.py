@@ -113,7 +113,9 @@ class Bench:
             metrics=self.metrics,
             accounts=Accounts(self.metrics),
             now=lambda: NOON,
+            request_bytes=wire.request_bytes,
             answer_bytes=wire.answer_bytes,
+            request_waits=timedelta(seconds=5),
             last_reply_waits=timedelta(milliseconds=20),
         )
         overhears = Overhears(shelves or Shelves(), self.replays, request_bytes=wire.request_bytes)
