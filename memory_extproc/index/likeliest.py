@@ -41,12 +41,15 @@ def likeliest(
     apart, so that the choice does not depend on places."""
     names = tuple(name for name in FEATURES if name in seen.by_name)
     within = np.flatnonzero(allowed[seen.places])
-    columns = np.stack([seen.by_name[name][within] for name in names]) if len(within) else np.zeros((len(names), 0))
+    columns = np.stack([seen.by_name[name] for name in names])
+    if len(within) < columns.shape[1]:
+        columns = columns[:, within]
     centre, spread = _statistics(columns)
     rough = np.zeros(len(within))
     for at, name in enumerate(names):
         if name in _ROUGH and spread[at] > _ALIKE:
-            rough += np.nan_to_num((columns[at] - centre[at]) * (_ROUGH[name] / spread[at]))
+            apart = (columns[at] - centre[at]) * (_ROUGH[name] / spread[at])
+            rough += np.where(np.isnan(apart), 0.0, apart)
         elif name in _PLAIN:
             rough += columns[at] * _PLAIN[name]
     best = _best(rough, limit, lambda at: tie(int(seen.places[within[at]])))

@@ -12,7 +12,8 @@ _LEAST_LENGTH = 1e-6
 
 def readable(text: str, longest: int) -> str:
     """The first *longest* characters as valid Unicode: lone surrogates become question marks."""
-    return text[:longest].encode("utf-8", "replace").decode("utf-8")
+    beginning = text[:longest]
+    return beginning if beginning.isascii() else beginning.encode("utf-8", "replace").decode("utf-8")
 
 
 def of_unit_length(rows: Matrix) -> Matrix:

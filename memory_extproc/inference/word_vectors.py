@@ -7,7 +7,6 @@ Contextualized Late Interaction over BERT".
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from threading import Lock
@@ -20,10 +19,11 @@ from memory_extproc.language.stemming import carries_meaning
 from memory_extproc.model import Words
 
 _PER_ENTRY = 500  # bytes beside the arrays
+_Key = tuple[int, int]
 
 
 class WordVectors:
-    """At most *most_bytes*, by digest of their text, so that no one's words are kept; the least recently used go
+    """At most *most_bytes*, by a hash of their text, so that no one's words are kept; the least recently used go
     first. Used from any thread.
 
     One for all owners: the vectors depend on the text alone, so they tell a caller nothing that the text does not.
@@ -32,7 +32,7 @@ class WordVectors:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._bytes = 0
-        self._words: OrderedDict[bytes, Words] = OrderedDict()
+        self._words: OrderedDict[_Key, Words] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -81,5 +81,8 @@ def words_of(states: npt.NDArray[np.float32], kept: npt.NDArray[np.bool_]) -> Wo
     return pack(chosen)
 
 
-def _key(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _key(text: str) -> _Key:
+    # Python's own hash of 64 bits, keyed anew for every process, is computed once for a text that is held: a
+    # hundred memories are looked up for one question. Two texts of one hash among some thousand are no event to
+    # expect.
+    return hash(text), len(text)

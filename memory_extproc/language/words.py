@@ -63,6 +63,8 @@ def _lexicons() -> Mapping[str, Lexicon]:
 
 def fold(text: str) -> str:
     """Compatibility forms, case and typographic apostrophes evened out, for comparing; idempotent."""
+    if text.isascii():  # has neither other forms nor other apostrophes
+        return text.lower()
     # casefold may leave a form that NFKC composes anew, hence normalising after it as well
     folded = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).casefold()
     return unicodedata.normalize("NFKC", folded)

@@ -27,17 +27,18 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     if not len(scores):
         return dict.fromkeys(MEASURES, 0.0)
     first = np.argsort(-scores, kind="stable")[:_FIRST]
-    columns = dict(zip(found.names, found.features.T, strict=True))
-    measured: dict[str, float] = {}
-    for name in RAW:
-        values = np.nan_to_num(columns[name]) if name in columns else np.zeros(len(scores))
-        measured[f"most_{name}"] = float(values.max())
-        measured[f"best_{name}"] = float(values[first[0]])
-        measured[f"first_{name}"] = float(values[first].mean())
+    place = {name: at for at, name in enumerate(found.names)}
+    measured: dict[str, float] = dict.fromkeys(MEASURES, 0.0)
+    raw = [name for name in RAW if name in place]
+    values = known(found.features[:, [place[name] for name in raw]])
+    kinds = {"most": values.max(axis=0), "best": values[first[0]], "first": values[first].mean(axis=0)}
+    for kind, row in kinds.items():
+        measured.update(zip((f"{kind}_{name}" for name in raw), row.tolist(), strict=True))
     for name in OUTLYING:
-        measured[f"outlying_{name}"] = float(standardised[name].max()) if name in standardised else 0.0
+        if name in standardised:
+            measured[f"outlying_{name}"] = float(standardised[name].max())
     for name in WHOLE:
-        measured[name] = float(columns[name][0])
+        measured[name] = float(found.features[0, place[name]])
     measured["best_score"] = float(scores[first[0]])
     return measured
 
@@ -63,8 +64,13 @@ def soundness(weights: Mapping[str, float], found: Candidates, scores: Floats) -
     total: Floats = scores - scores.max()
     for name, weight in weights.items():
         if name in found.names:
-            total = total + weight * np.nan_to_num(found.features[:, found.names.index(name)])
+            total = total + weight * known(found.features[:, found.names.index(name)])
     return total
+
+
+def known(values: Floats) -> Floats:
+    """*values* with zeros where nothing is known."""
+    return np.where(np.isnan(values), 0.0, values)
 
 
 def _logistic(value: float) -> float:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.index.features import CLOSELY, STANDS_IN
-from memory_extproc.model import Candidates
-from memory_extproc.recall.calibration import measures, relevances, worth_of
+from memory_extproc.model import Candidates, Memory
+from memory_extproc.recall.calibration import known, measures, relevances, worth_of
 from memory_extproc.recall.rank import Candidate
 from memory_extproc.recall.weights import Feature, Ranker, Weights
 
@@ -90,10 +90,7 @@ class Fusion:
             scores = scores + unfitted(found)
         scores = scores - lost
         relevant = relevances(ranker.relevance, worth, found, scores)
-        order = sorted(
-            range(len(scores)),
-            key=lambda at: (-scores[at], -found.memories[at].updated_at.timestamp(), found.memories[at].id),
-        )
+        order = _best_first(scores, found.memories)
         at_name = {name: at for at, name in enumerate(found.names)}
         rows, points, likely = found.features.tolist(), scores.tolist(), relevant.tolist()
         return Fused(
@@ -108,7 +105,7 @@ def unfitted(found: Candidates) -> Floats:
     for name in ("dense", "dense_around"):
         at = found.names.index(name)
         spread = max(float(found.spread[at]), UNFITTED_SPREAD)
-        total += np.clip(np.nan_to_num((found.features[:, at] - found.centre[at]) / spread), -FARTHEST, FARTHEST)
+        total += np.clip(known((found.features[:, at] - found.centre[at]) / spread), -FARTHEST, FARTHEST)
     return UNFITTED_WEIGHT * total
 
 
@@ -127,18 +124,26 @@ def summed(features: Mapping[str, Feature], standardised: Mapping[str, Floats], 
 def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str, Floats]:
     """Each of *features* by name, in standard deviations from the mean of the owner's memories."""
     place = {name: at for at, name in enumerate(found.names)}
-    standardised: dict[str, Floats] = {}
-    for name, feature in features.items():
-        values = found.features[:, place[name]]
-        centre, spread = feature.usual, feature.usual_spread
-        if not feature.own_scale:
-            centre, spread = _blended(feature, found.centre[place[name]], found.spread[place[name]], found.searched)
-        standardised[name] = np.clip((values - centre) / spread, -FARTHEST, FARTHEST)
-    for name, values in standardised.items():
-        unknown = np.isnan(values)
-        if unknown.any():
+    columns = [place[name] for name in features]
+    scales = np.array(
+        [
+            (feature.usual, feature.usual_spread)
+            if feature.own_scale
+            else _blended(feature, float(found.centre[at]), float(found.spread[at]), found.searched)
+            for feature, at in zip(features.values(), columns, strict=True)
+        ]
+    ).reshape(-1, 2)
+    # All at once, and then a row for each feature: a call for each would cost more than its numbers.
+    apart = (found.features[:, columns] - scales[:, 0]) / scales[:, 1]
+    rows = np.ascontiguousarray(np.clip(apart, -FARTHEST, FARTHEST).T)
+    standardised = dict(zip(features, rows, strict=True))
+    unknown = np.isnan(rows)
+    for name, there in zip(features, unknown.any(axis=1).tolist(), strict=True):
+        if there:
+            values = standardised[name]
+            without = np.isnan(values)
             instead = standardised.get(STANDS_IN.get(name, ""), np.zeros(len(values)))
-            values[unknown] = STAND_IN_SHARE * instead[unknown]
+            values[without] = STAND_IN_SHARE * instead[without]
     return standardised
 
 
@@ -150,4 +155,13 @@ def _blended(feature: Feature, centre: float, spread: float, count: int) -> tupl
         count * (spread**2 + (centre - mean) ** 2)
         + IMAGINED * (feature.usual_spread**2 + (feature.usual - mean) ** 2)
     ) / whole
-    return mean, max(float(np.sqrt(variance)), 1e-6)
+    return mean, max(math.sqrt(variance), 1e-6)
+
+
+def _best_first(scores: Floats, memories: Sequence[Memory]) -> list[int]:
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    sorted_scores = scores[order]
+    if not (sorted_scores[1:] == sorted_scores[:-1]).any():
+        return order
+    points = scores.tolist()
+    return sorted(order, key=lambda at: (-points[at], -memories[at].updated_at.timestamp(), memories[at].id))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
+
+import msgspec
 
 from memory_extproc.language.answers import echoes
 from memory_extproc.language.stemming import terms
@@ -17,15 +19,14 @@ from memory_extproc.recall.explanation import Considered, Verdict
 from memory_extproc.recall.view import View, normal
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there are a hundred for each question
     """A memory that a search came upon. *score* orders the candidates of one question and means nothing beyond
     it; *relevance* in [0, 1] is calibrated; *features* by name are what both were made of."""
 
     memory: Memory
     score: float
     relevance: float
-    features: Mapping[str, float] = field(default_factory=dict)
+    features: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def standing(self, *, on_cosine: bool) -> float:
         """What a threshold is held against: the relevance, or the raw cosine where one is known. Where only words
@@ -49,9 +50,11 @@ def weigh(
     on_cosine: bool = False,
     in_view: Iterable[str] = (),
     seen: AbstractSet[str] = frozenset(),
+    whole: bool = True,
 ) -> list[Considered]:
     """Every one of *ordered*, best first, with its verdict: at most *limit* INJECTED, each at or above *threshold*
-    (on relevance, or on the cosine itself).
+    (on relevance, or on the cosine itself). Not *whole*: nobody asks about the others, and none of those that are
+    surely not injected need be there.
 
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
@@ -60,14 +63,16 @@ def weigh(
     *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
-    beside = _by_place(ordered)
-    passing = [one.memory for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
-    spoken = frozenset(_whose_place(each) for each in passing if each.session and each.source is not Source.SUMMARY)
+    passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
+    beside = _by_place(ordered if whole or passing else ())
+    spoken = _spoken([one.memory for one in passing])
     compared_behind = 0
-    told: dict[Saying, int] = {}  # where in *weighed* it stands
+    told = _Told()
     weighed: list[Considered] = []
     taken: list[int] = []  # where in *weighed* those to be injected stand
-    for one in ordered:
+    for one in ordered if whole else passing:
+        if compared_behind == COMPARED_BEHIND and not whole:
+            break
         memory = one.memory
         like: int | None = None  # where what says the same stands
         if not memory.recallable(now):
@@ -82,11 +87,10 @@ def weigh(
             verdict = Verdict.IN_VIEW
         else:
             compared_behind += len(taken) >= limit
-            saying = saying_of(memory)
             like = _twin(memory, [(at, weighed[at].memory) for at in taken])
-            like = told.get(saying) if like is None else like
+            same = told.heard(memory, len(weighed))
+            like = same if like is None else like
             verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
-            told.setdefault(saying, len(weighed))
         considered = Considered(memory, one.score, one.relevance, verdict, one.features)
         if like is not None:
             considered = _instead(weighed, like, considered)
@@ -108,20 +112,29 @@ def _instead(weighed: list[Considered], at: int, considered: Considered) -> Cons
     return replace(there, verdict=Verdict.DUPLICATE)
 
 
-Saying = tuple[frozenset[str], bool, str]
+class _Told:
+    """What was said, and where: the same for what says the same, with its terms in whatever forms and order, and
+    denying them or not. "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words
+    themselves."""
 
+    def __init__(self) -> None:
+        self._places: dict[tuple[frozenset[str], str], list[tuple[str, int]]] = {}
 
-def saying_of(memory: Memory) -> Saying:
-    """The same for what says the same: its terms, whatever their forms and order, and whether it denies them.
-    "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words themselves."""
-    return _saying(memory.content)
+    def heard(self, memory: Memory, at: int) -> int | None:
+        """Where what *memory* says was said first; None where that is here, at *at*."""
+        words = memory.content[:_COMPARED]
+        there = self._places.setdefault(_saying(memory.content), [])
+        # Whether a text denies is read only of the few that have the same terms.
+        place = next((place for other, place in there if negates(other) == negates(words)), None)
+        if place is None:
+            there.append((words, at))
+        return place
 
 
 @lru_cache(maxsize=512)
-def _saying(words: str) -> Saying:
-    content = words[:_COMPARED]
-    found = frozenset(terms(content)[0]) - {_CALLER}
-    return found, negates(content), words[_COMPARED:] if found else normal(words)
+def _saying(words: str) -> tuple[frozenset[str], str]:
+    found = frozenset(terms(words[:_COMPARED])[0]) - {_CALLER}
+    return found, words[_COMPARED:] if found else normal(words)
 
 
 COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it
@@ -137,6 +150,13 @@ def _twin(memory: Memory, taken: Iterable[tuple[int, Memory]]) -> int | None:
         (at for at, other in taken if _one_origin(memory, other) and echoes(memory.content, [other.content], "")),
         None,
     )
+
+
+def _spoken(passing: Sequence[Memory]) -> frozenset[tuple[Owner, str, int]]:
+    """Where those of *passing* stand that a summary gives way to; nobody asks where there is no summary."""
+    if not any(memory.source is Source.SUMMARY for memory in passing):
+        return frozenset()
+    return frozenset(_whose_place(each) for each in passing if each.session and each.source is not Source.SUMMARY)
 
 
 def _whose_place(memory: Memory) -> tuple[Owner, str, int]:
@@ -158,8 +178,13 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
     """The messages and facts of one place in a conversation, for the few places that have several."""
     found: dict[Place, list[Memory]] = {}
     for one in ordered:
-        if one.memory.session:
-            found.setdefault((one.memory.session, one.memory.seq), []).append(one.memory)
+        memory = one.memory
+        if memory.session:
+            place = (memory.session, memory.seq)
+            if place in found:
+                found[place].append(memory)
+            else:
+                found[place] = [memory]
     return found
 
 

@@ -161,7 +161,7 @@ class Recaller:
         started = self._clock()
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
-        weighed = await self._weighed(wish, found.candidates, UNHURRIED)
+        weighed = await self._weighed(wish, found.candidates, UNHURRIED, whole=True)
         ranked = await self._threaded(wish, chosen(weighed), UNHURRIED)
         recalled = self._recalled(wish, found, ranked, self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
@@ -188,7 +188,7 @@ class Recaller:
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
             within = self._left(started) * ONGOING_SHARE
-            ranked = chosen(await self._weighed(wish, found.candidates, within))
+            ranked = chosen(await self._weighed(wish, found.candidates, within, whole=False))
             ranked = await self._threaded(wish, ranked, self._left(started) * THREAD_SHARE)
             return self._recalled(wish, found, ranked, budget)
 
@@ -301,7 +301,9 @@ class Recaller:
         reranked = await self._reranker.reranked(found.query.text, found.candidates, left)
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
-    async def _weighed(self, wish: Wish, candidates: Sequence[Candidate], within: timedelta) -> list[Considered]:
+    async def _weighed(
+        self, wish: Wish, candidates: Sequence[Candidate], within: timedelta, *, whole: bool
+    ) -> list[Considered]:
         on_cosine = self._limits.threshold_on_cosine
         told = frozenset[str]()
         if self._ongoing is not None:
@@ -318,6 +320,7 @@ class Recaller:
             on_cosine=on_cosine,
             in_view=wish.in_view,
             seen=told,
+            whole=whole,
         )
 
     def _left(self, started: float) -> timedelta:

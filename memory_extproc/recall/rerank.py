@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+import msgspec
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.observe.log import logger
@@ -77,7 +79,7 @@ class Reranker:
         features = [{**one.features, "rerank": opinion} for one, opinion in zip(first, opinions, strict=True)]
         return [
             *(
-                replace(first[at], relevance=relevance, features=features[at])
+                msgspec.structs.replace(first[at], relevance=relevance, features=features[at])
                 for at, relevance in zip(order, relevances, strict=True)
             ),
             *rest,
