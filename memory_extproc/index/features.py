@@ -33,6 +33,7 @@ STANDS_IN: Mapping[str, str] = {
     "bm25_around": "bm25", "bm25_far_around": "bm25", "bm25_question": "bm25",
     "covered_around": "covered", "near_around": "near", "near_question": "near",
     "mass_session": "mass", "mass_others": "mass",
+    "closely_around": "closely", "closely_before": "closely",
 }  # fmt: skip
 DENSE = ("dense", "dense_around", "dense_before")
 LEXICAL = (
@@ -41,7 +42,8 @@ LEXICAL = (
     "time_for_when", "names_for_which", "known", "known_near", *BY_ITSELF,
 )  # fmt: skip
 FEATURES = (*DENSE, *LEXICAL)
-CLOSELY = "closely"  # added for the few candidates that are read word by word
+# Added for the few candidates that are read word by word.
+CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE = READ_CLOSELY = ("closely", "closely_around", "closely_before")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

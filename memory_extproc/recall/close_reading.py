@@ -2,6 +2,10 @@
 
 Khattab and Zaharia 2020, "ColBERT": the best match of each word of the query, summed. Here each word counts for as
 much as it tells the candidates apart: one that nearly all of them have, such as a name, says little.
+
+What is said leans on what was said before: "Yes, two cats!" meets the words of its question only together with the
+message that it answers. So a word may also be met by another candidate of the same session, for the less the
+farther off it stands.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.index.features import CLOSELY
+from memory_extproc.index.features import READ_CLOSELY
 from memory_extproc.index.packing import cosines, together
-from memory_extproc.model import Candidates, Words
+from memory_extproc.model import Candidates, Memory, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ReadsWords
@@ -29,6 +33,8 @@ Bools = npt.NDArray[np.bool_]
 
 SAME = 0.6  # cosine of two words in their contexts from which one stands for the other
 GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, taken for that of its words
+FADES = 0.06  # of a cosine, for each message between the one that is judged and the one that meets the word
+_APART = 40  # messages; so far off no cosine is left, and as far are sessions taken to stand from one another
 _FARTHEST = 3.0  # standard deviations
 _LEAST_SPREAD = 1e-3  # of cosines
 _LEAST_WEIGHT = 1e-6
@@ -57,15 +63,15 @@ class CloseReadingLimits:
 
 
 class CloseReader:
-    """Adds the feature CLOSELY to candidates. Memories whose words are not known are embedded once more, behind
-    others' queries and one question's at a time, so that they are known when they are next come upon."""
+    """Adds the features READ_CLOSELY to candidates. Memories whose words are not known are embedded once more,
+    behind others' queries and one question's at a time, so that they are known when they are next come upon."""
 
     def __init__(self, embedder: ReadsWords, limits: CloseReadingLimits, metrics: Metrics) -> None:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
     async def read(self, text: str, found: Candidates) -> Candidates:
-        """*found* with the feature of the question *text*, or as it is: where no vectors were searched, there
+        """*found* with the features of the question *text*, or as it is: where no vectors were searched, there
         are few memories, or too few of their words are known."""
         if "dense" not in found.names or len(found.memories) < self._limits.fewest:
             return found
@@ -90,11 +96,17 @@ class CloseReader:
         known = [one for one in memories if one is not None]
         if query is None or not known or len(known) < self._limits.enough * len(memories):
             return found, CloseReading.UNKNOWN
-        values = closeness(query, known)
-        if len(known) == len(memories):
-            return with_feature(found, values), CloseReading.READ
         there = np.array([one is not None for one in memories])
-        return with_feature(found, guessed(values, there, found)), CloseReading.PARTLY
+        best = matches(query, known)
+        weight = telling(best)
+        closely = best @ weight
+        if len(known) < len(memories):
+            closely = guessed(closely, there, found)
+        beside = surroundings(best, weight, found.memories, there)
+        beside[~there] = np.maximum(beside[~there], closely[~there, None])
+        features = np.column_stack([closely, beside])
+        outcome = CloseReading.READ if len(known) == len(memories) else CloseReading.PARTLY
+        return with_features(found, features), outcome
 
     async def _late(self, missing: Sequence[str]) -> CloseReading | None:
         """Has *missing* embedded. Why something is not there that was waited for, if so."""
@@ -118,15 +130,56 @@ class CloseReader:
         return True
 
 
-def closeness(query: Words, memories: Sequence[Words]) -> Floats:
-    """Of each memory, about 0 to 1: the best match of each word of *query*, weighed by how few of *memories* meet
-    it. One pass over all words of all memories."""
+def matches(query: Words, memories: Sequence[Words]) -> Floats:
+    """The best match, a cosine, of each word of *query* among the words of each of *memories*: a row for each
+    memory, a column for each word. One pass over all words of all memories."""
     starts = np.cumsum([0, *(len(one.scale) for one in memories[:-1])])
-    best = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0)
+    best: Floats = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0).astype(np.float64)
+    return best
+
+
+def telling(best: Floats) -> Floats:
+    """How much each word of a question counts, 1 in all: the more, the fewer memories meet it."""
     met = (best > SAME).sum(axis=0)
-    weight = np.maximum(np.log((len(memories) + 1.0) / (met + 0.5)), _LEAST_WEIGHT)
-    found: Floats = (best @ (weight / weight.sum())).astype(np.float64)
+    weight = np.maximum(np.log((len(best) + 1.0) / (met + 0.5)), _LEAST_WEIGHT)
+    found: Floats = weight / weight.sum()
     return found
+
+
+def surroundings(best: Floats, weight: Floats, memories: Sequence[Memory], known: Bools) -> Floats:
+    """CLOSELY_AROUND and CLOSELY_BEFORE of all *memories*, about 0 to 1, where *best* has a row for each of the
+    *known*; NaN for what stands in no session. The words that a message leans on count more evenly than those it
+    has itself."""
+    line = _in_line(memories)
+    rows = np.full((len(memories), best.shape[1]), -1.0)
+    rows[known] = best
+    order = np.argsort(line, kind="stable")
+    fades = FADES * line[order, None]
+    # What fades evenly is a running maximum of what is raised evenly. Of two with one place, such as a message and
+    # a fact taken from it, each stands before the other.
+    before = np.maximum.accumulate(rows[order] + fades, axis=0)
+    last = np.searchsorted(line[order], line[order], "right") - 1
+    before = before[last] - fades
+    after = np.maximum.accumulate((rows[order] - fades)[::-1], axis=0)[::-1] + fades
+    evenly = np.sqrt(weight) / np.sqrt(weight).sum()
+    found = np.empty((len(memories), 2))
+    found[order, 0] = np.maximum(before, after) @ weight
+    found[order, 1] = before @ evenly
+    found[[not memory.session for memory in memories]] = np.nan
+    return found
+
+
+def _in_line(memories: Sequence[Memory]) -> Floats:
+    """Where each memory stands when all sessions stand in one line."""
+    sessions = {session: at for at, session in enumerate(sorted({one.session for one in memories}))}
+    session = np.array([sessions[one.session] for one in memories])
+    seq = np.array([one.seq for one in memories], dtype=np.int64)
+    order = np.lexsort((seq, session))
+    steps = np.minimum(np.diff(seq[order]), _APART)
+    steps[np.diff(session[order]) > 0] = _APART
+    line = np.empty(len(memories))
+    line[order] = np.concatenate([[0], np.cumsum(steps)])
+    return line
 
 
 def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
@@ -140,13 +193,16 @@ def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
     return whole
 
 
-def with_feature(found: Candidates, values: Floats) -> Candidates:
-    """*found* with CLOSELY behind the other features; mean and deviation are those of the candidates, for of the
-    others nothing was read."""
+def with_features(found: Candidates, values: Floats) -> Candidates:
+    """*found* with READ_CLOSELY behind the other features; mean and deviation are those of the candidates, for of
+    the others nothing was read. NaN where nothing is known of any."""
+    kept = [column[~np.isnan(column)] for column in values.T]
+    centre = [float(column.mean()) if len(column) else np.nan for column in kept]
+    spread = [float(column.std()) if len(column) else np.nan for column in kept]
     return replace(
         found,
-        names=(*found.names, CLOSELY),
+        names=(*found.names, *READ_CLOSELY),
         features=np.column_stack([found.features, values]),
-        centre=np.append(found.centre, values.mean()),
-        spread=np.append(found.spread, values.std()),
+        centre=np.append(found.centre, centre),
+        spread=np.append(found.spread, spread),
     )

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.index.features import CLOSELY, FEATURES
+from memory_extproc.index.features import CLOSELY, FEATURES, READ_CLOSELY
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -92,7 +92,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
         raise WeightsError(f"{name}: is no file of weights: {error}") from error
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
-    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, CLOSELY)}
+    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, *READ_CLOSELY)}
     for kind, features in known.items():
         ranker: Ranker | None = getattr(weights, kind)
         if ranker is None:

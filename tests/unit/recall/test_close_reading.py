@@ -9,16 +9,26 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.index.features import CLOSELY
+from memory_extproc.index.features import CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE
 from memory_extproc.inference.canned import CannedWords
-from memory_extproc.model import Candidates, Embedded, Matrix, Scope, Sought
+from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Sought
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.close_reading import CloseReader, CloseReading, CloseReadingLimits, closeness
+from memory_extproc.recall.close_reading import (
+    FADES,
+    CloseReader,
+    CloseReading,
+    CloseReadingLimits,
+    matches,
+    surroundings,
+    telling,
+)
 from memory_extproc.store.held import Held
-from tests.builders import MONDAY, a_memory
+from tests.builders import MONDAY, a_memory, a_message
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")
@@ -33,9 +43,13 @@ class Bench:
         self.reader = CloseReader(self.embedder, limits or FEW, self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
+        return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
+
+    async def candidates_of(self, *memories: Memory, vectors: bool = True) -> Candidates:
         held = Held()
-        for text, vector in zip(texts, await self.embedder.embed(texts), strict=True):
-            held.put(Embedded(a_memory(text), vector))
+        rows = await self.embedder.embed([memory.content for memory in memories])
+        for memory, vector in zip(memories, rows, strict=True):
+            held.put(Embedded(memory, vector))
         vector = await self.embedder.embed_query(ASKED) if vectors else None
         return held.candidates(Sought(ASKED, vector), 10, Scope(), MONDAY)
 
@@ -44,8 +58,8 @@ class Bench:
         return self.metrics.registry.get_sample_value("memory_extproc_close_readings_total", labels) or 0.0
 
 
-def by_text(found: Candidates) -> dict[str, float]:
-    values = found.features[:, found.names.index(CLOSELY)].tolist()
+def by_text(found: Candidates, name: str = CLOSELY) -> dict[str, float]:
+    values = found.features[:, found.names.index(name)].tolist()
     return {memory.content: value for memory, value in zip(found.memories, values, strict=True)}
 
 
@@ -64,7 +78,8 @@ async def test_a_word_that_all_candidates_have_tells_nothing() -> None:
     words = [known for text in texts if (known := bench.embedder.words(text)) is not None]
     query = bench.embedder.words("Has Caroline a parrot")
     assert query is not None
-    found = closeness(query, words)
+    best = matches(query, words)
+    found = best @ telling(best)
     assert found[0] > 0.9
     assert (found[1:] < 0.4).all()
 
@@ -76,11 +91,81 @@ async def test_the_order_of_candidates_shows_in_no_value() -> None:
     assert there == pytest.approx(back)
 
 
+CHAT = (
+    a_message("Do you have a parrot?", session="monday", seq=0),
+    a_message("Yes, two of them!", session="monday", seq=1),
+    a_message("They nap in the kitchen", session="monday", seq=2),
+    a_message("I paint on Sundays", session="monday", seq=3),
+    a_message("Yes, a blue one!", session="tuesday", seq=1),
+)
+MET = np.array([[0.9, 0.1], [0.1, 0.1], [0.1, 0.1], [0.1, 0.1], [0.1, 0.1]])  # by the words of each of them
+EVENLY = np.array([0.5, 0.5])
+
+
+def around_and_before(
+    memories: Sequence[Memory], met: np.ndarray = MET, known: Sequence[bool] = (True,) * 5
+) -> list[tuple[float, float]]:
+    found = surroundings(met, EVENLY, memories, np.array(known))
+    return [(around, before) for around, before in found.tolist()]
+
+
+def test_an_answer_meets_the_words_of_the_question_before_it_and_the_less_the_farther_off_it_stands() -> None:
+    asks, answers, naps, paints, elsewhere = (before for _, before in around_and_before(CHAT))
+    assert asks == pytest.approx(0.5)
+    assert asks > answers > naps > paints > elsewhere
+    assert elsewhere == pytest.approx(0.1)
+
+
+def test_what_is_said_behind_a_message_stands_around_it_but_not_before_it() -> None:
+    turned = [replace(one, seq=3 - one.seq) if one.session == "monday" else one for one in CHAT]
+    asks, answers, naps, paints, elsewhere = around_and_before(turned)
+    assert [before for _, before in (answers, naps, paints, elsewhere)] == pytest.approx([0.1] * 4)
+    assert asks[0] > answers[0] > naps[0] > paints[0] > elsewhere[0]
+
+
+def test_a_fact_meets_the_words_of_the_message_it_was_taken_from() -> None:
+    fact = a_memory("User owns a bird", session="monday", seq=0)
+    for memories in ((*CHAT[:4], fact), (fact, *CHAT[1:4], CHAT[0])):
+        met = np.array([[0.9, 0.1] if one is CHAT[0] else [0.1, 0.1] for one in memories])
+        found = dict(zip((one.id for one in memories), around_and_before(memories, met), strict=True))
+        assert found[fact.id] == pytest.approx(found[CHAT[0].id])
+
+
+def test_a_message_whose_words_are_not_at_hand_still_has_those_of_the_question_it_answers() -> None:
+    known = (True, False, True, True, True)
+    found = around_and_before(CHAT, MET[list(known)], known)
+    assert found[1] == pytest.approx(tuple(value - FADES for value in found[0]))
+
+
+def test_places_however_far_apart_give_numbers_of_the_usual_size() -> None:
+    far = [a_message(f"message {seq}", session="long", seq=seq) for seq in (0, 1, 2**31, 2**40, 2**62)]
+    for each in around_and_before(far):
+        assert all(0.1 - 1e-9 <= value <= 0.5 + 1e-9 for value in each)
+
+
+@given(st.permutations(range(5)))
+def test_the_order_of_candidates_shows_in_nothing_that_stands_around_them(order: list[int]) -> None:
+    there = around_and_before(CHAT)
+    found = around_and_before([CHAT[at] for at in order], MET[order])
+    assert found == [pytest.approx(there[at]) for at in order]
+
+
+async def test_nothing_stands_around_what_was_said_in_no_session() -> None:
+    bench = Bench()
+    read = await bench.reader.read(ASKED, await bench.candidates_of(*CHAT, a_memory(TEXTS[0])))
+    for name in (CLOSELY_AROUND, CLOSELY_BEFORE):
+        values = by_text(read, name)
+        assert np.isnan(values.pop(TEXTS[0]))
+        assert np.isfinite(list(values.values())).all()
+        assert read.centre[read.names.index(name)] == pytest.approx(np.mean(list(values.values())))
+
+
 async def test_mean_and_spread_are_those_of_the_candidates_that_were_read() -> None:
     bench = Bench()
     found = await bench.reader.read(ASKED, await bench.candidates(*TEXTS))
     values = np.array(list(by_text(found).values()))
-    assert (found.centre[-1], found.spread[-1]) == (pytest.approx(values.mean()), pytest.approx(values.std()))
+    at = found.names.index(CLOSELY)
+    assert (found.centre[at], found.spread[at]) == (pytest.approx(values.mean()), pytest.approx(values.std()))
 
 
 async def test_words_that_are_not_known_are_learned_where_there_is_time() -> None:
@@ -134,7 +219,7 @@ async def test_the_few_memories_whose_words_are_not_at_hand_have_a_guess_by_thei
     read = await bench.reader.read(ASKED, whole)
     partly = by_text(read)
     assert bench.ended(CloseReading.PARTLY) == 1
-    assert np.isfinite(read.features[:, -1]).all()
+    assert np.isfinite(read.features[:, read.names.index(CLOSELY)]).all()
     assert partly[texts[0]] > partly[texts[1]]
     assert min(known.values()) - 0.2 < partly[texts[-1]] < max(known.values()) + 0.2
 
