@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
+from memory_extproc.app.learning import Extraction
 from memory_extproc.app.live import Live
+from memory_extproc.app.models import completions_for
 from memory_extproc.app.screening import trusting
 from memory_extproc.learn.chat_commands import Act, Markers, Obeyed
 from memory_extproc.learn.commanded import CommandOptions, Commands, Unextracted, Unsaid
 from memory_extproc.learn.extract import Extracts
+from memory_extproc.learn.llm_commands import LlmCommands
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
@@ -14,6 +19,7 @@ from memory_extproc.learn.sessions import WORDED
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Journal, Now
 from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
@@ -26,6 +32,8 @@ def make_commands(
     journal: Journal,
     coordination: Coordination,
     metrics: Metrics,
+    stack: AsyncExitStack,
+    extraction: Extraction,
     *,
     now: Now,
 ) -> Commands:
@@ -39,6 +47,7 @@ def make_commands(
         coordination,
         metrics,
         now=now,
+        doubts=_doubts(extraction, metrics, stack, live),
     )
     live.follow(lambda new: commands.use(command_options(new)))
     return commands
@@ -49,8 +58,18 @@ def command_options(settings: Settings) -> CommandOptions:
     return CommandOptions(
         obeyed=Obeyed(settings.chat_commands),
         markers=Markers(markers.create, markers.delete),
+        patience=settings.learn.model_patience,
         worded=(*WORDED, *GIVEN, *COMPRESSED),
     )
+
+
+def _doubts(extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live) -> LlmCommands | None:
+    """None where facts are not found by a model either."""
+    settings, role = live.settings, ModelRole.MEMORY_EXTRACTION
+    model = settings.model_for(role)
+    if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
+        return None
+    return LlmCommands(completions_for(model, role, metrics, stack, live), extraction.budget, metrics)
 
 
 def unsaid(live: Live, judges: Judging) -> Judging:

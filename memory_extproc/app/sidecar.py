@@ -151,7 +151,9 @@ async def sidecar(
                 now=now,
                 chance=random.random,
                 judged=unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder)))),
-                commands=make_commands(live, partitions, embedder, journal, coordination, metrics, now=now),
+                commands=make_commands(
+                    live, partitions, embedder, journal, coordination, metrics, stack, extraction, now=now
+                ),
                 screens=door.screening,
                 forgotten=erasing.forgotten,
                 traces=traces,

@@ -1,16 +1,19 @@
 """What people tell the assistant to keep or to forget, and what the assistant notes in a syntax of its own. Pure.
 
 Rules of whole sentences, in the languages of the extractor: a sentence that only has such words within it tells
-nobody to do anything. What is quoted, pasted, supposed or played is nobody's command.
+nobody to do anything. What is quoted, pasted, supposed or played is nobody's command. Where a sentence may be meant
+so and no rule says what for, nothing is done by rules: it is doubtful, and a model may know.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
+from typing import Any
 
 from memory_extproc.language.sentences import sentences
 from memory_extproc.learn.own_words import meant
@@ -56,45 +59,94 @@ class Command:
     noted: bool = False  # by the assistant
 
 
-def _table() -> tuple[re.Pattern[str], list[tuple[Act, re.Pattern[str]]]]:
-    parsed = tomllib.loads((files(__package__) / "chat_commands.toml").read_text(encoding="utf-8"))
-    polite = parsed.pop("polite")
-    patterns = [
-        (act, re.compile(pattern, re.IGNORECASE | re.VERBOSE))
-        for rules in parsed.values()
-        for act in Act
-        for pattern in rules[act.value]
-    ]
-    around = re.compile(rf"^(?:{polite}[\s,!:\uff0c]*)+|(?:[\s,\uff0c]*{polite})+$", re.IGNORECASE | re.VERBOSE)
-    return around, patterns
+def _any_of(patterns: list[str]) -> re.Pattern[str]:
+    return _pattern("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
-_POLITE, _PATTERNS = _table()
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+
+
+class _Table:
+    def __init__(self) -> None:
+        parsed: dict[str, Any] = tomllib.loads(
+            (files(__package__) / "chat_commands.toml").read_text(encoding="utf-8")
+        )
+        polite = parsed.pop("polite")
+        languages = list(parsed.values())
+        self.polite = _pattern(rf"^(?:(?:{polite})[\s,!:\uff0c]*)+|(?:[\s,\uff0c]*(?:{polite}))+$")
+        self.patterns = [
+            (act, _pattern(pattern)) for rules in languages for act in Act for pattern in rules[act.value]
+        ]
+        self.held = _any_of([pattern for rules in languages for pattern in rules["held"]])
+        self.cue = _any_of([rules["cue"] for rules in languages])
+        self.never = _any_of([rules["never"] for rules in languages])
+
+
+_TABLE = _Table()
 _ENDS = " \t.!\u3002\uff01"
-_ASKED = ("can you", "could you", "would you", "will you", "kannst du", "peux-tu", "puedes")
-_MARKS = re.compile(r"^(?:[-*\u2022]\s+)?")
+_ASKED = (
+    *("can you", "could you", "would you", "will you", "kannst du", "k\u00f6nntest du", "w\u00fcrdest du"),
+    *("peux-tu", "pourrais-tu", "puedes", "podr\u00edas", "\u00bfpuedes", "\u00bfpodr\u00edas"),
+)
+_MARKS = re.compile(r"^(?:[-*\u2022]\s+|\u00bf|\u00a1)?")
+# A clause of its own behind what is to be forgotten tells of something else: "my budget, just show me hotels". A
+# name may stand there: "my ex, Sarah".
+_CLAUSE = re.compile(r"[,;\uff0c\uff1b](?!\s*[A-Z\u00c4\u00d6\u00dc]\w*(?:\s[A-Z]\w*)?$)")
+_OPENING, _CLOSING = "\u201c\u201e\u00ab\u300c", "\u201d\u00bb\u300d"
 # Sets of ours that say "this" about nothing that could be found by it.
 _POINTS = frozenset({"it", "that", "this", "them", "him", "her", "me", "das", "es", "ça", "cela", "eso", "esto"})
 
 
 def commands_of(text: str) -> tuple[Command, ...]:
     """What *text*, a person's message, tells us to do, in its order."""
+    return _read(text)[0]
+
+
+def doubtful(text: str) -> bool:
+    """Whether *text* may tell us to do more than `commands_of` found."""
+    return _read(text)[1]
+
+
+def forgets(text: str) -> bool:
+    """Whether *text* asks for something to be forgotten: then it is not itself remembered."""
+    return any(command.act is Act.FORGET for command in commands_of(text))
+
+
+def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     found: list[Command] = []
-    for sentence in sentences(meant(text)):
-        if sentence.endswith("?") and not sentence.lower().startswith(_ASKED):
-            continue
-        command = _command(sentence.rstrip("?"))
+    doubt = False
+    for sentence in _unquoted(meant(text)):
+        bare = _bare(sentence)
+        command = _command(sentence, bare)
         if command is not None:
             found.append(command)
-    return tuple(found[:_MOST])
+        elif len(sentence) <= _LONGEST and _TABLE.cue.search(bare):
+            doubt = doubt or not _TABLE.never.search(bare if not sentence.endswith("?") else f"{bare}?")
+    return tuple(found[:_MOST]), doubt
 
 
-def _command(sentence: str) -> Command | None:
-    if len(sentence) > _LONGEST:
+def _unquoted(text: str) -> Iterator[str]:
+    """The sentences of *text* but those that stand, or begin or end, within a quotation of several."""
+    quoting = False
+    for sentence in sentences(text):
+        opened = sum(sentence.count(mark) for mark in _OPENING) - sum(sentence.count(mark) for mark in _CLOSING)
+        turns = sentence.count('"') % 2 == 1 or opened != 0
+        if not quoting and not turns:
+            yield sentence
+        quoting = quoting is not turns
+
+
+def _bare(sentence: str) -> str:
+    bare = " ".join(_MARKS.sub("", sentence.rstrip("?\uff1f")).replace("\u2019", "'").split()).strip(_ENDS)
+    return _TABLE.polite.sub("", bare).strip(f"{_ENDS},\uff0c")
+
+
+def _command(sentence: str, bare: str) -> Command | None:
+    asks = sentence.endswith(("?", "\uff1f")) and not sentence.lower().startswith(_ASKED)
+    if asks or len(sentence) > _LONGEST:
         return None
-    bare = " ".join(_MARKS.sub("", sentence).replace("\u2019", "'").split()).strip(_ENDS)
-    bare = _POLITE.sub("", bare).strip(f"{_ENDS},\uff0c")
-    for act, pattern in _PATTERNS:
+    for act, pattern in _TABLE.patterns:
         matched = pattern.fullmatch(bare)
         if matched is None:
             continue
@@ -102,15 +154,15 @@ def _command(sentence: str) -> Command | None:
         if "still" in groups and groups["still"] is None and " not " in f" {bare.lower()} ":
             continue  # "that's not true" denies what was said and ends nothing
         what = (groups.get("what") or "").strip(f"{_ENDS},:;\"'")[:_LONGEST_OBJECT]
-        if act is not Act.RETRACT and (not what or what.casefold() in _POINTS):
+        if act is not Act.RETRACT and (not what or what.casefold() in _POINTS or _held(act, what)):
             continue
         return Command(act, what)
     return None
 
 
-def forgets(text: str) -> bool:
-    """Whether *text* asks for something to be forgotten: then it is not itself remembered."""
-    return any(command.act is Act.FORGET for command in commands_of(text))
+def _held(act: Act, what: str) -> bool:
+    """Whether something else may be meant by it."""
+    return _TABLE.held.search(what) is not None or (act is Act.FORGET and _CLAUSE.search(what) is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.language.stemming import terms
-from memory_extproc.learn.chat_commands import Act, Command, Markers, Obeyed, commands_of, forgets
+from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.chat_commands import Act, Command, Markers, Obeyed, commands_of, doubtful, forgets
 from memory_extproc.learn.endings import no_longer
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.remember import Judged
+from memory_extproc.learn.speaking import holds_words, speaking_of, told
 from memory_extproc.learn.verdicts import FACTS
 from memory_extproc.model import (
     Embedded,
@@ -75,9 +76,17 @@ class Reconciles(Protocol):
         """Repeating it changes nothing more."""
 
 
+class Doubts(Protocol):
+    """Knows what people mean where no rule does."""
+
+    async def commands(self, turn: Turn) -> Sequence[Command]:
+        """What *turn* tells us. TryLaterError while that cannot be found out."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
     obeyed: Obeyed = Obeyed.REMEMBER_AND_FORGET
+    patience: timedelta = timedelta(hours=24)  # with a model that is away, before a turn in doubt is left alone
     markers: Markers = NO_MARKERS
     worded: tuple[str, ...] = ()  # kinds of records that hold words of memories
 
@@ -97,8 +106,11 @@ class Commands:
         metrics: Metrics,
         *,
         now: Now,
+        doubts: Doubts | None = None,
     ) -> None:
-        """*extractor* turns what is to be kept into facts, where it understands it."""
+        """*extractor* turns what is to be kept into facts, where it understands it. Without *doubts* nothing is
+        done in doubt."""
+        self._doubts = doubts
         self._options = options
         self._holds, self._embedder = holds, embedder
         self._extractor, self._reconciler = extractor, reconciler
@@ -111,13 +123,50 @@ class Commands:
     def of(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
         of them says."""
-        if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
+        if not (acts := self._acts(turn)):
             return ()
-        acts = self._options.obeyed.acts
-        if turn.owner.kind is not OwnerKind.OWN:
-            acts = acts & {Act.REMEMBER}
         noted = self._options.markers.commands_of(turn.answered)
         return [command for command in (*commands_of(turn.asked), *noted) if command.act in acts]
+
+    def _acts(self, turn: Turn) -> frozenset[Act]:
+        if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
+            return frozenset()
+        acts = self._options.obeyed.acts
+        return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}
+
+    def doubted(self, turn: Turn) -> bool:
+        """Whether *turn* may tell us more than `of` says, and somebody is there who would know."""
+        return self._doubts is not None and bool(self._acts(turn)) and doubtful(turn.asked)
+
+    async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
+        """Has what is in doubt decided and done, behind everything else that was learned of *turns*. Ids of those
+        that turned out to ask for a forget: what was kept of them goes too. TryLaterError while nobody can say."""
+        forgetting: set[str] = set()
+        for turn in turns:
+            known = set(commands_of(turn.asked))
+            found = [one for one in await self._meant(turn) if one.act in self._acts(turn) and one not in known]
+            for command in found:
+                match command.act:
+                    case Act.REMEMBER:
+                        await self._stress(turn, command)
+                    case Act.FORGET:
+                        await self._forget(turn, command, itself=True)
+                        forgetting.add(turn.id)
+                    case Act.RETRACT:
+                        await self._retract(turn, command)
+                self._metrics.chat_commands.labels(command.act.value).inc()
+        return frozenset(forgetting)
+
+    async def _meant(self, turn: Turn) -> Sequence[Command]:
+        if self._doubts is None:
+            return ()
+        try:
+            return await self._doubts.commands(turn)
+        except TryLaterError as error:
+            if self._now() - turn.at <= self._options.patience:
+                raise
+            log.warning("chat_command.undecided", error=type(error).__name__)
+            return ()
 
     async def obey(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
@@ -143,21 +192,35 @@ class Commands:
         ]
         await self._reconciler.apply(turn.owner, wanted, [turn])
 
-    async def _forget(self, turn: Turn, command: Command) -> None:
-        rows = [memory async for memory in self._recallable(turn, _RETIRABLE)]
-        matched = _speaking_of(command.what, rows) | await self._near(turn, command.what)
-        by_id = {memory.id: memory for memory in rows}
-        for memory_id in sorted(matched & by_id.keys()):
+    async def _stress(self, turn: Turn, command: Command) -> None:
+        """What was learned of *turn* counts for more; what was not is kept as it was told."""
+        theirs = [
+            memory
+            async for memory in self._recallable(turn, itself=True)
+            if memory.metadata.get("turn") == turn.id and memory.source in FACTS.sources
+        ]
+        for memory in theirs:
+            await self._holds.change(turn.owner, memory.id, _stressed)
+        if not theirs:
+            await self._keep(turn, command)
+
+    async def _forget(self, turn: Turn, command: Command, *, itself: bool = False) -> None:
+        rows = [memory async for memory in self._recallable(turn, _RETIRABLE, itself=itself)]
+        matched = speaking_of(command.what, rows, await self._near(turn, command.what))
+        matched |= {memory.id for memory in rows if memory.metadata.get("turn") == turn.id}
+        for memory_id in sorted(matched & {memory.id for memory in rows}):
             await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now()))
         await self._withdraw(turn, command.what)
         await self._coordination.delete_records(turn.owner, self._options.worded)
 
-    async def _recallable(self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE) -> AsyncIterator[Memory]:
-        """What was said before *turn* and may be forgotten by it."""
+    async def _recallable(
+        self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE, *, itself: bool = False
+    ) -> AsyncIterator[Memory]:
+        """What was said before *turn*, and with *itself* in it, and may be forgotten by it."""
         async for page in self._holds.rows(turn.owner):
             for memory in page:
                 narrow_enough = not turn.project or memory.project == turn.project
-                earlier = memory.created_at <= turn.at and memory.metadata.get("turn") != turn.id
+                earlier = memory.created_at <= turn.at and (itself or memory.metadata.get("turn") != turn.id)
                 if memory.state in states and narrow_enough and earlier:
                     yield memory
 
@@ -174,7 +237,7 @@ class Commands:
             async for entry in self._journal.of_owner(turn.owner)
             if entry.turn.id != turn.id
             and entry.turn.at <= turn.at
-            and _holds_words(what, f"{entry.turn.asked}\n{entry.turn.answered}")
+            and holds_words(what, f"{entry.turn.asked}\n{entry.turn.answered}")
         ]
         # Learned they stay for a while, so that a retry of theirs is known.
         await self._journal.mark_learned([entry for entry in waiting if entry.state is JournalState.STORED])
@@ -186,7 +249,7 @@ class Commands:
         rows = [memory async for memory in self._recallable(turn)]
         facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.metadata.get("ends")]
         if command.what:
-            meant = [memory for memory in facts if _holds_words(command.what, memory.content)]
+            meant = [memory for memory in facts if holds_words(command.what, told(memory))]
         else:
             meant = _spoken_of(turn, rows, facts)
         if len(meant) != 1:
@@ -229,6 +292,13 @@ def _ended(turn: Turn, memory: Memory) -> Fact:
     )
 
 
+def _stressed(row: Embedded) -> Sequence[Embedded]:
+    memory = row.memory
+    if memory.state is not MemoryState.ACTIVE or memory.importance >= _IMPORTANCE:
+        return ()
+    return [Embedded(replace(memory, importance=_IMPORTANCE), row.vector)]
+
+
 def _retired(asked: datetime, now: datetime) -> Change:
     def change(row: Embedded) -> Sequence[Embedded]:
         memory = row.memory
@@ -247,30 +317,13 @@ def _retired(asked: datetime, now: datetime) -> Change:
     return change
 
 
-def _speaking_of(what: str, rows: Sequence[Memory]) -> set[str]:
-    """Ids of what has all words of *what*, and of what has the name that one of these gives it."""
-    found = {memory.id: memory for memory in rows if _holds_words(what, memory.content)}
-    names = [
-        str(memory.metadata.get("value", ""))
-        for memory in found.values()
-        if memory.source in FACTS.sources and "name" in str(memory.metadata.get("attribute", "")).split()
-    ]
-    also = {memory.id for memory in rows if any(name and _holds_words(name, memory.content) for name in names)}
-    return also | found.keys()
-
-
-def _holds_words(what: str, text: str) -> bool:
-    wanted = set(terms(what)[0])
-    return bool(wanted) and wanted <= set(terms(text)[0])
-
-
 def _spoken_of(turn: Turn, rows: Iterable[Memory], facts: Iterable[Memory]) -> list[Memory]:
     """Facts whose value was said in the exchange before *turn*."""
     said = [memory.content for memory in rows if memory.session == turn.session and _just_before(memory, turn)]
     return [
         memory
         for memory in facts
-        if (value := str(memory.metadata.get("value", ""))) and any(_holds_words(value, one) for one in said)
+        if (value := str(memory.metadata.get("value", ""))) and any(holds_words(value, one) for one in said)
     ]
 
 

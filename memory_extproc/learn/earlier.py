@@ -30,6 +30,10 @@ class Earlier:
         kept = self._kept.get((owner, session))
         return kept.turns if kept is not None and kept.epoch == epoch else ()
 
+    def forget(self, owner: Owner) -> None:
+        for key in [key for key in self._kept if key[0] == owner]:
+            del self._kept[key]
+
     def note(self, owner: Owner, session: str, epoch: int, turns: Sequence[Turn]) -> None:
         """*turns* of *session*, oldest first, have been learned from."""
         short = [

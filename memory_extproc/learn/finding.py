@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
 from memory_extproc.errors import TryLaterError
@@ -53,10 +54,16 @@ class Finding:
         """The stand-in's facts of *turns* are stored; the extractor is to be asked again."""
         self._served.update(turn.id for turn in turns)
 
-    def done(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> None:
-        """*turns* are learned."""
+    def forget(self, owner: Owner) -> None:
+        """Nothing that *owner* said so far is shown with what they say next."""
+        self._earlier.forget(owner)
+
+    def done(
+        self, owner: Owner, turns: Sequence[Turn], epoch: int, *, unshown: AbstractSet[str] = frozenset()
+    ) -> None:
+        """*turns* are learned. Those of which an id is *unshown* are not shown with the session's next ones."""
         self.gone([turn.id for turn in turns])
-        self._earlier.note(owner, turns[-1].session, epoch, turns)
+        self._earlier.note(owner, turns[-1].session, epoch, [turn for turn in turns if turn.id not in unshown])
 
     def gone(self, turn_ids: Iterable[str]) -> None:
         """These turns wait no longer, for whatever reason."""

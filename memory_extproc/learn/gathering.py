@@ -18,6 +18,7 @@ class Trigger(StrEnum):
     IDLE = "idle"  # the session fell silent
     ENDED = "ended"  # the client ended it
     TOPIC = "topic"  # its topic has changed: who watches topics says so
+    COMMAND = "command"  # it may tell us to keep or to forget something, and a model is to say
     DRAIN = "drain"  # we leave
 
 

@@ -19,10 +19,11 @@ from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.following import Following, FollowsTopics
-from memory_extproc.learn.gathering import Gatherings
+from memory_extproc.learn.gathering import Gatherings, Trigger
 from memory_extproc.learn.lanes import Lanes
 from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.messages import Judges, Messages
+from memory_extproc.learn.obeying import Obeying, Obeys
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import WORDED, Sessions
@@ -52,16 +53,6 @@ class Reconciles(Protocol):
     """Brings facts together with what is known of the owner."""
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
-        """Repeating it changes nothing more."""
-
-
-class Obeys(Protocol):
-    """Does what people tell the assistant to keep or to forget."""
-
-    def of(self, turn: Turn) -> Sequence[object]:
-        """What *turn* tells us to do; cheap."""
-
-    async def obey(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
 
 
@@ -109,7 +100,7 @@ class Learner:
         self._traces = traces
         self._screens = screens or Unscreened()
         self._sifting = Sifting(forgotten, journal)
-        self._commands = commands
+        self._obeying = Obeying(commands, journal)
         self._remembering: Lanes[str] = Lanes(
             "remember",
             traces.stepped("learn.remember", self._remember),
@@ -304,7 +295,7 @@ class Learner:
             epoch = await self._coordination.epoch(owner)
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             fresh = [entry for entry in entries if not entry.stored]
-            commanding = [entry.turn for entry in fresh if self._commands and self._commands.of(entry.turn)]
+            commanding = self._obeying.commanding(fresh)
             stored = await self._messages.store(
                 owner,
                 fresh,
@@ -312,8 +303,9 @@ class Learner:
                 # Who tells us to forget is asked nothing before that is done.
                 shown=partial(self._unsettled.remove, owner, () if commanding else turn_ids),
             )
-            if self._commands and commanding:
-                await self._commands.obey(commanding)
+            await self._obeying.obey(commanding)
+            if commanding and self._finding:
+                self._finding.forget(owner)
             await self._journal.mark_stored(fresh)
         finally:
             self._unsettled.remove(owner, turn_ids)
@@ -332,6 +324,8 @@ class Learner:
         for turn in (entry.turn for entry in ours):
             last = turn.last or turn.id in self._last_words
             self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
+            if self._obeying.doubted(turn):
+                self._gatherings.flush(turn.owner, turn.session, Trigger.COMMAND)
 
     async def _taken(self, arrived: Sequence[JournalEntry]) -> None:
         """What came by other ways than our own append: each goes where it left off."""
@@ -367,15 +361,16 @@ class Learner:
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
             facts, final = await self._finding.facts(owner, turns, epoch)
             await self._still_in(epoch, owner)
-            if self._commands and facts:  # some of them may have been forgotten in a chat while we worked
-                left = {entry.turn.id for entry in await self._journal.get(turn_ids)}
-                facts = [fact for fact in facts if fact.turn_id in left]
+            facts = await self._obeying.left(facts, turn_ids)
             await self._reconciler.apply(owner, facts, turns)
             if not final:
                 self._finding.waits(turns)
                 raise TryLaterError("the stand-in served; the extractor is still to come")
+            forgetting = await self._obeying.decide(turns)
             await self._journal.mark_learned(entries)
-            self._finding.done(owner, turns, epoch)
+            if forgetting:
+                self._finding.forget(owner)
+            self._finding.done(owner, turns, epoch, unshown=forgetting)
 
     async def _not_extracted(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
         if len(turn_ids) > 1:  # one of them is at fault: each is tried by itself

@@ -102,6 +102,9 @@ class Metrics:
         self.chat_commands = make.counter(
             "chat_commands", "What people told the assistant to keep or to forget, by what.", "act"
         )
+        self.command_doubts = make.counter(
+            "chat_command_doubts", "Messages a model was asked about, by what came of it.", "outcome"
+        )
         self.topic_checks = make.counter(
             "topic_checks", "Turns by who said whether they go on with their topic, and what.", "stage", "verdict"
         )

@@ -17,8 +17,9 @@ from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
-from memory_extproc.learn.learner import Learner, Obeys, Reconciles
+from memory_extproc.learn.learner import Learner, Reconciles
 from memory_extproc.learn.limits import LearnLimits
+from memory_extproc.learn.obeying import Obeys
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens

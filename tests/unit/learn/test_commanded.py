@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 
-from memory_extproc.learn.chat_commands import Markers, Obeyed
-from memory_extproc.learn.commanded import CommandOptions, Commands, Unextracted, Unsaid
+from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.chat_commands import Act, Command, Markers, Obeyed
+from memory_extproc.learn.commanded import CommandOptions, Commands, Doubts, Unextracted, Unsaid
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.model import Memory, MemoryState, Message, Owner, Role
-from tests.builders import ANN, BOB, MONDAY, a_turn
+from memory_extproc.model import Embedded, Memory, MemoryState, Message, Owner, Role, Source, Turn
+from tests.builders import ANN, BOB, MONDAY, a_memory, a_turn
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
 
 class Chat:
     """One conversation with a learner that obeys, in memory."""
 
-    def __init__(self, options: CommandOptions) -> None:
+    def __init__(self, options: CommandOptions, doubts: Doubts | None = None) -> None:
         self.around = Surroundings()
         around = self.around
         reconciler = Reconciler(around.partitions, around.embedder, around.metrics)
@@ -39,6 +40,7 @@ class Chat:
             around.coordination,
             around.metrics,
             now=lambda: around.now,
+            doubts=doubts,
         )
         self.learner: Learner | None = None
         self.said: list[Message] = []
@@ -65,6 +67,17 @@ class Chat:
 
         await until(learned, "the session is learned")
 
+    async def learned(self) -> None:
+        async def done() -> bool:
+            return (await self.around.journal.depth()).turns == 0
+
+        await self.extracted()
+        await until(done, "all is learned")
+
+    async def remembers(self, *memories: Memory) -> None:
+        vectors = await self.around.embedder.embed([memory.content for memory in memories])
+        await self.around.partitions.put(ANN, [Embedded(*pair) for pair in zip(memories, vectors, strict=True)])
+
     async def rows(self, owner: Owner = ANN) -> list[Memory]:
         return [memory async for page in self.around.partitions.rows(owner) for memory in page]
 
@@ -73,8 +86,8 @@ class Chat:
 
 
 @asynccontextmanager
-async def chat(options: CommandOptions | None = None) -> AsyncIterator[Chat]:
-    one = Chat(options or CommandOptions())
+async def chat(options: CommandOptions | None = None, doubts: Doubts | None = None) -> AsyncIterator[Chat]:
+    one = Chat(options or CommandOptions(), doubts)
     async with one.around.learner() as learner:
         one.learner = learner
         yield one
@@ -229,3 +242,131 @@ async def test_what_is_obeyed_may_change_and_then_the_words_are_as_any_others() 
     assert not commands.of(turn)
     assert unsaid(turn, MONDAY)
     assert len(await unextracted.extract([turn])) == 1
+
+
+async def test_a_fact_is_not_taken_for_what_is_to_be_forgotten_because_it_speaks_of_its_user() -> None:
+    async with chat() as ann:
+        await ann.says("I live in Oslo.", "Noted.")
+        await ann.extracted()
+        before = await ann.active()
+        await ann.says("Forget everything I told you about my users", "Done.")
+        assert await ann.active() == before
+
+
+async def test_what_was_made_of_what_is_forgotten_goes_with_it() -> None:
+    async with chat() as ann:
+        await ann.says("My ex has a yacht.", "Noted.")
+        (message,) = [memory for memory in await ann.rows() if "yacht" in memory.content]
+        topic = a_memory("Boats: people with yachts.", source=Source.SUMMARY, metadata={"sources": [message.id]})
+        whole = a_memory("Of boats.", source=Source.SUMMARY, metadata={"sources": [topic.id]})
+        await ann.remembers(topic, whole)
+        await ann.says("Forget what I told you about my ex", "Done.")
+        assert await ann.active() == set()
+
+
+async def test_a_fact_in_another_language_goes_with_the_sentence_that_it_was_taken_from() -> None:
+    async with chat() as ann:
+        await ann.says("Mein Hund ist ein Beagle. Ich wohne in Bergen.", "Sch\u00f6n.")
+        turn = next(memory.metadata["turn"] for memory in await ann.rows())
+        facts = [("User owns a beagle", "Beagle"), ("User lives in Bergen", "Bergen")]
+        await ann.remembers(*(a_memory(text, metadata={"turn": turn, "value": value}) for text, value in facts))
+        await ann.says("Vergiss alles \u00fcber meinen Hund", "Gut.")
+        assert await ann.active() == {"User lives in Bergen", "Sch\u00f6n."}
+
+
+class Answering:
+    """Implements Doubts by what it is told; *failing* is raised while set."""
+
+    def __init__(self, *commands: Command) -> None:
+        self.commands_: tuple[Command, ...] = commands
+        self.failing: Exception | None = None
+        self.asked: list[str] = []
+
+    async def commands(self, turn: Turn) -> Sequence[Command]:
+        self.asked.append(turn.asked)
+        if self.failing:
+            raise self.failing
+        return self.commands_
+
+
+FAREWELL = "I'd rather you did not remember my ex any more."
+
+
+async def test_what_is_in_doubt_is_decided_behind_the_request_and_then_done() -> None:
+    doubts = Answering(Command(Act.FORGET, "my ex"))
+    async with chat(doubts=doubts) as ann:
+        await ann.says("My ex is called Sarah.", "Noted.")
+        await ann.says("I live in Oslo.", "A fine city.")
+        await ann.says(FAREWELL, "I'll say no more of Sarah.")
+        await ann.learned()
+        assert doubts.asked == [FAREWELL]
+        assert all("Oslo" in content or "city" in content for content in await ann.active())
+        assert ann.around.sample("chat_commands_total", act="forget") == 1
+        assert ann.around.sample("extraction_triggers_total", trigger="command") == 1
+
+
+async def test_what_a_model_takes_for_a_wish_to_remember_counts_for_more() -> None:
+    async with chat(doubts=Answering(Command(Act.REMEMBER, "I live in Oslo"))) as ann:
+        await ann.says("I live in Oslo. Would be great if you could remember it.", "Sure.")
+        await ann.learned()
+        facts = {memory.content: memory.importance for memory in await ann.rows() if memory.role is Role.NONE}
+        assert facts == {"User lives in Oslo": pytest.approx(0.9)}
+
+
+async def test_what_nothing_was_learned_of_is_kept_as_it_was_told() -> None:
+    async with chat(doubts=Answering(Command(Act.REMEMBER, "the code word heliotrope"))) as ann:
+        await ann.says("You might want to remember the code word heliotrope.", "Sure.")
+        await ann.learned()
+        assert "The user asked to remember: the code word heliotrope" in await ann.active()
+
+
+async def test_what_a_model_takes_for_over_is_superseded() -> None:
+    async with chat(doubts=Answering(Command(Act.RETRACT, "I live in Oslo"))) as ann:
+        await ann.says("I live in Oslo.", "Noted.")
+        await ann.extracted()
+        await ann.says("By now it is no longer so that I live in Oslo", "Noted.")
+        await ann.learned()
+        assert "User no longer lives in Oslo" in await ann.active()
+
+
+async def test_nothing_is_asked_where_rules_know_or_the_policy_obeys_nothing() -> None:
+    doubts = Answering(Command(Act.FORGET, "my ex"))
+    async with chat(doubts=doubts) as ann:
+        await ann.says("Forget my address.")
+        await ann.says("I can't remember where I live.")
+        await ann.learned()
+    async with chat(CommandOptions(obeyed=Obeyed.OFF), doubts=doubts) as ann:
+        await ann.says(FAREWELL)
+        await ann.learned()
+    assert doubts.asked == []
+
+
+async def test_a_policy_that_remembers_alone_is_kept_to_in_doubt_too() -> None:
+    async with chat(CommandOptions(obeyed=Obeyed.REMEMBER), Answering(Command(Act.FORGET, "my ex"))) as ann:
+        await ann.says("My ex is called Sarah.", "Noted.")
+        await ann.says(FAREWELL)
+        await ann.learned()
+        assert any("Sarah" in content for content in await ann.active())
+
+
+async def test_while_nobody_can_say_a_turn_in_doubt_waits_and_then_is_decided() -> None:
+    doubts = Answering(Command(Act.FORGET, "my ex"))
+    doubts.failing = TryLaterError("away")
+    async with chat(doubts=doubts) as ann:
+        await ann.says("My ex is called Sarah.", "Noted.")
+        await ann.says(FAREWELL)
+        await until(lambda: len(doubts.asked) > 1, "it is asked again")
+        assert any("Sarah" in content for content in await ann.active())
+        doubts.failing = None
+        await ann.learned()
+        assert not any("Sarah" in content for content in await ann.active())
+
+
+async def test_a_turn_in_doubt_waits_no_longer_than_it_may() -> None:
+    doubts = Answering()
+    doubts.failing = TryLaterError("away")
+    async with chat(CommandOptions(patience=timedelta(hours=1)), doubts) as ann:
+        await ann.says(FAREWELL)
+        await until(lambda: doubts.asked, "it is asked")
+        ann.around.now += timedelta(hours=2)
+        await ann.learned()

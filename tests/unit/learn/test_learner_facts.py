@@ -155,7 +155,7 @@ async def test_what_makes_a_batch_due_is_counted() -> None:
         await until(lambda: world.sample("extraction_triggers_total", trigger="ended") == 1, "the session ended")
         await learner.accept(world.exchange("I have no cats."))
     assert world.sample("extraction_triggers_total", trigger="drain") == 1
-    assert {one.value for one in Trigger} == {"batch", "idle", "ended", "topic", "drain"}
+    assert {one.value for one in Trigger} == {"batch", "idle", "ended", "topic", "command", "drain"}
 
 
 # --- with the real pieces ----------------------------------------------------------------------------
