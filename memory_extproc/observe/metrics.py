@@ -52,6 +52,13 @@ class Metrics:
             "close_readings", "Rankings to be read word by word, by how that ended.", "outcome"
         )
         self.reranks = make.counter("reranks", "Rankings offered to a reranker, by how that ended.", "outcome")
+        self.profiles = make.counter(
+            "profiles",
+            "Requests by whether they were told who their caller is, where that is asked for.",
+            "outcome",
+        )
+        for outcome in ("told", "not_told", "unread"):  # there from the start: the first of them is a rise
+            self.profiles.labels(outcome)
         self.replays = make.counter("replays", "Requests by what became of the blocks given before.", "outcome")
         self.replayed_tokens = make.histogram(
             "replayed_tokens", "Estimated tokens of the blocks put back into a request.", REPLAYED_BUCKETS
@@ -108,7 +115,9 @@ class Metrics:
         self.topic_checks = make.counter(
             "topic_checks", "Turns by who said whether they go on with their topic, and what.", "stage", "verdict"
         )
-        self.topics = make.counter("topics", "Topics that came to their end, by what became of them.", "outcome")
+        self.topics = make.counter(
+            "topics", "Topics that were opened, and those that ended, by what became of them.", "outcome"
+        )
         self.summaries = make.counter(
             "summaries", "Summaries of topics and sessions, by who made them.", "of", "by"
         )

@@ -266,6 +266,8 @@ class Topics:
         for one, vectors in zip(said, heard, strict=True):
             decided = await self._decided(owner, thread, topic, one, vectors)
             shift = decided.shift
+            if shift or not thread.open:
+                self._metrics.topics.labels("opened").inc()
             joined = partial(state.gathered, turn=one.turn, size=len(one.text), shift=shift)
             thread = await self._replace(owner, session, joined)
             topic = OpenTopic() if shift else topic

@@ -274,7 +274,8 @@ class Enricher:
         known = choose_form("auto", profile_for(request.model), request)
         inject = then.inject or self._options.inject_as
         form = known if inject == "auto" else Form(inject)
-        profile, thread = await self._profile(caller, thread)
+        offered, thread = await self._profile(caller, thread)
+        profile = offered
         left = self._room(request, thread.blocks)
         turn = _Turn(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
         if thread.decided is not None:
@@ -297,6 +298,9 @@ class Enricher:
                 log.warning("recall.never_came")
         if profile is not None and thread.decided is None and self._tells(decision.outcome):
             decision = decision.with_profile(profile)
+            self._metrics.profiles.labels("told").inc()
+        elif offered is not None and thread.decided is None:
+            self._metrics.profiles.labels("not_told").inc()
         return replace(turn, decision=decision, settled=thread.decided is not None and left.all_fit)
 
     async def _profile(self, caller: Caller, thread: Thread) -> tuple[Profile | None, Thread]:
@@ -308,6 +312,7 @@ class Enricher:
                 profile = await self._profiles.profile(caller)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("profile.unread", kind=type(error).__name__)
+            self._metrics.profiles.labels("unread").inc()
             return None, thread
         blocks = tuple(one for one in thread.blocks if profile.eligible.issuperset(one.profile))
         if any(one.profile for one in blocks):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from scripts.dashboards.panels import Panel, Query, Row, gauge, or_none, quantile, rate
 
+_BEFORE = rate("memory_extproc_compressed_tokens_total", more='when="before"')
+_AFTER = rate("memory_extproc_compressed_tokens_total", more='when="after"')
+_SPARED = f"1 - {_AFTER} / {_BEFORE}"
+
 LEARNING = (
     Row(
         "Journal",
@@ -121,6 +125,56 @@ LEARNING = (
                     ),
                 ),
                 stacked=True,
+            ),
+        ),
+    ),
+    Row(
+        "What conversations were about",
+        (
+            Panel(
+                "Topics",
+                "Opened by a conversation's first turn or a change of subject, and closed: written with a summary, or too small for one.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_topics_total", "outcome")), "{{outcome}}"),),
+            ),
+            Panel(
+                "Changes of subject",
+                "Turns by who said whether they go on with their topic. The model is asked only where the measures are in doubt.",
+                "reqps",
+                (
+                    Query(
+                        or_none(rate("memory_extproc_topic_checks_total", "stage, verdict")),
+                        "{{stage}}: {{verdict}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
+                "Summaries",
+                "Of topics and of sessions, by who made them: a model, or the most central sentences while there is none or its tokens are spent.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_summaries_total", "of, by")), "{{of}}: {{by}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Profiles",
+                "Requests that were told who their caller is (inject.profile), those that were not because nothing is known, fits or is new, and those whose caller's facts could not be read in time.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_profiles_total", "outcome")), "{{outcome}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Long chats",
+                "By whether a condensed state went in place of older messages, and why not.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_compressions_total", "outcome")), "{{outcome}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Tokens spared by compression",
+                "Share of the compressed chats' estimated tokens that the model did not get; prices are by the tokens that are left.",
+                "percentunit",
+                (Query(or_none(_SPARED)),),
             ),
         ),
     ),

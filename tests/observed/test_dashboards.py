@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,71 @@ def test_every_expression_parses_and_uses_no_variable_that_is_not_declared(board
             assert used <= declared, panel["title"]
         for expression in expressions(panel):
             promql_parser.parse(expression)
+
+
+TOLD = (
+    "My name is Carol and I live in Lisbon.",
+    "I'm working on a TensorFlow project that classifies images of plants.",
+    "How can I optimize the TensorFlow project? It classifies images of plants too slowly.",
+    "What should I order for breakfast at Waffle House tonight?",
+    "Are the Waffle House hash browns any good with cheese?",
+    "Does Waffle House serve breakfast at night, with coffee?",
+)
+
+
+async def converses(whole: WholeStand, number: int) -> None:
+    """A long session of Carol's about two subjects; in the second it is known who she is."""
+    items: list[Tree] = []
+    for asked in TOLD:
+        items.append({"role": "user", "content": f"{asked} That is session number {number}."})
+        last = {"x_memory_session": "end"} if asked == TOLD[-1] else {}
+        sent = {"model": "demo", "messages": items}
+        assert (await whole.chat(sent, user="carol", x_session_id=f"s{number}", **last)).status == 200
+        items.append({"role": "assistant", "content": "I see, that is good to know. " * 8})
+    await until(lambda: whole.sample("summaries_total", of="session", by="sentences") > number, "summed up", 10)
+
+
+# What conversations and time bring about: with the settings below there is something in each.
+ROWS = ("What conversations were about", "What becomes of it with time")
+SLOWLY = {
+    "inject": {"profile": "always", "profile_importance": 0.1},
+    "compress": {"enabled": True, "above_tokens": 256, "keep_turns": 1},
+    "retention": {"every": "1s", "protect": "0s", "ttl": {"episodic": "1s"}},
+}
+
+
+def without_zero(expression: str) -> str:
+    return re.sub(r"^\((.*)\) or vector\(0\)$", r"\1", expression)
+
+
+async def test_topics_profiles_long_chats_and_retention_show_in_their_panels(
+    whole: WholeStand, tmp_path: Path
+) -> None:
+    whole.changes |= SLOWLY
+    await whole.start()
+    tree = json.loads((CHART / "dashboards" / "learning.json").read_text())
+    begins = {each["title"]: at for at, each in enumerate(tree["panels"]) if each["type"] == "row"}
+    asked: dict[str, str] = {}
+    for row in ROWS:
+        for panel in [*tree["panels"][begins[row]].get("panels", []), *tree["panels"][begins[row] + 1 :]]:
+            if panel["type"] == "row":
+                break
+            asked |= {f"{panel['title']}: {each}": without_zero(each) for each in expressions(panel)}
+    assert len(asked) >= 9
+    async with scraping(tmp_path, {"memory": (whole.whole.http, "/metrics")}) as prometheus:
+        for number in range(2):  # a rate needs a figure from before
+            await converses(whole, number)
+            await until(partial(prometheus.scraped, number * 3 + 2), "scraped", seconds=20)
+
+        async def none_is_empty() -> bool:
+            for name, expression in list(asked.items()):
+                if any(float(each["value"][1]) > 0 for each in await prometheus.value(expression)):
+                    del asked[name]
+            return not asked
+
+        with suppress(AssertionError):
+            await until(none_is_empty, "every panel showed something", seconds=20)
+    assert list(asked) == []
 
 
 async def test_no_panel_is_empty_while_the_sidecar_works(whole: WholeStand, tmp_path: Path) -> None:
