@@ -10,8 +10,9 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -36,6 +37,7 @@ _PASSING = {
     sqlite3.SQLITE_NOMEM: "out of memory",
     sqlite3.SQLITE_INTERRUPT: "interrupted",
 }
+_STAMPS = ("application_id", "user_version")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
 # Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
 _GLANCE = timedelta(milliseconds=50)
@@ -44,11 +46,17 @@ _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the file must hold. *script* creates it; *version* is kept in the file and must match."""
+    """What the file must hold. *script* creates it; *version* is kept in the file. One of an older version is
+    brought up to date by *upgrades*, each from its version to the next, with statements parted as in *script*."""
 
     application: int  # PRAGMA application_id: tells our files from any other, 32 bits
     version: int  # PRAGMA user_version, from 1
     script: str
+    upgrades: Mapping[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if set(self.upgrades) != set(range(1, self.version)):
+            raise ValueError("every version but the last has an upgrade to the next")
 
 
 @dataclass(slots=True)
@@ -110,6 +118,8 @@ class SqliteFile:
 
     async def __aenter__(self) -> Self:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._path.stem)
+        if self._schema.upgrades:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._upgrade)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -141,18 +151,29 @@ class SqliteFile:
                 if not self._path.exists():
                     return None
                 self._reader = self._connect(_GLANCE)
-                if not self._reader.execute("PRAGMA user_version").fetchone()[0]:
-                    # Another process is making it this moment: all of it is there at once, or nothing.
+                if not self._readable(self._reader):
                     self._reader.close()
                     self._reader = None
                     return None
             row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryExtprocError) as error:
             if self._reader is not None:
                 self._reader.close()
                 self._reader = None
-            raise translated(error, self._path.name) from error
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self._path.name) from error
+            raise
         return row
+
+    def _readable(self, reader: sqlite3.Connection) -> bool:
+        """False while another process is making it this moment: all of it is there at once, or nothing."""
+        application, version = _stamps(reader)
+        if not version:
+            return False
+        self._check(application, version)
+        if version < self._schema.version:
+            raise TryLaterError(f"{self._path.name} is not brought up to date yet")
+        return True
 
     # --- on the event loop ---------------------------------------------------------------------------
     def _commit_next(self) -> None:
@@ -253,25 +274,53 @@ class SqliteFile:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         try:
-            application = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            application, version = _stamps(connection)
             if (application, version) == (0, 0) and not connection.execute("PRAGMA schema_version").fetchone()[0]:
-                for statement in self._schema.script.split(";\n\n"):
-                    connection.execute(statement)
+                self._take(connection, self._schema.script)
                 connection.execute(f"PRAGMA application_id = {self._schema.application}")
+            else:
+                self._check(application, version)
+                for step in range(version, self._schema.version):
+                    self._take(connection, self._schema.upgrades[step])
+            if version != self._schema.version:
                 connection.execute(f"PRAGMA user_version = {self._schema.version}")
-            elif application != self._schema.application:
-                raise TryLaterError(f"{self._path.name} is a database of something else; move it aside")
-            elif version != self._schema.version:
-                raise TryLaterError(
-                    f"{self._path.name} has schema version {version}, this program has {self._schema.version}"
-                )
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.rollback()
 
+    def _upgrade(self) -> None:
+        """Before the first read of an older file. A fault shows again, and is told, where the file is used."""
+        with suppress(sqlite3.Error, MemoryExtprocError):
+            if not self._path.exists():
+                return
+            with closing(self._connect(_GLANCE)) as glance:
+                _, version = _stamps(glance)
+            if 0 < version < self._schema.version:
+                self._writer = self._opened()
+
+    @staticmethod
+    def _take(connection: sqlite3.Connection, script: str) -> None:
+        for statement in script.split(";\n\n"):
+            connection.execute(statement)
+
+    def _check(self, application: int, version: int) -> None:
+        """TryLaterError for a file that we cannot use: later, with the program that can, or with another file."""
+        if application != self._schema.application:
+            raise TryLaterError(f"{self._path.name} is a database of something else; move it aside")
+        if version > self._schema.version:
+            raise TryLaterError(
+                f"{self._path.name} has schema version {version} of a newer memory-extproc, this one knows versions"
+                f" up to {self._schema.version}: run the newer program, or move the file aside"
+            )
+
     def _close_writer(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Whose file it is, and the version of its schema; zeros for a new one."""
+    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _STAMPS)
+    return application, version

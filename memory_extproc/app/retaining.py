@@ -147,7 +147,9 @@ class Tended:
     """Everybody's memories as configured, without a sidecar around them: what is changed shows in running ones."""
 
     store: MilvusStore
-    shown: MemoryStore  # without what was forgotten
+    unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
+    shown: MemoryStore  # without that
+    forgotten: Forgotten
     partitions: Partitions
     embedder: Embeds
     coordination: Coordination
@@ -169,13 +171,16 @@ async def tending(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[
         stack.push_async_callback(store.close)
         await store.open()
         forgotten = await _read_forgotten(settings, data, link, stack)
-        hiding = HidingStore(sealed_store(settings, store, keys), forgotten)
+        unsealed = sealed_store(settings, store, keys)
+        hiding = HidingStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
             Partitions(hiding, coordination, limits, metrics, now=now, forgotten=forgotten)
         )
         reflects = make_reflector(settings, metrics, stack, Budget(budget_limits(settings), now=now))
-        yield Tended(store, hiding, partitions, embedder, coordination, keys, metrics, reflects)
+        yield Tended(
+            store, unsealed, hiding, forgotten, partitions, embedder, coordination, keys, metrics, reflects
+        )
 
 
 async def _read_forgotten(

@@ -43,7 +43,7 @@ class Milvus(Section):
     collection: str = Field(
         "agentic_memory",
         pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$",
-        description="an alias; the collection behind it is NAME_v1_DIMENSION",
+        description="an alias; the collection behind it is NAME_vSCHEMA_DIMENSION",
     )
     dimension: int = Field(384, ge=2, le=MAX_DIMENSION, description="of the vectors; equals embedding.dimension")
     layout: Literal["auto", "single", "sharded"] = Field(

@@ -26,18 +26,24 @@ async def owners_in(
     known: set[Owner] = set()
     for collection in collections:
         place = Place(collection, None)
-        waiting = [("", _BEHIND)]
-        while waiting:
-            least, below = waiting.pop()
-            filter_ = f"id >= {quote(least)} and id < {quote(below)}"
-            counted = await query(place, filter_, ["count(*)"])
-            if int(counted[0]["count(*)"]) > most and len(least) < _DEEPEST:
-                waiting += _parts(least, below)
-                continue
+        async for filter_ in ranges_in(place, query, most=most):
             found = {Owner(row["tenant_id"], row["user_id"]) for row in await query(place, filter_, _NAMES)} - known
             known |= found
             if found:
                 yield sorted(found, key=lambda owner: owner.key)
+
+
+async def ranges_in(place: Place, query: Query, *, most: int = _MOST) -> AsyncIterator[str]:
+    """Filters that share all rows out among them, *most* each."""
+    waiting = [("", _BEHIND)]
+    while waiting:
+        least, below = waiting.pop()
+        filter_ = f"id >= {quote(least)} and id < {quote(below)}"
+        counted = await query(place, filter_, ["count(*)"])
+        if int(counted[0]["count(*)"]) > most and len(least) < _DEEPEST:
+            waiting += _parts(least, below)
+        else:
+            yield filter_
 
 
 _NAMES = ("tenant_id", "user_id")

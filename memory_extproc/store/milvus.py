@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError
+from memory_extproc.errors import GiveUpError, NotReadyError
 from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Vector
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
@@ -21,10 +22,14 @@ from memory_extproc.store.breaker import Breaker, Clock
 from memory_extproc.store.calls import Calls
 from memory_extproc.store.capabilities import Capabilities
 from memory_extproc.store.client import AsyncMilvusClient, connect
+from memory_extproc.store.copying import LeavesOut, Says
 from memory_extproc.store.flusher import Flusher
 from memory_extproc.store.gate import Gate
 from memory_extproc.store.listing import owners_in
 from memory_extproc.store.lite import EmbeddedLite
+from memory_extproc.store.loading import Loading
+from memory_extproc.store.migrating import Migrating, Pauses
+from memory_extproc.store.moving import Moving
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place, Placement
@@ -42,13 +47,15 @@ _MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which
 _ALL = (*rows.SCALARS, rows.VECTOR)
 
 
+@dataclass(frozen=True, slots=True)
 class _Opened:
     """Everything there is only once the store was opened."""
 
-    def __init__(self, client: AsyncMilvusClient, capabilities: Capabilities, placement: Placement) -> None:
-        self.client = client
-        self.capabilities = capabilities
-        self.placement = placement
+    client: AsyncMilvusClient
+    capabilities: Capabilities
+    placement: Placement
+    moving: Moving
+    loading: Loading
 
 
 class MilvusStore:
@@ -59,6 +66,7 @@ class MilvusStore:
     ) -> None:
         self._options = options
         self._now = now
+        self._clock = clock
         breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
         self._calls = Calls(breaker, metrics, clock)
         self._opening = asyncio.Lock()
@@ -67,7 +75,6 @@ class MilvusStore:
         self._address = options.uri
         self._gates: defaultdict[str, Gate] = defaultdict(Gate)  # by collection, for Lite
         self._flusher: Flusher | None = None
-        self._loading: asyncio.Task[None] | None = None
 
     @property
     def lags(self) -> bool:
@@ -97,21 +104,19 @@ class MilvusStore:
                 placement = await opening.place(capabilities)
                 if capabilities.one_writer:
                     if not self._options.uri:
-                        await Rewriting(client, self._options, self._calls).tidy(
-                            [alias for alias, _ in placement.collections()]
-                        )
+                        await Rewriting(client, self._options, self._calls).tidy(placement.aliases)
                     self._flusher = Flusher(client, self._options, self._calls, self._gates)
                     await undo.enter_async_context(self._flusher)
-                    await self._flusher.flush([alias for alias, _ in placement.collections()])
-                self._opened = _Opened(client, capabilities, placement)
+                    await self._flusher.flush(placement.aliases)
+                moving = Moving(client, self._options, self._calls, now=self._now, clock=self._clock)
+                loading = Loading(client, self._options, self._calls, placement.aliases)
+                undo.push_async_callback(loading.end)
+                self._opened = _Opened(client, capabilities, placement, moving, loading)
                 self._resources = undo.pop_all()
 
     async def close(self) -> None:
         async with self._opening:
             self._opened = None
-            if self._loading is not None:
-                self._loading.cancel()
-                await asyncio.gather(self._loading, return_exceptions=True)
             await self._resources.aclose()
 
     async def _start_lite(self, undo: AsyncExitStack) -> str:
@@ -130,6 +135,7 @@ class MilvusStore:
         batch = _LITE_BATCH if opened.capabilities.lite else _BATCH
         for start in range(0, len(ready), batch):
             async with self._writer(opened, place):
+                await opened.moving.admit(place.collection)
                 await self._put_batch(opened, place, ready[start : start + batch])
             self._wrote(place, batch)
 
@@ -164,9 +170,14 @@ class MilvusStore:
 
     async def _delete(self, opened: _Opened, operation: str, place: Place, filter_: str) -> None:
         async with self._writer(opened, place):
-            await self._call(
-                operation, lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
-            )
+            copy = await opened.moving.admit(place.collection)
+            for name in (place.collection, copy) if copy else (place.collection,):
+
+                async def delete(limit: float, name: str = name) -> None:
+                    if name != copy or await opened.client.has_collection(name, timeout=limit):
+                        await opened.client.delete(name, filter=filter_, timeout=limit)
+
+                await self._call(operation, delete)
 
     async def delete_owner(self, owner: Owner) -> None:
         check_owner(owner)
@@ -182,13 +193,21 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        return await self._let_go(opened, place.collection)
+        copy = await opened.moving.admit(place.collection)
+        gone = await self._let_go(opened, copy) if copy else True
+        return await self._let_go(opened, place.collection) and gone
 
     async def compact(self) -> bool:
         """As purge, of every collection: for everybody."""
         opened = self._ready()
-        done = [await self._let_go(opened, alias) for alias, _ in opened.placement.collections()]
+        done = [await self._let_go(opened, alias) for alias in opened.placement.aliases]
         return all(done)
+
+    def migrating(self, leaves_out: LeavesOut, says: Says, *, pauses: Pauses = asyncio.sleep) -> Migrating:
+        """What makes its collections ones of the present schema."""
+        opened = self._ready()
+        parts = (opened.client, self._options, self._calls, opened.capabilities, opened.placement)
+        return Migrating(*parts, leaves_out, says, now=self._now, pauses=pauses)
 
     async def _let_go(self, opened: _Opened, alias: str) -> bool:
         client, options = opened.client, self._options
@@ -297,7 +316,7 @@ class MilvusStore:
         async def query(place: Place, filter_: str, fields: Sequence[str]) -> Sequence[Mapping[str, Any]]:
             return await self._query_in(opened, "owners", place, filter_, fields, _STRONG)
 
-        async for found in owners_in([alias for alias, _ in opened.placement.collections()], query):
+        async for found in owners_in(opened.placement.aliases, query):
             yield found
 
     async def _by_ids(
@@ -360,29 +379,9 @@ class MilvusStore:
         try:
             return await self._calls.run(operation, self._options.timeout, call)
         except NotReadyError:
-            self._load()
+            if self._opened is not None:
+                self._opened.loading.begin()
             raise
-
-    def _load(self) -> None:
-        """After a restart a server answers only once its collections were loaded again: asked for once, in the
-        background; until then every call says not ready."""
-        opened = self._opened
-        if opened is None or (self._loading is not None and not self._loading.done()):
-            return
-
-        self._loading = asyncio.create_task(self._load_all(opened), name="load collections")
-
-    async def _load_all(self, opened: _Opened) -> None:
-        for alias, _ in opened.placement.collections():
-
-            async def load(limit: float, alias: str = alias) -> None:
-                await opened.client.load_collection(alias, timeout=limit)
-
-            try:
-                await self._calls.run("load", self._options.open_timeout, load)
-            except MemoryExtprocError as error:
-                _LOG.warning("store.load_failed", kind=type(error).__name__)
-                return
 
     @asynccontextmanager
     async def _writer(self, opened: _Opened, place: Place) -> AsyncIterator[None]:

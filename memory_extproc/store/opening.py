@@ -45,50 +45,54 @@ class Opening:
         layout = options.chosen_layout
         shards = 1
         other = f"{alias}_s00" if layout is Layout.SINGLE else alias
-        if await self._describe(other) is not None:
+        if await self.describe(other) is not None:
             raise GiveUpError(f"the configuration has the layout {layout.value!r}, the store the other ({other!r})")
         if layout is Layout.SHARDED:
             if not capabilities.lite:
                 raise GiveUpError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
-            first = await self._describe(f"{alias}_s00")
+            first = await self.describe(f"{alias}_s00")
             shards = schema.shards_of(first) if first is not None else options.shards
         placement = Placement(alias, physical, layout, shards, pruning=False)
-        words = options.full_text and capabilities.full_text
-        for name, behind in placement.collections():
-            # A collection that was made without them has none, and serves as it did.
-            words = await self._prepare(name, behind, shards, capabilities) and words
+        ready = [await self._prepare(*names, shards, capabilities) for names in placement.collections()]
+        oldest = min(schema.version_of(described) for described in ready)
+        if oldest < schema.VERSION:
+            _LOG.warning("store.schema_older", schema=oldest, current=schema.VERSION, run="store migrate")
+        # A collection that was made without words has none, and serves as it did.
+        words = options.full_text and capabilities.full_text and all(map(schema.has_words, ready))
         pruning = capabilities.bucket_pruning and await self._bucket_is_known()
         _LOG.info("store.placed", collections=len(placement.collections()), full_text=words)
         return Placement(alias, physical, layout, shards, pruning, words)
 
-    async def _prepare(self, alias: str, physical: str, shards: int, capabilities: Capabilities) -> bool:
-        """Says whether the collection has an index of words."""
-        described = await self._describe(alias)
+    async def _prepare(
+        self, alias: str, physical: str, shards: int, capabilities: Capabilities
+    ) -> Mapping[str, Any]:
+        """What is behind *alias* by then, ready for use; *physical* where there is nothing yet."""
+        described = await self.describe(alias)
         if described is not None and described["collection_name"] == alias:
             raise GiveUpError(f"{alias!r} is a collection that was not made by memory-extproc")
-        if described is not None:
-            schema.check(described, self._options)
-            words = schema.has_words(described)
-        elif self._options.as_it_is:
-            raise GiveUpError(f"there is no collection {alias!r}")
-        else:
-            words = await self._make(physical, shards, capabilities)
-        if not capabilities.exact_only:
-            await self._index_and_load(physical, words=words)
         if described is None:
+            if self._options.as_it_is:
+                raise GiveUpError(f"there is no collection {alias!r}")
+            await self.index_and_load(await self.make(physical, shards, capabilities), capabilities)
             await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
-        return words
+            # Of another replica's making, where that was quicker; an older version makes another one.
+            described = await self.describe(alias)
+        if described is None:
+            raise GiveUpError(f"the alias {alias!r} is not there after it was made")
+        schema.check(described, self._options)
+        await self.index_and_load(described, capabilities)
+        return described
 
-    async def _make(self, physical: str, shards: int, capabilities: Capabilities) -> bool:
-        """The collection behind an alias that is not there yet; says whether it has an index of words."""
-        half_made = await self._describe(physical)
+    async def make(self, physical: str, shards: int, capabilities: Capabilities) -> Mapping[str, Any]:
+        """A collection that no alias leads to yet, as it is by then."""
+        half_made = await self.describe(physical)
         if half_made is not None:
             try:
                 schema.check(half_made, self._options)
             except GiveUpError:
                 await self._drop_if_empty(physical)
             else:
-                return schema.has_words(half_made)
+                return half_made
         options = self._options
         made = schema.schema(options, words=options.full_text and capabilities.full_text)
         more: dict[str, Any] = {"properties": schema.properties(options, shards)}
@@ -98,18 +102,18 @@ class Opening:
             physical, lambda limit: self._client.create_collection(physical, schema=made, timeout=limit, **more)
         )
         # A server drops silently what it does not know.
-        described = await self._describe(physical)
+        described = await self.describe(physical)
         if described is None:
             raise GiveUpError(f"the collection {physical!r} is not there after it was made")
         schema.check(described, options)
-        return schema.has_words(described)
+        return described
 
     async def _create(self, name: str, call: Callable[[float], Awaitable[object]]) -> None:
         """No fault if another replica has made *name* in the meantime."""
         try:
             await self._step(call)
         except GiveUpError:
-            if await self._describe(name) is None:
+            if await self.describe(name) is None:
                 raise
 
     async def _drop_if_empty(self, physical: str) -> None:
@@ -119,7 +123,11 @@ class Opening:
         _LOG.warning("store.half_made_dropped")
         await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
 
-    async def _index_and_load(self, physical: str, *, words: bool) -> None:
+    async def index_and_load(self, described: Mapping[str, Any], capabilities: Capabilities) -> None:
+        """Where the other side does not search every row anyway."""
+        if capabilities.exact_only:
+            return
+        physical, words = described["collection_name"], schema.has_words(described)
         indexed = set(await self._step(lambda limit: self._client.list_indexes(physical, timeout=limit)))
         if not indexed - {WORDS}:
             parameters = self._client.prepare_index_params()
@@ -135,7 +143,7 @@ class Opening:
             await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
         await self._step(lambda limit: self._client.load_collection(physical, timeout=limit))
 
-    async def _describe(self, name: str) -> Mapping[str, Any] | None:
+    async def describe(self, name: str) -> Mapping[str, Any] | None:
         """None if there is no such collection or alias."""
         found = await self._step(lambda limit: self._client.has_collection(name, timeout=limit))
         if not found:
@@ -155,7 +163,7 @@ class Opening:
         made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=2)
         row = {"id": "canary", "user_id": _CANARY, VECTOR: np.array([1.0, 0.0], dtype=np.float32)}
         try:
-            if await self._describe(name) is not None:
+            if await self.describe(name) is not None:
                 await self._step(lambda limit: self._client.drop_collection(name, timeout=limit))
             await self._step(lambda limit: self._client.create_collection(name, schema=made, timeout=limit))
             await self._step(lambda limit: self._client.upsert(name, [row], timeout=limit))

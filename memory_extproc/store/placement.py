@@ -39,6 +39,10 @@ class Placement:
             return [(self.alias, self.physical)]
         return [(f"{self.alias}_s{n:02}", f"{self.physical}_s{n:02}") for n in range(self.shards)]
 
+    @property
+    def aliases(self) -> list[str]:
+        return [alias for alias, _ in self.collections()]
+
     def of(self, owner: Owner) -> Place:
         partitions = [bucket(owner.user)] if self.pruning else None
         if self.layout is Layout.SINGLE:

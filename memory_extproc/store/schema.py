@@ -11,7 +11,9 @@ from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.rows import SCALARS, VECTOR, WORDS
 from memory_extproc.store.rules import METADATA_BYTES, NAME_BYTES
 
-VERSION = 1
+# Version 1 did not write its number down and came without an index of words at first. 2 writes both numbers.
+VERSION = 2
+READABLE_FROM = 1  # programs that know this version read and write collections of VERSION without loss
 PARTITIONS = 64  # of a server's collection; cannot be changed later
 _PREFIX = "memory_extproc."
 _ID_BYTES = 64
@@ -67,10 +69,61 @@ def _length(name: str, options: MilvusOptions) -> int:
 def properties(options: MilvusOptions, shards: int) -> dict[str, str]:
     """What a collection says about itself. Lite drops descriptions and keeps properties."""
     return {
+        **stamp(),
         f"{_PREFIX}fingerprint": options.fingerprint,
         f"{_PREFIX}layout": options.chosen_layout.value,
         f"{_PREFIX}shards": str(shards),
     }
+
+
+def stamp() -> dict[str, str]:
+    """The properties of a collection that say which version its schema has."""
+    return {f"{_PREFIX}schema": str(VERSION), f"{_PREFIX}readable_from": str(READABLE_FROM)}
+
+
+def version_of(described: Mapping[str, Any]) -> int:
+    """The version of the collection's schema."""
+    return _number(described, "schema", otherwise=1)
+
+
+def said_by(described: Mapping[str, Any]) -> dict[str, str]:
+    """What a collection says about itself, for a copy of the same rows; but for where they move."""
+    said = {name: value for name, value in described["properties"].items() if name.startswith(_PREFIX)}
+    for name in (*moving_to(""), *moved_from(""), *held(0)):
+        said.pop(name, None)
+    return said
+
+
+def moving_to(name: str) -> dict[str, str]:
+    """The property that names the copy into which a collection's rows are moving; empty: into none."""
+    return {f"{_PREFIX}moving_to": name}
+
+
+def moving_to_of(described: Mapping[str, Any]) -> str:
+    return str(described.get("properties", {}).get(f"{_PREFIX}moving_to", ""))
+
+
+def moved_from(name: str) -> dict[str, str]:
+    """The property that names the collection from which a copy's rows come; empty once that is gone."""
+    return {f"{_PREFIX}moved_from": name}
+
+
+def moved_from_of(described: Mapping[str, Any]) -> str:
+    return str(described.get("properties", {}).get(f"{_PREFIX}moved_from", ""))
+
+
+def held(until: int) -> dict[str, str]:
+    """The property that has writers wait, *until* so many seconds since 1970 unless it is said again."""
+    return {f"{_PREFIX}held_until": str(until)}
+
+
+def held_until(described: Mapping[str, Any]) -> int:
+    return _number(described, "held_until", otherwise=0)
+
+
+def _number(described: Mapping[str, Any], name: str, *, otherwise: int) -> int:
+    written = described.get("properties", {}).get(f"{_PREFIX}{name}", "")
+    return int(written) if written.isdecimal() else otherwise
 
 
 def shards_of(described: Mapping[str, Any]) -> int:
@@ -92,6 +145,12 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     """GiveUpError naming both sides unless the collection is one that *options* would make."""
     name = described.get("collection_name", "")
     shards_of(described)
+    version, readable_from = version_of(described), _number(described, "readable_from", otherwise=1)
+    if version > VERSION and readable_from > VERSION:
+        raise GiveUpError(
+            f"the collection {name!r} has the schema {version} of a newer memory-extproc; this one knows schemas up"
+            f" to {VERSION}, and {readable_from} would be needed: run the newer program"
+        )
     said = described["properties"]
     fields = {one["name"]: one for one in described["fields"]}
     vector = fields.get(VECTOR, {}).get("params", {})
@@ -102,10 +161,16 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     sides = [
         *(() if options.as_it_is else model),
         ("layout", said.get(f"{_PREFIX}layout"), options.chosen_layout.value),
-        ("fields", ", ".join(sorted(fields.keys() - {WORDS})), ", ".join(sorted((*SCALARS, VECTOR)))),
+        ("fields", ", ".join(sorted(_seen(fields, version))), ", ".join(sorted((*SCALARS, VECTOR)))),
         ("content bytes", fields.get("content", {}).get("params", {}).get("max_length"), options.content_bytes),
         ("partition key", [key for key, one in fields.items() if one.get("is_partition_key")], ["user_id"]),
     ]
     for what, there, wanted in sides:
         if there != wanted:
             raise GiveUpError(f"the collection {name!r} has the {what} {there!r}, the configuration {wanted!r}")
+
+
+def _seen(fields: Mapping[str, Any], version: int) -> set[str]:
+    """What a newer version has beside ours, it fills by itself: it says that we can read and write it."""
+    ours = {*SCALARS, VECTOR}
+    return fields.keys() & ours if version > VERSION else fields.keys() - {WORDS}

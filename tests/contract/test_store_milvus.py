@@ -23,9 +23,10 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.client import AsyncMilvusClient, DataType, connect
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.options import Layout, MilvusOptions
+from memory_extproc.store.schema import physical_name
 from tests.builders import ANN, BOB
 from tests.fixtures.milvus_server import Process, lite_server, milvus_server
-from tests.fixtures.milvus_stores import DIMENSION, a_row, metrics, on_monday, opened, options, pointing, somebody
+from tests.fixtures.milvus_stores import a_row, metrics, on_monday, opened, options, pointing, somebody
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -267,7 +268,7 @@ async def test_a_half_made_collection_is_made_anew_unless_it_holds_rows(
     server: Process, tmp_path: Path, rows: int
 ) -> None:
     chosen = options(tmp_path, server.address)
-    half_made = f"{chosen.collection}_v1_{DIMENSION}"
+    half_made = physical_name(chosen)
     client = connect(chosen, server.address)
     await make_foreign(client, half_made, rows)
     async with measured(chosen) as (store, _):
@@ -405,7 +406,7 @@ async def test_a_failed_call_prints_nothing_and_its_error_names_nobody(
     async with opened(chosen) as store:
         client = connect(chosen, server.address)
         await client.drop_alias(chosen.collection)
-        await client.drop_collection(f"{chosen.collection}_v1_{DIMENSION}")
+        await client.drop_collection(physical_name(chosen))
         with pytest.raises(GiveUpError) as error:
             await store.nearest(secret, pointing(1.0), 5, Scope())
         await client.close()
