@@ -69,25 +69,30 @@ class Matched:
     idf: Floats  # by term
 
 
-def features_of(
-    known: Known, matched: Matched, dense: Floats | None, asked: Asked, subjects: Sequence[Floats]
-) -> dict[str, Floats]:
-    """All of FEATURES by name; those of DENSE are left out where *dense* is None. NaN where nothing stands around
-    a memory."""
+def of_words(known: Known, matched: Matched, asked: Asked, subjects: Sequence[Floats]) -> dict[str, Floats]:
+    """Those of LEXICAL by name that no vector has a word in. NaN where nothing stands around a memory."""
     line = known.timeline
     found: dict[str, Floats] = {}
     around = running_sums(matched.counts)
-    bm25 = _bm25(found, known, matched, around)
+    _bm25(found, known, matched, around)
     _coverage(found, line, matched, around)
-    if dense is not None:
-        _dense(found, line, dense)
-    _mass(found, line, bm25, dense)
     _about(found, len(line), subjects)
     _when(found, known, asked)
     for at, name in enumerate(BY_ITSELF):
         found[name] = known.by_itself[:, at]
     found["time_for_when"] = found["tells_time"] * asked.when
     found["names_for_which"] = found["tells_names"] * asked.which_name
+    _of_surroundings(found, line)
+    return found
+
+
+def of_vectors(line: Timeline, bm25: Floats, dense: Floats | None) -> dict[str, Floats]:
+    """The others of FEATURES by name, made with *dense*, the cosines; without those of DENSE where it is None.
+    NaN as above."""
+    found: dict[str, Floats] = {}
+    if dense is not None:
+        _dense(found, line, dense)
+    _mass(found, line, bm25, dense)
     _of_surroundings(found, line)
     return found
 
@@ -105,7 +110,7 @@ def _summed(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
     return found
 
 
-def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums) -> Floats:
+def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums) -> None:
     """*counts*: running sums of the terms' counts."""
     line, length, idf = known.timeline, known.length, matched.idf
     usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
@@ -117,7 +122,6 @@ def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums
         usual_around = max(float(around.mean()), usual) if len(around) else usual
         found[name] = _summed(idf, _saturated(line.around(counts, reach), around, usual_around))
     found["bm25_question"] = _of_question(line, bm25, 0.0)
-    return bm25
 
 
 def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts: Sums) -> None:

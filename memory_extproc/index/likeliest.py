@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.index.features import FEATURES
-from memory_extproc.index.owner_index import Seen
 
 Floats = npt.NDArray[np.float64]
 # What each feature counts for in the rough sum, in standard deviations.
@@ -17,6 +17,7 @@ _ROUGH = {
     "dense": 1.0, "dense_around": 1.0, "bm25": 1.0, "bm25_around": 1.0, "mass_session": 0.5, "near": 0.5,
 }  # fmt: skip
 _PLAIN = {"only_subject": 0.7, "days_agree": 1.0}  # already on a scale of their own
+_TELLING = tuple(name for name in FEATURES if name in _ROUGH or name in _PLAIN)
 _ALIKE = 1e-9
 _ROUNDING = 1e-6  # of a mean: what may be left of a deviation of zero
 
@@ -34,26 +35,52 @@ class Likeliest:
     searched: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Features of the memories among which is chosen: a row for each of *names*, with its mean and deviation."""
+
+    names: tuple[str, ...]
+    rows: Floats
+    centre: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, by_name: Mapping[str, Floats], within: npt.NDArray[np.int64]) -> Self:
+        """Of the memories at the positions *within*."""
+        names = tuple(name for name in FEATURES if name in by_name)
+        rows = np.stack([by_name[name] for name in names])
+        if len(within) < rows.shape[1]:
+            rows = rows[:, within]
+        return cls(names, rows, *_statistics(rows))
+
+    def beside(self, other: Self) -> Self:
+        """The rows of both."""
+        return type(self)(
+            (*self.names, *other.names),
+            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.centre, other.centre]),
+            np.concatenate([self.spread, other.spread]),
+        )
+
+
 def likeliest(
-    seen: Seen, allowed: npt.NDArray[np.bool_], limit: int, tie: Callable[[int], tuple[float, str]]
+    table: Table, places: npt.NDArray[np.int64], limit: int, tie: Callable[[int], tuple[float, str]]
 ) -> Likeliest:
-    """At most *limit* of those *allowed*, by place. *tie* orders by place those that the rough sum cannot tell
-    apart, so that the choice does not depend on places."""
-    names = tuple(name for name in FEATURES if name in seen.by_name)
-    within = np.flatnonzero(allowed[seen.places])
-    columns = np.stack([seen.by_name[name] for name in names])
-    if len(within) < columns.shape[1]:
-        columns = columns[:, within]
-    centre, spread = _statistics(columns)
-    rough = np.zeros(len(within))
-    for at, name in enumerate(names):
+    """At most *limit* of the memories at *places*, of whom *table* is. *tie* orders by place those that the rough
+    sum cannot tell apart, so that the choice does not depend on places."""
+    columns, centre, spread = table.rows, table.centre, table.spread
+    rough = np.zeros(len(places))
+    for name in _TELLING:  # always in one order: a sum in another has other last digits
+        if name not in table.names:
+            continue
+        at = table.names.index(name)
         if name in _ROUGH and spread[at] > _ALIKE:
             apart = (columns[at] - centre[at]) * (_ROUGH[name] / spread[at])
             rough += np.where(np.isnan(apart), 0.0, apart)
         elif name in _PLAIN:
             rough += columns[at] * _PLAIN[name]
-    best = _best(rough, limit, lambda at: tie(int(seen.places[within[at]])))
-    return Likeliest(seen.places[within[best]], names, columns[:, best].T, centre, spread, len(within))
+    best = _best(rough, limit, lambda at: tie(int(places[at])))
+    return Likeliest(places[best], table.names, columns[:, best].T, centre, spread, len(places))
 
 
 def _statistics(columns: Floats) -> tuple[Floats, Floats]:

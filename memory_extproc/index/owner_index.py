@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from memory_extproc.index.asked import ANSWERER, CALLER, Asked, Term, asked_of
 from memory_extproc.index.entry import BY_ITSELF, Entry, entry_of
-from memory_extproc.index.features import IMAGINED, Known, Matched, features_of
+from memory_extproc.index.features import IMAGINED, Known, Matched, of_vectors, of_words
 from memory_extproc.index.postings import Postings
 from memory_extproc.index.timeline import Said, Timeline, timeline_of
 from memory_extproc.model import Memory, MemoryState, Role, Source
@@ -57,6 +57,23 @@ class Seen:
 
     places: npt.NDArray[np.int64]
     by_name: dict[str, Floats]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worded:
+    """What the words of a question say, before its vector is known; of the memories as they were then."""
+
+    known: Known
+    by_name: dict[str, Floats]
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        return self.known.timeline.places
+
+    def beside(self, dense: npt.NDArray[np.floating] | None) -> dict[str, Floats]:
+        """The features that are still missing; *dense* are the cosines by place, None when there are none."""
+        cosines = None if dense is None else np.asarray(dense, dtype=np.float64)[self.places]
+        return of_vectors(self.known.timeline, self.by_name["bm25"], cosines)
 
 
 class OwnerIndex:
@@ -149,13 +166,19 @@ class OwnerIndex:
     def seen(self, text: str, dense: npt.NDArray[np.floating] | None, today: date) -> Seen:
         """Every memory's features for the question *text*, asked on the day *today*; *dense* are the cosines by
         place, None when there are none."""
+        worded = self.worded(text, today)
+        return Seen(worded.places, worded.by_name | worded.beside(dense))
+
+    def worded(self, text: str, today: date) -> Worded:
+        """As `seen`, as far as words go."""
         known = self._all_known()
         asked = self.asked(text, today)
         subjects = [self._is_said_by(known, one) for one in asked.subjects]
-        places = known.timeline.places
-        cosines = None if dense is None else np.asarray(dense, dtype=np.float64)[places]
-        matched = self._matched(asked.terms, known.timeline)
-        return Seen(places, features_of(known, matched, cosines, asked, subjects))
+        return Worded(known, of_words(known, self._matched(asked.terms, known.timeline), asked, subjects))
+
+    def stands(self, worded: Worded) -> bool:
+        """Whether nothing was added or taken out since."""
+        return self._known is worded.known
 
     def asked(self, text: str, today: date) -> Asked:
         """*text* as this index reads it."""

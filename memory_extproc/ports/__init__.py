@@ -21,6 +21,7 @@ from memory_extproc.ports.inference import Completes, Embeds, ReadsWords, Rerank
 from memory_extproc.ports.paths import Chain, Condenses, KnowsChains, KnowsProfile, Learns, Recalls
 from memory_extproc.ports.store import (
     Change,
+    ComingVector,
     FindsMemories,
     KeepsInOrder,
     KeepsMemories,
@@ -35,6 +36,7 @@ __all__ = [
     "Chain",
     "Chance",
     "Change",
+    "ComingVector",
     "Completes",
     "Condenses",
     "ConsentRecords",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from memory_extproc.model import (
     Sought,
     Vector,
 )
+
+ComingVector = Callable[[], Awaitable[Vector | None]]  # waits for it; may be waited for more than once
 
 
 class MemoryStore(Protocol):
@@ -66,10 +68,18 @@ class MemoryStore(Protocol):
 class FindsMemories(Protocol):
     """What the read path asks of the owner's partition."""
 
-    async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
+    async def candidates(
+        self,
+        owner: Owner,
+        sought: Sought,
+        limit: int,
+        scope: Scope,
+        vector: ComingVector | None = None,
+    ) -> Candidates:
         """About *limit* recallable memories, those that most speaks for, with all of our own writes seen.
         Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
-        words decide; TryLaterError where nothing can be found by words alone."""
+        words decide; TryLaterError where nothing can be found by words alone. *vector* waits for that of *sought*,
+        where it is still being made; what can be done without it is done meanwhile."""
 
 
 class ListsOwners(Protocol):

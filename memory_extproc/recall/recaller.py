@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
 from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.close_reading import CloseReader
+from memory_extproc.recall.coming import Coming
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.gate import AboutCaller, gate
@@ -182,8 +184,7 @@ class Recaller:
         )
 
     async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
-        await self._settle(wish)
-        found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE)
+        found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
@@ -197,23 +198,28 @@ class Recaller:
             return ranked
         return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within)
 
-    async def _found(self, wish: Wish, started: float, patience: Callable[[], timedelta]) -> _Found:
-        """*patience*: for the memories of others, once the caller's own are found."""
+    async def _found(
+        self, wish: Wish, started: float, patience: Callable[[], timedelta], *, settles: bool = False
+    ) -> _Found:
+        """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
+        said a moment ago may take its time to be among them."""
         wish = replace(wish, scope=replace(wish.scope, as_of=self._as_of(wish.asked)))
         with self._timed("query"):
             query = await self._query(wish, started)
-        with self._timed("embed"):
-            vectors = await self._vectors(query, self._left(started) * EMBED_SHARE)
-        sought = [Sought(text, vector) for text, vector in zip(query.texts, vectors, strict=True)]
-        with self._timed("search"):
-            own = self._searched_for(wish.caller.owner, wish, sought, wish.scope)
-            # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
-            scope = replace(wish.scope, project="")
-            others = {owner: self._searched_for(owner, wish, sought, scope) for owner in wish.shared}
-            searches, shared = await beside(own, others, patience, self._metrics)
-            whose = [await self._read(sought, found) for found in (searches, *shared)]
+        texts = query.texts
+        async with Coming(self._vectors(query, self._left(started) * EMBED_SHARE), self._clock) as coming:
+            if settles:
+                await self._settle(wish)
+            # What the words say is worked out while the vectors are made; searching is what is left to do then.
+            with self._timed("search", lambda: coming.there):
+                own = self._searched_for(wish.caller.owner, wish, texts, coming, wish.scope)
+                # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
+                scope = replace(wish.scope, project="")
+                others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
+                searches, shared = await beside(own, others, patience, self._metrics)
+                whose = [await self._read(texts, found) for found in (searches, *shared)]
         with self._timed("rank"):
-            fused = [self._fused(*pair) for found in whose for pair in zip(sought, found, strict=True)]
+            fused = [self._fused(*pair) for found in whose for pair in zip(texts, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
         return _Found(
@@ -234,20 +240,22 @@ class Recaller:
         return Period(first, last + timedelta(days=1))
 
     async def _searched_for(
-        self, owner: Owner, wish: Wish, sought: Sequence[Sought], scope: Scope
+        self, owner: Owner, wish: Wish, texts: Sequence[str], coming: Coming, scope: Scope
     ) -> Sequence[Candidates]:
         most = max(self._limits.candidates, wish.limit)
-        return [await self._finds.candidates(owner, one, most, scope) for one in sought]
+        return [
+            await self._finds.candidates(owner, Sought(text), most, scope, partial(coming.at, place))
+            for place, text in enumerate(texts)
+        ]
 
-    async def _read(self, sought: Sequence[Sought], searches: Sequence[Candidates]) -> Sequence[Candidates]:
+    async def _read(self, texts: Sequence[str], searches: Sequence[Candidates]) -> Sequence[Candidates]:
         """*searches* as they are, or read closely as far as their words are at hand."""
         if self._close_reader is None:
             return searches
-        pairs = zip(sought, searches, strict=True)
-        return [await self._close_reader.read(one.text, found) for one, found in pairs]
+        return [await self._close_reader.read(*pair) for pair in zip(texts, searches, strict=True)]
 
-    def _fused(self, sought: Sought, found: Candidates) -> Fused:
-        lost = lost_to_age(sought.text, found.memories, self._now(), self._limits.half_life)
+    def _fused(self, text: str, found: Candidates) -> Fused:
+        lost = lost_to_age(text, found.memories, self._now(), self._limits.half_life)
         return self._fusion.fused(found, lost)
 
     async def _settle(self, wish: Wish) -> None:
@@ -274,8 +282,11 @@ class Recaller:
         words alone is nearly as good, and in time."""
         others = (self._embedder.embed_query(text) for text in query.others)
         try:
-            async with asyncio.timeout(within.total_seconds()):
-                return await asyncio.gather(self._vector(query), *others)
+            with self._timed("embed"):
+                async with asyncio.timeout(within.total_seconds()):
+                    if not query.others:
+                        return [await self._vector(query)]
+                    return await asyncio.gather(self._vector(query), *others)
         except TimeoutError:
             log.warning("recall.embedding_late", within_ms=round(within / timedelta(milliseconds=1)))
         except (TryLaterError, GiveUpError) as error:
@@ -343,13 +354,14 @@ class Recaller:
         return self._limits.token_budget if wish.room is None else min(self._limits.token_budget, wish.room)
 
     @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
+    def _timed(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+        """*since*: a later beginning than this one, which only the end knows."""
         started = self._clock()
         try:
             with self._traces.stage(stage):
                 yield
         finally:
-            self._stages[stage].observe(self._clock() - started, exemplar())
+            self._stages[stage].observe(self._clock() - max(started, since()), exemplar())
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer

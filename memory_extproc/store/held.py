@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.likeliest import Likeliest, likeliest
-from memory_extproc.index.owner_index import OwnerIndex
+from memory_extproc.index.likeliest import Likeliest, Table, likeliest
+from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (
     Candidates,
     Embedded,
@@ -52,6 +52,15 @@ def memory_bytes(memory: Memory) -> int:
     """About what holding *memory* takes, without its vector."""
     words = len(memory.content) + sum(len(str(value)) + 64 for value in memory.metadata.values())
     return words + _ROW_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """What the words of a question say, while its vector is on its way."""
+
+    worded: Worded
+    within: npt.NDArray[np.int64]  # positions of those in scope
+    table: Table
 
 
 class Held:
@@ -146,13 +155,24 @@ class Held:
         found = (Found(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
         return order(found)[:limit]
 
-    def candidates(self, sought: Sought, limit: int, scope: Scope, now: datetime) -> Candidates:
-        """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows."""
+    def glance(self, text: str, scope: Scope, now: datetime) -> Glance:
+        """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
+        worded = self._index.worded(text, now.date())
+        within = np.flatnonzero(self._allowed(len(self._memories), scope, now)[worded.places])
+        return Glance(worded, within, Table.of(worded.by_name, within))
+
+    def candidates(
+        self, sought: Sought, limit: int, scope: Scope, now: datetime, glance: Glance | None = None
+    ) -> Candidates:
+        """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows.
+        *glance*: at the same words, scope and time. It counts unless something was written or deleted since."""
+        if glance is None or not self._index.stands(glance.worded):
+            glance = self.glance(sought.text, scope, now)
         count = len(self._memories)
         dense = None if sought.vector is None or not count else self._vectors[:count] @ sought.vector
-        seen = self._index.seen(sought.text, dense, now.date())
-        allowed = self._allowed(count, scope, now)
-        likely = likeliest(seen, allowed, limit, lambda at: _newest_first(self._memory(at)))
+        table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
+        places = glance.worded.places[glance.within]
+        likely = likeliest(table, places, limit, lambda at: _newest_first(self._memory(at)))
         memories = tuple(self._memory(at) for at in likely.places.tolist())
         found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
         return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
@@ -259,8 +279,8 @@ def candidates_among(found: Sequence[Found], sought: Sought, limit: int, now: da
         index.add(one.memory)
     dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
     seen = index.seen(sought.text, dense, now.date())
-    everything = np.ones(len(found), dtype=bool)
-    likely = likeliest(seen, everything, limit, lambda at: _newest_first(found[at].memory))
+    table = Table.of(seen.by_name, np.arange(len(seen.places)))
+    likely = likeliest(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")
 
 

@@ -12,7 +12,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
@@ -31,10 +31,10 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, Coordination, KnowsForgotten, MemoryStore, Now
+from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now
 from memory_extproc.store.alone import Alone
 from memory_extproc.store.changes import confirmed, superseded
-from memory_extproc.store.held import candidates_among, nearest_of, order
+from memory_extproc.store.held import Glance, candidates_among, nearest_of, order
 from memory_extproc.store.owned import Owned
 from memory_extproc.store.reading import few_at_a_time, held_rows, read_ahead, stored_rows
 from memory_extproc.store.wording import Words
@@ -122,15 +122,28 @@ class Partitions:
             found = held.nearest(to, limit, scope, self._now())
             return Searched(found=tuple(found), total=len(held), path="hybrid")
 
-    async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
-        await self._check(owner)
+    async def candidates(
+        self,
+        owner: Owner,
+        sought: Sought,
+        limit: int,
+        scope: Scope,
+        vector: ComingVector | None = None,
+    ) -> Candidates:
         with self._using(owner) as owned:
+            glance: Glance | None = None
+            if vector is not None:
+                # Only numbers, and of use only while nothing changes: whether it may be used is asked below.
+                if owned.held is not None:
+                    glance = owned.held.glance(sought.text, scope, self._now())
+                sought = replace(sought, vector=await vector())
+            await self._check(owner)
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
                 await self._let_fill(owner, owned)
             held = owned.held
             if held is not None and owned.answers_at(version):
-                return held.candidates(sought, limit, scope, self._now())
+                return held.candidates(sought, limit, scope, self._now(), glance)
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
             words = Words(self._store, owner, owned, scope, self._now, self._settle)

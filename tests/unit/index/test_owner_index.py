@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.index.features import DENSE, FEATURES, STANDS_IN
-from memory_extproc.index.likeliest import likeliest
+from memory_extproc.index.likeliest import Table, likeliest
 from memory_extproc.index.owner_index import OwnerIndex, Seen
 from memory_extproc.model import Memory, MemoryState, Role, Source
 from tests.builders import MONDAY, a_memory, a_message, later
@@ -143,7 +143,8 @@ def test_any_question_is_answered_with_finite_numbers(question: str) -> None:
 def test_an_empty_index_has_nothing_and_says_so() -> None:
     seen = OwnerIndex().seen("tea", np.zeros(0), TODAY)
     assert len(seen.places) == 0
-    assert likeliest(seen, np.zeros(0, dtype=bool), 5, lambda _: (0.0, "")).searched == 0
+    table = Table.of(seen.by_name, seen.places)
+    assert likeliest(table, seen.places, 5, lambda _: (0.0, "")).searched == 0
 
 
 WORDS = "tea coffee dog cat budget trip Lisbon 10k work paint".split()  # noqa: SIM905 - plainer so
@@ -211,7 +212,9 @@ def test_the_likeliest_are_the_same_whatever_their_places_and_only_those_allowed
     for order in (rows, rows[::-1]):
         seen = an_index(*order).seen("tea", None, TODAY)
         allowed = np.array(["number 7" not in row.content for row in order])
-        likely = likeliest(seen, allowed, 5, lambda at, order=order: (0.0, order[at].id))  # type: ignore[misc]
+        within = np.flatnonzero(allowed[seen.places])
+        table, places = Table.of(seen.by_name, within), seen.places[within]
+        likely = likeliest(table, places, 5, lambda at, order=order: (0.0, order[at].id))  # type: ignore[misc]
         found.append({order[at].id for at in likely.places.tolist()})
         assert likely.searched == 39
     assert found[0] == found[1]

@@ -33,6 +33,7 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import ComingVector
 from memory_extproc.recall.block import smallest
 from memory_extproc.recall.explanation import Verdict
 from memory_extproc.recall.fusion import Fusion
@@ -211,7 +212,14 @@ class Parked:
     def __init__(self) -> None:
         self.begun, self.let_go = asyncio.Event(), asyncio.Event()
 
-    async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
+    async def candidates(
+        self,
+        owner: Owner,
+        sought: Sought,
+        limit: int,
+        scope: Scope,
+        vector: ComingVector | None = None,
+    ) -> Candidates:
         self.begun.set()
         await self.let_go.wait()
         return Held().candidates(sought, limit, scope, MONDAY)

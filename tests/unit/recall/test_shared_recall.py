@@ -30,7 +30,7 @@ from memory_extproc.model import (
     Wish,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Learns
+from memory_extproc.ports import ComingVector, Learns
 from memory_extproc.recall.explanation import Verdict
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
@@ -54,7 +54,9 @@ class Finds:
     slow: set[Owner] = field(default_factory=set)
     cancelled: int = 0
 
-    async def candidates(self, owner: Owner, sought: Sought, limit: int, scope: Scope) -> Candidates:
+    async def candidates(
+        self, owner: Owner, sought: Sought, limit: int, scope: Scope, vector: ComingVector | None = None
+    ) -> Candidates:
         if owner in self.failing:
             raise self.failing[owner]
         if owner in self.slow:
@@ -62,7 +64,7 @@ class Finds:
                 await asyncio.Event().wait()
             finally:
                 self.cancelled += 1
-        return await self.partitions.candidates(owner, sought, limit, scope)
+        return await self.partitions.candidates(owner, sought, limit, scope, vector)
 
 
 @dataclass

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.index.features import DENSE
-from memory_extproc.model import Candidates, Embedded, MemoryState, MemoryType, Owner, Role, Scope, Sought, Source
+from memory_extproc.model import (
+    Candidates,
+    Embedded,
+    MemoryState,
+    MemoryType,
+    Owner,
+    Role,
+    Scope,
+    Sought,
+    Source,
+    Vector,
+)
 from memory_extproc.store.held import Held
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
@@ -211,3 +222,41 @@ def test_what_is_held_is_counted_with_its_index_and_let_go_again() -> None:
         held.remove(a_row(f"tea number {number} with many other words beside it").memory.id)
     assert len(held) == 0
     assert held.size < full / 4
+
+
+@pytest.mark.parametrize("change", ["none", "written", "deleted", "forgotten"])
+async def test_what_changes_while_the_vector_is_on_its_way_counts(change: str) -> None:
+    setting = a_setting()
+    async with setting.process() as partitions:
+        tea, dog = a_row("User likes tea"), a_row("User has a dog", angle=1.0)
+        await partitions.put(ANN, [tea, dog])
+        await up_to_date(partitions)
+
+        async def vector() -> Vector | None:
+            if change == "written":
+                await partitions.put(ANN, [a_row("User likes green tea")])
+            elif change == "deleted":
+                await partitions.delete(ANN, [tea.memory.id])
+            elif change == "forgotten":
+                await partitions.delete_owner(ANN)
+            return TEA.vector
+
+        found = await partitions.candidates(ANN, BY_WORDS, 50, EVERYTHING, vector)
+        after = await ask(partitions)
+        assert contents(found) == contents(after)
+        assert (found.names, found.path, found.total) == (after.names, after.path, after.total)
+        assert np.array_equal(found.features, after.features)
+        assert np.array_equal(found.spread, after.spread)
+
+
+async def test_without_the_vector_that_was_waited_for_words_alone_find() -> None:
+    setting = a_setting()
+    async with setting.process() as partitions:
+        await partitions.put(ANN, [a_row("User likes tea")])
+        await up_to_date(partitions)
+
+        async def none() -> Vector | None:
+            return None
+
+        found = await partitions.candidates(ANN, BY_WORDS, 50, EVERYTHING, none)
+        assert (contents(found), found.path) == ({"User likes tea"}, "lexical")
