@@ -245,7 +245,7 @@ async def test_what_changes_while_the_vector_is_on_its_way_counts(change: str) -
         after = await ask(partitions)
         assert contents(found) == contents(after)
         assert (found.names, found.path, found.total) == (after.names, after.path, after.total)
-        assert np.array_equal(found.features, after.features)
+        assert np.array_equal(found.features, after.features, equal_nan=True)
         assert np.array_equal(found.spread, after.spread)
 
 
