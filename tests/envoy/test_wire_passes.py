@@ -14,7 +14,7 @@ from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat, until
 from tests.fixtures.sidecar import BLOCK, wire_options
 from tests.fixtures.upstream import an_answer
 
-pytestmark = pytest.mark.envoy
+pytestmark = [pytest.mark.envoy, pytest.mark.usefixtures("bodies")]
 
 MIB = 1024 * 1024
 
@@ -58,6 +58,7 @@ async def test_a_websocket_runs_through(stand: Stand) -> None:
     assert stand.sidecar.exchanges(Outcome.NOT_CHAT, "none") == 1
 
 
+@pytest.mark.parametrize("bodies", ["buffered"], indirect=True)
 async def test_a_websocket_on_a_chat_path_runs_through_too(stand: Stand) -> None:
     await stand.start()
     async with stand.session.ws_connect(stand.url + "/v1/responses") as socket:
@@ -154,6 +155,7 @@ async def test_five_megabytes_of_unknown_length_pass_untouched_too(stand: Stand)
     assert stand.upstream.got[0].body == body
 
 
+@pytest.mark.parametrize("bodies", ["buffered"], indirect=True)
 async def test_what_envoy_refuses_itself_is_its_own_413(stand: Stand) -> None:
     await stand.start(Wiring(buffer_bytes=64 * 1024))
 
@@ -187,6 +189,7 @@ async def test_shadow_mode_shows_what_would_have_been_and_changes_nothing(stand:
     assert len(stand.sidecar.learns.exchanged) == 1
 
 
+@pytest.mark.parametrize("bodies", ["buffered"], indirect=True)
 @pytest.mark.parametrize("mode", ["NONE", "STREAMED", "BUFFERED_PARTIAL"])
 async def test_a_body_mode_that_we_do_not_support_is_left_alone(stand: Stand, mode: str) -> None:
     await stand.start(Wiring(request_body=mode))
@@ -197,6 +200,7 @@ async def test_a_body_mode_that_we_do_not_support_is_left_alone(stand: Stand, mo
     assert stand.sidecar.sample("stream_faults_total", kind="unsupported_mode") == 1
 
 
+@pytest.mark.parametrize("bodies", ["buffered"], indirect=True)
 async def test_without_answers_shown_to_us_memories_still_reach_the_model(stand: Stand) -> None:
     await stand.start(Wiring(response_body="NONE"))
     answer = await stand.chat()

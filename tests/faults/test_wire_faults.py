@@ -17,6 +17,7 @@ from tests.fixtures.sidecar import Sidecar, wire_options
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
 
 pytestmark = pytest.mark.envoy
+both_ways = pytest.mark.usefixtures("bodies")
 
 
 async def broken() -> None:
@@ -27,6 +28,7 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
+@both_ways
 async def test_a_bug_in_recall_leaves_the_request_as_it_came(stand: Stand) -> None:
     stand.sidecar.recalls.before = broken
     await stand.start()
@@ -39,6 +41,7 @@ async def test_a_bug_in_recall_leaves_the_request_as_it_came(stand: Stand) -> No
     await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
 
 
+@both_ways
 async def test_a_recall_that_never_comes_costs_the_guards_time_and_no_more(stand: Stand) -> None:
     stand.sidecar.recalls.before = never
     stand.sidecar.options = wire_options(give_up_after=timedelta(milliseconds=50))
@@ -58,6 +61,7 @@ async def test_a_recall_slower_than_envoys_own_patience_passes_when_envoy_may_fa
     await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
 
 
+@both_ways
 @pytest.mark.parametrize("fault", [broken, never])
 async def test_a_learner_that_breaks_or_hangs_does_not_keep_the_answer(stand: Stand, fault: object) -> None:
     stand.sidecar.learns.before = fault  # type: ignore[assignment]  # parametrize knows no types
@@ -71,6 +75,7 @@ async def test_a_learner_that_breaks_or_hangs_does_not_keep_the_answer(stand: St
     assert (await stand.chat(user="bob")).status == 200
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("body", "outcome"),
     [
@@ -93,6 +98,7 @@ async def test_a_body_that_is_no_chat_request_reaches_the_model_byte_for_byte(
     assert stand.sidecar.exchanges(outcome, dialect) == 1
 
 
+@both_ways
 @pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "deflate", "rot13"])
 async def test_a_body_not_packed_as_it_says_reaches_the_model_as_it_came(stand: Stand, encoding: str) -> None:
     await stand.start()
@@ -103,6 +109,7 @@ async def test_a_body_not_packed_as_it_says_reaches_the_model_as_it_came(stand: 
     assert stand.upstream.got[0].headers["content-encoding"] == encoding
 
 
+@both_ways
 async def test_an_upstream_that_fails_passes_its_error_on_and_teaches_nothing(stand: Stand) -> None:
     stand.expected_5xx = {500}
     stand.upstream.answers = an_answer(b'{"error": {"message": "boom"}}', status=500)
@@ -112,6 +119,7 @@ async def test_an_upstream_that_fails_passes_its_error_on_and_teaches_nothing(st
     await until(lambda: stand.sidecar.sample("turns_total", outcome="not_ok") == 1, "the turn is counted")
 
 
+@both_ways
 async def test_an_error_that_comes_with_200_teaches_nothing(stand: Stand) -> None:
     stand.upstream.answers = an_answer(b'{"error": {"message": "no such model", "code": 404}}')
     await stand.start()
@@ -120,6 +128,7 @@ async def test_an_error_that_comes_with_200_teaches_nothing(stand: Stand) -> Non
     assert stand.sidecar.learns.exchanged == []
 
 
+@both_ways
 async def test_an_upstream_that_is_not_there_is_envoys_503(stand: Stand) -> None:
     stand.expected_5xx = {503}
     await stand.start()
@@ -129,6 +138,7 @@ async def test_an_upstream_that_is_not_there_is_envoys_503(stand: Stand) -> None
     await until(lambda: stand.sidecar.sample("turns_total", outcome="not_ok") == 1, "the turn is counted")
 
 
+@both_ways
 async def test_a_stream_that_the_model_breaks_off_is_not_learned(stand: Stand) -> None:
     stand.upstream.answers = a_stream(sse_events("It is", done=False))
     await stand.start()
@@ -137,6 +147,7 @@ async def test_a_stream_that_the_model_breaks_off_is_not_learned(stand: Stand) -
     assert stand.sidecar.learns.exchanged == []
 
 
+@both_ways
 async def test_a_client_that_leaves_in_the_middle_teaches_nothing(stand: Stand) -> None:
     gone = asyncio.Event()
 
@@ -157,6 +168,7 @@ async def test_a_client_that_leaves_in_the_middle_teaches_nothing(stand: Stand) 
     await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
 
 
+@both_ways
 async def test_a_process_out_of_memory_for_bodies_lets_requests_pass(stand: Stand) -> None:
     stand.sidecar.process_bytes = 50
     await stand.start()
@@ -165,6 +177,7 @@ async def test_a_process_out_of_memory_for_bodies_lets_requests_pass(stand: Stan
     assert stand.upstream.got[0].json == a_chat()
 
 
+@both_ways
 async def test_a_process_short_of_memory_recalls_but_does_not_learn(stand: Stand) -> None:
     body = a_chat("What is my budget? " * 100)
     stand.sidecar.process_bytes = len(json.dumps(body)) + 10
@@ -188,6 +201,7 @@ async def test_envoys_pings_every_second_do_not_end_a_long_answer(stand: Stand) 
     await stand.sidecar.learns.wait_for(1)
 
 
+@both_ways
 async def test_sigterm_under_load_fails_no_request(stand: Stand) -> None:
     """NOT_SERVING first, so that Envoy turns to another sidecar; then open streams end in peace."""
     stand.sidecar.server_options = replace(stand.sidecar.server_options, drain_wait=timedelta(seconds=1))
