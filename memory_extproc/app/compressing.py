@@ -50,7 +50,7 @@ def make_condenser(
     settings: Settings, extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live, *, now: Now
 ) -> Condenses:
     rules = RulesCondenser(RulesExtractor(), now=now)
-    role = ModelRole.MEMORY_EXTRACTION
+    role = ModelRole.MEMORY_SUMMARY
     model = settings.model_for(role)
     if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
         return rules

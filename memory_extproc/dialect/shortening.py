@@ -8,8 +8,9 @@ assistant's word that it read it, so that roles go on alternating, as many chat 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from memory_extproc.dialect import fields, placing, spans
 from memory_extproc.dialect.base import ChatRequest, Edit
@@ -19,6 +20,19 @@ _LISTS = {"chat_completions": "messages", "messages": "messages", "responses": "
 _SYSTEM = frozenset({"system", "developer"})
 _CHAT = frozenset({"user", "assistant", "tool", "function"})
 _ITEM_ENDS = ("_call", "_call_output", "_output", "message", "reasoning")
+
+
+_TRIES = 64  # places looked at for a cut, from the latest on
+
+
+def latest_cut(dialect: str, request: ChatRequest, keep_from: int) -> int:
+    """The user message, *keep_from* or the last one before it, in front of which nothing is torn apart; 0: there is
+    none."""
+    items = fields.parse(request.body).get(_LISTS[dialect])
+    if not isinstance(items, list):
+        return 0
+    places = range(min(keep_from, len(request.user_at) - 1), 0, -1)[:_TRIES]
+    return next((place for place in places if _whole(items, request.user_at[place])), 0)
 
 
 def shortened(dialect: str, request: ChatRequest, keep_from: int, instead: str) -> Sequence[Edit]:
@@ -62,10 +76,27 @@ def _whole(items: Sequence[Any], cut: int) -> bool:
         return False
     if not all(_known(item) for item in items[:cut]):
         return False
-    called = {call for item in items[:cut] for call in _calls(item)}
-    answered = {call for item in items[:cut] for call in _answers(item)}
-    behind = {call for item in items[cut:] for call in (*_calls(item), *_answers(item))}
-    return called <= answered and not (called | answered) & behind
+    before, dropped = _pending(items[:cut]), {call for item in items[:cut] for call in _calls(item)}
+    # Some clients give the calls of every turn the same ids, so which call a result answers is a matter of order.
+    return not before.open and not _pending(items[cut:]).unasked & dropped
+
+
+class _Pending(NamedTuple):
+    open: frozenset[str]  # calls without a result
+    unasked: frozenset[str]  # results without a call before them
+
+
+def _pending(items: Sequence[Mapping[str, Any]]) -> _Pending:
+    waiting: Counter[str] = Counter()
+    unasked: set[str] = set()
+    for item in items:
+        for call in _answers(item):
+            if waiting[call]:
+                waiting[call] -= 1
+            else:
+                unasked.add(call)
+        waiting.update(_calls(item))
+    return _Pending(frozenset(+waiting), frozenset(unasked))
 
 
 def _known(item: Mapping[str, Any]) -> bool:

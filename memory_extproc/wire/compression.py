@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from memory_extproc.dialect.base import ChatRequest, Dialect, apply
-from memory_extproc.dialect.shortening import shortened
+from memory_extproc.dialect.shortening import latest_cut, shortened
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.language.comparing import normal
 from memory_extproc.model import Caller, ChatState, Exchanged, Message, Owner, Role, digest
@@ -110,7 +110,13 @@ class Compression:
         self._limits = limits
 
     def wanted(self, request: ChatRequest, *, forced: bool) -> bool:
-        if request.previous_response_id or len(request.user_at) <= max(self._limits.keep_turns, _OPENED_BY):
+        """What a provider keeps of a conversation is not ours to replace: it is passed over, and counted."""
+        asked = forced or self._limits.enabled
+        if request.previous_response_id:
+            if asked:
+                self._told("elsewhere")
+            return False
+        if len(request.user_at) <= max(self._limits.keep_turns, _OPENED_BY):
             return False
         return forced or (self._limits.enabled and request.prompt_tokens > self._limits.above_tokens)
 
@@ -127,11 +133,12 @@ class Compression:
             self._told("unavailable")
             return None
         if record is None:
-            self._make(caller, key, request, said, None)
-            self._told("not_ready")
+            made = await self._make(dialect, caller, key, request, said, None)
+            self._told("not_ready" if made else "not_possible")
             return None
         body = await off_loop(len(request.body), _applied, dialect.name, request, record)
         if body is None:
+            await self._make(dialect, caller, key, request, said, None)
             self._told("not_possible")
             return None
         # About as many tokens as bytes were saved, and never after fewer turns than are kept.
@@ -139,7 +146,7 @@ class Compression:
         behind = len(said) - 1 - record.cut
         crowded = left > self._limits.above_tokens and behind >= 2 * self._limits.keep_turns
         if crowded or behind >= 4 * self._limits.keep_turns:
-            self._make(caller, key, request, said, record)
+            await self._make(dialect, caller, key, request, said, record)
         self._metrics.compressed_tokens.labels("before").inc(request.prompt_tokens)
         self._metrics.compressed_tokens.labels("after").inc(left)
         self._told("compressed")
@@ -160,17 +167,35 @@ class Compression:
         fits = record.epoch == epoch and record.cut < len(said) and said[record.cut] == record.heard
         return record if fits else None
 
-    def _make(
-        self, caller: Caller, key: str, request: ChatRequest, said: Sequence[str], before: Record | None
-    ) -> None:
+    async def _make(
+        self,
+        dialect: Dialect,
+        caller: Caller,
+        key: str,
+        request: ChatRequest,
+        said: Sequence[str],
+        before: Record | None,
+    ) -> bool:
+        """False where there is no place at which the conversation can be cut, or none behind the cut *before*."""
+        wanted = len(said) - 1 - self._limits.keep_turns
+        cut = await off_loop(len(request.body), latest_cut, dialect.name, request, wanted)
+        if cut <= (before.cut if before is not None else 0):
+            return False
         if key in self._making or len(self._making) >= _WAITING:
-            return
+            return True
         self._making.add(key)
-        if self._background.start(self._made(caller, key, request, said, before)) is None:
+        if self._background.start(self._made(caller, key, request, said, cut, before)) is None:
             self._making.discard(key)
+        return True
 
     async def _made(
-        self, caller: Caller, key: str, request: ChatRequest, said: Sequence[str], before: Record | None
+        self,
+        caller: Caller,
+        key: str,
+        request: ChatRequest,
+        said: Sequence[str],
+        cut: int,
+        before: Record | None,
     ) -> None:
         try:
             async with self._places:
@@ -182,7 +207,6 @@ class Compression:
                 epoch = await self._records.epoch(owner)
                 if not await self._records.acquire(f"compress:{key}", self._holder, _LEASE):
                     return
-                cut = len(said) - 1 - self._limits.keep_turns
                 old = before.cut if before is not None else 0
                 state = before.state if before is not None else ChatState()
                 state = await self._condenses.condense(owner, state, _between(request.history, old, cut))
@@ -218,6 +242,11 @@ def rendered(state: ChatState) -> str:
     }
     held = json.dumps({name: part for name, part in parts.items() if part}, ensure_ascii=False)
     return "\n".join((OPENING, held.replace("<", "\\u003c").encode("utf-8", "replace").decode(), CLOSING))
+
+
+def is_state(text: str) -> bool:
+    """Whether a message is what `rendered` made, and no words of its caller."""
+    return text.startswith(OPENING)
 
 
 def _exchange(caller: Caller, request: ChatRequest, now: datetime) -> Exchanged:

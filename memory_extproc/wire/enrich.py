@@ -41,7 +41,7 @@ from memory_extproc.recall.block import without_blocks
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.auxiliary import auxiliary
 from memory_extproc.wire.coding import OversizeError, packed, unpack
-from memory_extproc.wire.compression import Compression
+from memory_extproc.wire.compression import Compression, is_state
 from memory_extproc.wire.given import Blocks, Decision, contents_of, fitting, ids_of, placings, tokens_of
 from memory_extproc.wire.identity import Identity, accepted
 from memory_extproc.wire.large import off_loop
@@ -348,7 +348,8 @@ class Enricher:
         spent: timedelta,
     ) -> Wish:
         request = circumstances.request
-        said = [message.text for message in request.history if message.role is Role.USER]
+        users = (message.text for message in request.history if message.role is Role.USER)
+        said = [text for text in users if not is_state(text)]
         learned_as = self._options.sharing.learned_as(caller)
         chain = await self._chain(learned_as, request.previous_response_id)
         limits = limits_of(circumstances)

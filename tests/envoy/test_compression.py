@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.envoy import until
+from tests.fixtures.upstream import ANSWER, an_answer
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
@@ -42,3 +43,38 @@ async def test_a_long_chat_goes_on_shortened_keeps_its_values_and_can_be_had_in_
     assert STATE not in json.dumps(full)
     assert next(one for one in full if one["role"] != "system") == items[1]
     assert "x-memory-compress" not in {name.lower() for name in whole.upstream.got[-1].headers}
+
+
+ISLAND = "Which beaches of Kauai suit small children best?"
+TOLD = "The beaches of Kauai that suit small children are Lydgate and Poipu."
+
+
+async def test_what_was_left_out_of_a_long_chat_can_be_recalled_into_it(whole: WholeStand) -> None:
+    whole.changes["compress"] = {"enabled": True, "above_tokens": 256, "keep_turns": 2}
+    await whole.start()
+    items: list[dict[str, Any]] = []
+
+    async def ask(words: str, answered: str = "I see. " * 20) -> list[dict[str, Any]]:
+        items.append({"role": "user", "content": words})
+        reply = {
+            "choices": [
+                {"index": 0, "message": {"role": "assistant", "content": answered}, "finish_reason": "stop"}
+            ]
+        }
+        whole.upstream.answers = an_answer(json.dumps({**ANSWER, **reply}).encode())
+        answer = await whole.chat({"model": "demo", "messages": items}, x_session_id="long")
+        assert answer.status == 200
+        items.append({"role": "assistant", "content": answered})
+        return list(json.loads(whole.upstream.got[-1].body)["messages"])
+
+    await ask(ISLAND, TOLD)
+    seen = await ask("Remind me: which beaches of Kauai suit small children?")
+    assert TOLD not in str(seen[-1]["content"])  # the model sees it where it was said
+    for turn in range(6):
+        await ask(f"Now the weather of month number {turn}, please. " * 4)
+    await until(
+        lambda: whole.sample("compressions_total", outcome="condensed") >= 1, "the state is made", seconds=10
+    )
+    shortened = await ask("And which beaches of Kauai suit small children, again?")
+    assert STATE in str(shortened[0]["content"])
+    assert TOLD in str(shortened[-1]["content"])

@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memory_extproc.dialect.anthropic import Anthropic
 from memory_extproc.dialect.base import apply
 from memory_extproc.dialect.chat_completions import ChatCompletions
 from memory_extproc.dialect.responses import Responses
-from memory_extproc.dialect.shortening import READ, shortened
+from memory_extproc.dialect.shortening import READ, latest_cut, shortened
 
 DIALECTS = {one.name: one for one in (ChatCompletions(), Responses(), Anthropic())}
 STATE = 'What was said: "5" < 6\nand \u00fcber'
@@ -104,3 +106,110 @@ def test_there_is_no_cut_outside_of_the_conversation(keep_from: int) -> None:
 def test_an_input_that_is_one_text_has_no_beginning() -> None:
     request = Responses().read(b'{"model":"m","input":"hello"}')
     assert shortened("responses", request, 1, STATE) == ()
+
+
+# --- any history with tools, in every dialect -----------------------------------------------------------
+Step = tuple[str, int, int]  # what happens, how many calls at once, and which of their results never comes (or -1)
+STEPS = st.tuples(st.sampled_from(["say", "call", "late", "system"]), st.integers(1, 3), st.integers(-1, 2))
+
+
+def history(dialect: str, steps: list[Step], *, same_ids: bool) -> list[dict[str, Any]]:
+    """A conversation in which each step is a turn, with calls and their results behind what was asked; those of
+    "late" ones come only after the user spoke again."""
+    items: list[dict[str, Any]] = []
+    late: list[dict[str, Any]] = []
+    for number, (kind, count, lost) in enumerate(steps):
+        items.append(user(f"question {number}"))
+        items += late
+        late = []
+        if kind == "system" and dialect != "messages":
+            items.append({"role": "system", "content": f"rule {number}"})
+        if kind in {"call", "late"}:
+            ids = [f"c{place}" if same_ids else f"c{number}-{place}" for place in range(count)]
+            results = [WRITES[dialect][1](one) for place, one in enumerate(ids) if place != lost]
+            items += WRITES[dialect][0](ids)
+            if kind == "late":
+                late = results
+            else:
+                items += results
+        items.append(assistant(f"answer {number}"))
+    return [*items, *late, user("and now?")]
+
+
+def _chat_calls(ids: list[str]) -> list[dict[str, Any]]:
+    calls = [{"id": one, "type": "function", "function": {"name": "look", "arguments": "{}"}} for one in ids]
+    return [{"role": "assistant", "content": None, "tool_calls": calls}]
+
+
+def _anthropic_calls(ids: list[str]) -> list[dict[str, Any]]:
+    uses = [{"type": "tool_use", "id": one, "name": "look", "input": {}} for one in ids]
+    return [{"role": "assistant", "content": uses}]
+
+
+def _items_of_calls(ids: list[str]) -> list[dict[str, Any]]:
+    return [{"type": "function_call", "call_id": one, "name": "look", "arguments": "{}"} for one in ids]
+
+
+WRITES: dict[str, tuple[Any, Any]] = {
+    "chat_completions": (_chat_calls, lambda one: {"role": "tool", "tool_call_id": one, "content": "42"}),
+    "messages": (
+        _anthropic_calls,
+        lambda one: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": one, "content": "42"}]},
+    ),
+    "responses": (
+        _items_of_calls,
+        lambda one: {"type": "function_call_output", "call_id": one, "output": "42"},
+    ),
+}
+
+
+def orphans(items: list[dict[str, Any]]) -> tuple[int, int]:
+    """Results without a call before them, and calls without a result behind them, read off the wire alone."""
+    open_calls: list[str] = []
+    unasked = 0
+    for item in items:
+        content = item.get("content")
+        parts = [item, *(content if isinstance(content, list) else [])]
+        for part in parts:
+            answers = part.get("tool_call_id") or part.get("tool_use_id")
+            answers = answers or (part.get("call_id") if part.get("type") == "function_call_output" else None)
+            if answers in open_calls:
+                open_calls.remove(answers)
+            elif answers:
+                unasked += 1
+        for part in parts:
+            open_calls += [call["id"] for call in part.get("tool_calls") or ()]
+            open_calls += [part["id"]] if part.get("type") == "tool_use" else []
+            open_calls += [part["call_id"]] if part.get("type") == "function_call" else []
+    return unasked, len(open_calls)
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@given(steps=st.lists(STEPS, min_size=2, max_size=8), same_ids=st.booleans(), wanted=st.integers(1, 8))
+def test_no_cut_tears_a_call_from_its_result_whatever_the_history(
+    dialect: str, steps: list[Step], wanted: int, *, same_ids: bool
+) -> None:
+    items = history(dialect, steps, same_ids=same_ids)
+    field = "input" if dialect == "responses" else "messages"
+    request = DIALECTS[dialect].read(json.dumps({"model": "m", field: items}).encode())
+    place = latest_cut(dialect, request, wanted)
+    for keep_from in range(1, len(request.user_at)):
+        after = cut(items, keep_from, dialect)
+        if after is None:
+            assert keep_from != place
+            continue
+        rules = [one for one in items if one.get("role") == "system"]
+        assert [one for one in after if one.get("role") == "system"] == rules
+        kept = items[request.user_at[keep_from] :]
+        assert after[-len(kept) :] == kept
+        gone = [one for one in items[: request.user_at[keep_from]] if one not in rules]
+        assert orphans(gone)[1] == 0
+        assert orphans(after) == orphans(items)
+
+
+def test_where_nothing_may_be_cut_an_earlier_place_is_taken() -> None:
+    call = _chat_calls(["c1"])
+    result = WRITES["chat_completions"][1]("c1")
+    items = [user("a"), assistant("b"), user("c"), *call, user("wait"), result, assistant("d"), user("e")]
+    request = DIALECTS["chat_completions"].read(json.dumps({"model": "m", "messages": items}).encode())
+    assert [latest_cut("chat_completions", request, wanted) for wanted in (3, 2, 1, 9, 0)] == [3, 1, 1, 3, 0]

@@ -234,6 +234,53 @@ async def test_a_record_that_is_none_is_made_anew() -> None:
     assert shortened_by(await ann.ask())
 
 
+@pytest.mark.parametrize("header", [{}, {"x_memory_compress": "force"}])
+async def test_what_a_provider_keeps_of_a_conversation_is_passed_over_and_counted(header: dict[str, str]) -> None:
+    ann = LongTalk()
+    body = {"model": "demo", "previous_response_id": "r1", "input": [{"role": "user", "content": "And then?"}]}
+    await ann.desk.enrich(body, watching=False, path="/v1/responses", **header)
+    assert ann.outcome("elsewhere") == 1
+    assert ann.condenses.made == 0
+
+
+def a_call(number: int) -> list[dict[str, Any]]:
+    call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "user", "content": f"Still there, {number}?"},
+        {"role": "tool", "tool_call_id": f"c{number}", "content": "42"},
+    ]
+
+
+async def test_where_a_call_is_still_without_its_result_the_state_stands_for_less() -> None:
+    ann = LongTalk()
+    await ann.talk(2)
+    for number in range(2):
+        ann.items += a_call(number)
+        await ann.ask()
+    messages = await ann.ask()
+    assert shortened_by(messages)
+    calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
+    results = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+    assert calls == results
+
+
+async def test_a_conversation_that_cannot_be_cut_anywhere_goes_in_full() -> None:
+    ann = LongTalk()
+    ann.items += [{"role": "critic", "content": "hm"}]
+    assert not shortened_by(await ann.talk(12))
+    assert ann.outcome("not_possible") >= 1
+    assert ann.condenses.made == 0
+
+
+async def test_a_vague_question_does_not_lean_on_the_words_of_the_state() -> None:
+    ann = LongTalk()
+    assert shortened_by(await ann.talk(12))
+    earlier = ann.desk.recalls.wishes[-1].earlier
+    assert earlier
+    assert not any(text.startswith(OPENING) for text in earlier)
+
+
 async def test_memories_join_a_shortened_conversation_at_its_end() -> None:
     ann = LongTalk(Desk(used()))
     messages = await ann.talk(12)
