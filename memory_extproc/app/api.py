@@ -43,6 +43,7 @@ from memory_extproc.curate.curator import Curator
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
+from memory_extproc.retention.noticing import Noticing
 from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.safety.spans import masked
 from memory_extproc.settings import Settings
@@ -61,6 +62,7 @@ class ApiParts:
     """What the memory API is made of."""
 
     partitions: Partitions
+    noticing: Noticing  # the same, where corrections are heard of
     embedder: Embeds
     coordination: Coordination
     journal: Journal
@@ -140,7 +142,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     forgetting = Forgetting(parts.forgets, catalogue, repeats)
     memories = Memories(
         catalogue,
-        Curator(parts.partitions, parts.partitions, parts.embedder, understanding, now=parts.now),
+        Curator(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
         repeats,
         PageTokens(derived(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),

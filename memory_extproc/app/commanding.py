@@ -18,16 +18,16 @@ from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import WORDED
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Journal, Now
+from memory_extproc.retention.noticing import Partition
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
-from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
 
 
 def make_commands(
     live: Live,
-    partitions: Partitions,
+    keeps: Partition,
     embedder: Embeds,
     journal: Journal,
     coordination: Coordination,
@@ -39,10 +39,10 @@ def make_commands(
 ) -> Commands:
     commands = Commands(
         command_options(live.settings),
-        partitions,
+        keeps,
         embedder,
         trusting(live, RulesExtractor()),
-        Reconciler(partitions, embedder, metrics),
+        Reconciler(keeps, embedder, metrics),
         journal,
         coordination,
         metrics,

@@ -20,9 +20,11 @@ from memory_extproc.app.live import Live
 from memory_extproc.app.models import completions_for, open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_store
+from memory_extproc.app.topics import make_summing
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.budget import Budget
 from memory_extproc.learn.llm_reflector import LlmReflector
 from memory_extproc.learn.same import about, agree, saying
@@ -33,10 +35,11 @@ from memory_extproc.retention.accesses import Accesses, AccessLimits
 from memory_extproc.retention.duplicates import DuplicateRules
 from memory_extproc.retention.histories import HistoryRules
 from memory_extproc.retention.job import JobLimits, RetentionJob
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
+from memory_extproc.retention.keeper import Keeper, KeeperRules, Rebuilds, Wording
 from memory_extproc.retention.reembedding import Pace, Reembedding, Says
 from memory_extproc.retention.reflections import ReflectionLimits, Reflections, Reflects
 from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.themes import ThemeRules
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
@@ -67,10 +70,17 @@ def keeper_rules(settings: Settings) -> KeeperRules:
 
 
 def make_reflector(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
+    settings: Settings,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    budget: Budget | None,
+    live: Live | None = None,
+    *,
+    always: bool = False,
 ) -> Reflects | None:
+    """None where it is not switched on, unless *always*, or where there is no model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
-    if not settings.retention.reflect.enabled or model is None or budget is None:
+    if not (settings.retention.reflect.enabled or always) or model is None or budget is None:
         return None
     return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
 
@@ -95,13 +105,16 @@ def make_retention(
     metrics: Metrics,
     *,
     now: Now,
+    rebuilds: Rebuilds,
     reflects: Reflects | None = None,
     live: Live | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
     wording = Wording(says=saying, about=about, agree=agree)
     limits = reflection_limits(settings)
-    reflections = Reflections(reflects, partitions, embedder, coordination, limits, now=now) if reflects else None
+    reflections = (
+        Reflections(reflects, partitions, embedder, coordination, limits, about, now=now) if reflects else None
+    )
     keeper = Keeper(
         store,
         partitions,
@@ -111,6 +124,7 @@ def make_retention(
         wording,
         now=now,
         reflections=reflections,
+        rebuilds=rebuilds,
     )
     job = RetentionJob(
         lists,
@@ -139,7 +153,8 @@ def job_limits(settings: Settings) -> JobLimits:
 
 
 def reflection_limits(settings: Settings) -> ReflectionLimits:
-    return ReflectionLimits(above=settings.retention.reflect.above)
+    given = settings.retention.reflect
+    return ReflectionLimits(themes=ThemeRules(above=given.above, grown=given.grown, most=given.themes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +170,14 @@ class Tended:
     coordination: Coordination
     keys: WrappedKeys | None
     metrics: Metrics
+    rebuilds: Rebuilds
     reflects: Reflects | None
 
 
 @asynccontextmanager
-async def tending(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Tended]:
-    """*data* is held where that is needed. The ledger of forgets is asked as by a sidecar: nothing comes back."""
+async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool = False) -> AsyncIterator[Tended]:
+    """*data* is held where that is needed. The ledger of forgets is asked as by a sidecar: nothing comes back.
+    *reflecting*: a model draws conclusions whether or not that is switched on; ConfigurationError without one."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
@@ -177,9 +194,25 @@ async def tending(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[
         partitions = await stack.enter_async_context(
             Partitions(hiding, coordination, limits, metrics, now=now, forgotten=forgotten)
         )
-        reflects = make_reflector(settings, metrics, stack, Budget(budget_limits(settings), now=now))
+        budget = Budget(budget_limits(settings), now=now)
+        _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)
+        reflects = make_reflector(settings, metrics, stack, budget, always=reflecting)
+        if reflecting and reflects is None:
+            raise ConfigurationError(
+                ["external_models: no model of role memory_extraction is configured to reflect"]
+            )
         yield Tended(
-            store, unsealed, hiding, forgotten, partitions, embedder, coordination, keys, metrics, reflects
+            store,
+            unsealed,
+            hiding,
+            forgotten,
+            partitions,
+            embedder,
+            coordination,
+            keys,
+            metrics,
+            rebuilds,
+            reflects,
         )
 
 
@@ -206,6 +239,7 @@ def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
         tended.coordination,
         tended.metrics,
         now=now,
+        rebuilds=tended.rebuilds,
         reflects=tended.reflects,
     )
 

@@ -45,7 +45,7 @@ from memory_extproc.app.reloading import Reloading, Source
 from memory_extproc.app.retaining import make_reflector, make_retention, open_accesses
 from memory_extproc.app.screening import Door, open_door, putting_aside
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
-from memory_extproc.app.topics import open_topics
+from memory_extproc.app.topics import make_summing, open_topics
 from memory_extproc.app.tracing import caller_tag, open_traces
 from memory_extproc.app.transferring import make_transfers
 from memory_extproc.app.wiring import Wire
@@ -63,6 +63,7 @@ from memory_extproc.ports import Now
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.profile import Profiles
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.retention.noticing import Noticing
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
@@ -133,34 +134,10 @@ async def sidecar(
         sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
         budget = make_budget(settings, now, live)
         extraction = make_extraction(settings, metrics, stack, budget, live)
+        summaries, rebuilds = make_summing(settings, budget, embedder, metrics, stack, live, now=now)
         topics = await open_topics(
-            settings, budget, partitions, embedder, coordination, metrics, stack, live, now=now
+            settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
         )
-        learner = await stack.enter_async_context(
-            Learner(
-                journal,
-                sessions,
-                partitions,
-                embedder,
-                coordination,
-                learn_limits(settings),
-                metrics,
-                extractor=read_by(live, extraction.extractor),
-                stand_in=read_by(live, extraction.stand_in),
-                reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
-                now=now,
-                chance=random.random,
-                judged=unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder)))),
-                commands=make_commands(
-                    live, partitions, embedder, journal, coordination, metrics, stack, extraction, now=now
-                ),
-                screens=door.screening,
-                forgotten=erasing.forgotten,
-                traces=traces,
-                topics=topics,
-            )
-        )
-        live.follow(partial(_use, partitions, learner))
         retention = make_retention(
             settings,
             store,
@@ -170,9 +147,36 @@ async def sidecar(
             coordination,
             metrics,
             now=now,
+            rebuilds=rebuilds,
             reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
             live=live,
         )
+        noticing = Noticing(partitions, retention.soon)
+        learner = await stack.enter_async_context(
+            Learner(
+                journal,
+                sessions,
+                noticing,
+                embedder,
+                coordination,
+                learn_limits(settings),
+                metrics,
+                extractor=read_by(live, extraction.extractor),
+                stand_in=read_by(live, extraction.stand_in),
+                reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
+                now=now,
+                chance=random.random,
+                judged=unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder)))),
+                commands=make_commands(
+                    live, noticing, embedder, journal, coordination, metrics, stack, extraction, now=now
+                ),
+                screens=door.screening,
+                forgotten=erasing.forgotten,
+                traces=traces,
+                topics=topics,
+            )
+        )
+        live.follow(partial(_use, partitions, learner))
         reranks = await open_reranks(settings, metrics, stack, live)
         recaller = make_recaller(
             settings,
@@ -190,17 +194,23 @@ async def sidecar(
         canary = await open_canary(live, partitions, hiding, embedder, metrics, stack, now=now)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         replays = Replays(wire_options(settings), coordination, background=background, metrics=metrics, now=now)
-        holders = Erasable(
-            store=kept,
-            partitions=partitions,
-            journal=journal,
-            coordination=coordination,
-            keys=renewed_keys(keys, kept, journal),
-            purges=store,
-            caches=(replays.forget, retention.soon, *((topics.forget,) if topics else ())),
+        forgetter = await open_forgetter(
+            settings,
+            erasing,
+            Erasable(
+                store=kept,
+                partitions=partitions,
+                journal=journal,
+                coordination=coordination,
+                keys=renewed_keys(keys, kept, journal),
+                purges=store,
+                caches=(replays.forget, retention.soon, *((topics.forget,) if topics else ())),
+            ),
+            metrics,
+            stack,
+            now=now,
+            seeks=_as_recalled(recaller, live),
         )
-        seeks = _as_recalled(recaller, live)
-        forgetter = await open_forgetter(settings, erasing, holders, metrics, stack, now=now, seeks=seeks)
         hiding.found = forgetter.sweep
         wire = Wire(
             identifies=await open_identities(live, stack),
@@ -236,6 +246,7 @@ async def sidecar(
         )
         parts = ApiParts(
             partitions=partitions,
+            noticing=noticing,
             embedder=embedder,
             coordination=coordination,
             journal=journal,

@@ -20,14 +20,37 @@ from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.topics.closing import Closing
 from memory_extproc.topics.follower import TopicLimits, Topics
+from memory_extproc.topics.rebuilding import Rebuilding
 from memory_extproc.topics.sayings import Sayings
 from memory_extproc.topics.shift import ShiftLimits
 from memory_extproc.topics.summing import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
 
 
-async def open_topics(
+def make_summing(
     settings: Settings,
     budget: Budget,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    live: Live | None = None,
+    *,
+    now: Now,
+) -> tuple[Summaries, Rebuilding]:
+    """What sums up, and what does it again. Also where topics are switched off: there may be some from before."""
+    prompts = _prompts(settings, budget, metrics, stack, live)
+    summaries = Summaries(embedder, metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
+    least, most = shift_limits(settings).least, _content_bytes(settings)
+    return summaries, Rebuilding(summaries, embedder, now=now, least=least, content_bytes=most)
+
+
+def _content_bytes(settings: Settings) -> int:
+    content = settings.limits.content_bytes
+    return sealable(content) if settings.privacy.encrypt_content else content
+
+
+async def open_topics(
+    settings: Settings,
+    summaries: Summaries,
     keeps: KeepsMemories,
     embedder: Embeds,
     coordination: Coordination,
@@ -40,10 +63,7 @@ async def open_topics(
     if not settings.topics.enabled:
         return None
     limits = topic_limits(settings)
-    prompts = _prompts(settings, budget, metrics, stack, live)
-    summaries = Summaries(embedder, metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
     sayings = Sayings(keeps, message_id_of)
-    content = settings.limits.content_bytes
     closing = Closing(
         keeps,
         sayings,
@@ -51,7 +71,7 @@ async def open_topics(
         embedder,
         now=now,
         least=limits.shift.least,
-        content_bytes=sealable(content) if settings.privacy.encrypt_content else content,
+        content_bytes=_content_bytes(settings),
     )
     topics = Topics(
         sayings,
@@ -80,7 +100,7 @@ def shift_limits(settings: Settings) -> ShiftLimits:
 
 
 def _prompts(
-    settings: Settings, budget: Budget, metrics: Metrics, stack: AsyncExitStack, live: Live
+    settings: Settings, budget: Budget, metrics: Metrics, stack: AsyncExitStack, live: Live | None
 ) -> Prompts | None:
     deciding = settings.model_for(ModelRole.MEMORY_TOPICS)
     summing = settings.model_for(ModelRole.MEMORY_SUMMARY)

@@ -36,13 +36,18 @@ def retention() -> None:
     """What becomes of memories with time."""
 
 
+_User = Annotated[str, typer.Option(help="this caller alone; empty: everybody")]
+_Tenant = Annotated[str, typer.Option(help="the caller's tenant, if there is one")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="change nothing, say what would happen")]
+
+
 @app.command()
 def run(
     config: ConfigFile = None,
-    user: Annotated[str, typer.Option(help="this caller alone; empty: everybody")] = "",
-    tenant: Annotated[str, typer.Option(help="the caller's tenant, if there is one")] = "",
+    user: _User = "",
+    tenant: _Tenant = "",
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="change nothing, say what would happen")] = False,
+    dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """See to everybody's memories once: delete softly what is over or too many, erase what was long enough deleted,
@@ -50,12 +55,34 @@ def run(
 
     Exit 0: done; 1: not for every caller, whose number is told.
     """
+    _do("keep", config, user, tenant, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def reflect(
+    config: ConfigFile = None,
+    user: _User = "",
+    tenant: _Tenant = "",
+    *,
+    dry_run: _DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have the extraction model say what several facts of a theme show together, also where retention.reflect is not
+    switched on. A theme is thought over once, and again when it has grown; `--dry-run` counts those that are due,
+    and asks no model.
+
+    Exit 0: done; 1: not for every caller, whose number is told.
+    """
+    _do("reflect", config, user, tenant, dry_run=dry_run, as_json=as_json)
+
+
+def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool, as_json: bool) -> None:
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
         log.configure("error", "console")
         owner = owner_of(settings, tenant, user) if user else None
         data = Path(settings.data_dir).absolute()
-        report = asyncio.run(_ran(settings, data, owner, dry_run=dry_run))
+        report = asyncio.run(_done(work, settings, data, owner, dry_run=dry_run))
     shown = _shown(report, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
@@ -65,21 +92,25 @@ def run(
         raise typer.Exit(1)
 
 
-async def _ran(settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
+async def _done(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
     from memory_extproc.app import utc_now  # noqa: PLC0415
     from memory_extproc.app.retaining import job_of, tending  # noqa: PLC0415
     from memory_extproc.evaluation.composing import hold_lite  # noqa: PLC0415
+    from memory_extproc.retention.job import Work  # noqa: PLC0415
 
+    doing = Work(work)
     async with AsyncExitStack() as stack:
         if not settings.memory.milvus.address:
             hold_lite(settings, data, stack)
-        tended = await stack.enter_async_context(tending(settings, data, now=utc_now))
+        tended = await stack.enter_async_context(
+            tending(settings, data, now=utc_now, reflecting=doing is Work.REFLECT)
+        )
         job = job_of(settings, tended, now=utc_now)
         if owner is not None:
-            return await job.one(owner, dry_run=dry_run)
-        return await job.round(dry_run=dry_run, anew=True)
+            return await job.one(owner, doing, dry_run=dry_run)
+        return await job.round(doing, dry_run=dry_run, anew=True)
 
 
 def _shown(report: Round, *, dry_run: bool) -> dict[str, Any]:
@@ -92,8 +123,10 @@ def _shown(report: Round, *, dry_run: bool) -> dict[str, Any]:
         "memories": kept.memories,
         "retired": {reason.value: count for reason, count in sorted(kept.retired.items())},
         "merged": kept.merged,
+        "themes": kept.themes,
         "derived": kept.derived,
         "revived": kept.revived,
+        "rebuilt": kept.rebuilt,
         "erased": kept.erased,
     }
 

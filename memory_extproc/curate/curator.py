@@ -34,12 +34,13 @@ RESERVED = frozenset(
     {
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
         "sources", "beside", "replaces", "also", "ends",
-        "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "accessed",
+        "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "made", "past", "accessed",
     }
 )  # fmt: skip
 # What stands in metadata of a soft deletion, and of its undoing (seconds since 1970).
 _RETIRED_FROM, _UNRETIRED = "retired_from", "unretired"
 _RETIREMENT = frozenset({"retired", "retired_at", _RETIRED_FROM})
+_MAKING = frozenset({"derived", "sources", "past", "made"})  # what it was made of, when, and how
 _NEIGHBOURS = 32  # looked at for one text
 _ATTEMPTS = 3  # at a correction, while others write the same row
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
@@ -182,9 +183,39 @@ class Curator:
                 if there[0].state is not MemoryState.ACTIVE:
                     raise NotActiveError("only an active memory can be corrected")
                 corrected = await self._corrected(there[0], correction)
-                if corrected == there[0] or await self._replace(owner, there[0], corrected):
+                if corrected == there[0]:
+                    return corrected
+                told, others = await self._told_sources(corrected)
+                if others and corrected.content != there[0].content:
+                    corrected = replace(corrected, metadata=_made_of(corrected.metadata, told))
+                if await self._replace(owner, there[0], corrected):
+                    await self._part(owner, corrected, others)
                     return corrected
         raise TryLaterError("the memory keeps changing")
+
+    async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
+        """The sources of what was made of facts: those whose values it still tells, and the others. What it is made
+        of no more does not take it along when it is forgotten."""
+        named = memory.metadata.get("sources")
+        if "derived" not in memory.metadata or not isinstance(named, list | tuple):
+            return [], []
+        rows = await self._keeps.get(memory.owner, [str(one) for one in named])
+        content = memory.content.casefold()
+        told = {row.id for row in rows if str(row.metadata.get("value") or row.content).casefold() in content}
+        return [one for one in named if one in told], [one for one in named if one not in told]
+
+    async def _part(self, owner: Owner, corrected: Memory, others: Sequence[str]) -> None:
+        """*others* were merged into *corrected* and are history like any now: were it forgotten, they would come
+        back, and what they say was corrected."""
+
+        def parted(row: Embedded) -> Sequence[Embedded]:
+            if row.memory.metadata.get("merged") != corrected.id:
+                return ()
+            metadata = {name: value for name, value in row.memory.metadata.items() if name != "merged"}
+            return [Embedded(replace(row.memory, metadata=metadata), row.vector)]
+
+        for one in others:
+            await self._lists.change(owner, one, parted)
 
     async def restore(self, owner: Owner, memory_id: str) -> Memory | None:
         """The memory as it is now, in the state it had before it was deleted softly, if it was; None where there is
@@ -260,7 +291,8 @@ class Curator:
             meaning = await self._understands.meaning(memory.owner, changed.content)
             if "metadata" not in correction.values:
                 metadata.update(_meaning_of_correction(meaning, memory, changed.content))
-                metadata["said"] = round(now.timestamp(), 3)
+            # Later than anything that was made of its old words, also within this second.
+            metadata["said"] = self._now().timestamp()
             changed = replace(changed, source=Source.API, valid_from=now, embed_model=self._embedder.fingerprint)
         revision = memory.metadata.get("revision", 1)
         metadata["revision"] = revision + 1 if isinstance(revision, int) else 2
@@ -316,6 +348,16 @@ class Curator:
         if lock is None:
             lock = self._turns[owner] = asyncio.Lock()
         return lock
+
+
+def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+    """*metadata* of what is made of *sources* alone."""
+    kept = {name: value for name, value in metadata.items() if name not in _MAKING}
+    if not sources:
+        return kept
+    past = [one for one in metadata.get("past", ()) if one in sources]
+    made = {name: metadata[name] for name in _MAKING & metadata.keys()}
+    return {**kept, **made, "sources": list(sources), "past": past}
 
 
 def _masked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from memory_extproc.learn.endings import no_longer
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.remember import Judged
-from memory_extproc.learn.speaking import holds_words, speaking_of, told
+from memory_extproc.learn.speaking import holds_words, made_of, speaking_of, told
 from memory_extproc.learn.verdicts import FACTS
 from memory_extproc.model import (
     Embedded,
@@ -46,6 +46,7 @@ VERSION = "said-1"  # kept with facts that were asked to be kept
 RETIRED, RETIRED_AT = "retired", "retired_at"  # in metadata: why it was deleted softly, and when (since 1970)
 RETIRED_FROM = "retired_from"  # the state it was in before
 BY_CHAT = "chat"
+MADE_OF = "sources"  # what it was made of was forgotten: what becomes of it retention decides
 _ACTIVE = frozenset({MemoryState.ACTIVE})
 # History too: who asks for the past recalls it.
 _RETIRABLE = frozenset({MemoryState.ACTIVE, MemoryState.SUPERSEDED})
@@ -208,8 +209,11 @@ class Commands:
         rows = [memory async for memory in self._recallable(turn, _RETIRABLE, itself=itself)]
         matched = speaking_of(command.what, rows, await self._near(turn, command.what))
         matched |= {memory.id for memory in rows if memory.metadata.get("turn") == turn.id}
-        for memory_id in sorted(matched & {memory.id for memory in rows}):
-            await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now()))
+        # What was only made of these may be made anew of the rest.
+        made = made_of(matched, rows) - matched
+        for memory_id in sorted((matched | made) & {memory.id for memory in rows}):
+            why = MADE_OF if memory_id in made else BY_CHAT
+            await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now(), why))
         await self._withdraw(turn, command.what)
         await self._coordination.delete_records(turn.owner, self._options.worded)
 
@@ -299,7 +303,7 @@ def _stressed(row: Embedded) -> Sequence[Embedded]:
     return [Embedded(replace(memory, importance=_IMPORTANCE), row.vector)]
 
 
-def _retired(asked: datetime, now: datetime) -> Change:
+def _retired(asked: datetime, now: datetime, why: str) -> Change:
     def change(row: Embedded) -> Sequence[Embedded]:
         memory = row.memory
         if memory.state not in _RETIRABLE or memory.metadata.get("unretired", 0) >= asked.timestamp():
@@ -307,7 +311,7 @@ def _retired(asked: datetime, now: datetime) -> Change:
         at = now.replace(microsecond=0)
         noted = {
             **memory.metadata,
-            RETIRED: BY_CHAT,
+            RETIRED: why,
             RETIRED_AT: int(at.timestamp()),
             RETIRED_FROM: memory.state.value,
         }

@@ -1,8 +1,7 @@
 """Which memories speak of what somebody wants forgotten, or holds for over. Pure.
 
 A person names a thing in few words, in any language; what was learned of it may have others. So with what has these
-words goes what has the name that it gives the thing, the fact that was taken from the very sentence, and what was
-made of either.
+words goes what has the name that it gives the thing, and the fact that was taken from the very sentence.
 """
 
 from __future__ import annotations
@@ -45,7 +44,20 @@ def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = froz
         for memory in rows
         if memory.source in FACTS.sources and _taken_from(memory, said.get(_text(memory, "turn"), ()))
     }
-    return made_of(found.keys(), rows)
+    return found.keys() | _beneath(found.keys(), near, rows)
+
+
+def _beneath(spoken: AbstractSet[str], near: AbstractSet[str], rows: Iterable[Memory]) -> set[str]:
+    """Ids of what was merged into memories that go: it would speak for itself again. Where some of what such a one
+    was made of is meant by its own words, the rest is not."""
+    whole = {
+        memory.id for memory in rows if memory.id in near or (memory.id in spoken and not spoken & _sources(memory))
+    }
+    return {
+        memory.id
+        for memory in rows
+        if memory.superseded_by in whole and memory.metadata.get("merged") == memory.superseded_by
+    }
 
 
 def made_of(ids: Iterable[str], rows: Sequence[Memory]) -> set[str]:

@@ -13,7 +13,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, MemoryState, Outcome, Owner, Recalled, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, KeepsInOrder, Now, Recalls
-from memory_extproc.retention.rules import ACCESSED
+from memory_extproc.retention.reasons import ACCESSED
 
 log = logger(__name__)
 _AT_ONCE = 100  # rows of one write

@@ -11,7 +11,9 @@ import numpy as np
 
 from memory_extproc.model import Embedded, Memory, MemoryType, Source
 from memory_extproc.retention.clusters import components
-from memory_extproc.retention.rules import PINNED, RetentionRules, score, sources_of
+from memory_extproc.retention.derived import sources_of
+from memory_extproc.retention.reasons import PINNED
+from memory_extproc.retention.rules import RetentionRules, score
 
 Says = Callable[[str], Hashable]  # what a text says, the same for texts that say the same
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from memory_extproc.model import Memory, MemoryState, Source, digest
-from memory_extproc.retention.rules import ACCESSED, SOURCES
+from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, read_at
+from memory_extproc.retention.reasons import ACCESSED
 
 About = Callable[[str], Hashable]  # what a subject or attribute names, the same for names of the same
 Agree = Callable[[str, str], bool]  # whether two values are one
-DERIVED = "derived"  # a key of metadata: how it was made of its sources
 HISTORY = "history"
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
-_NOT_INHERITED = frozenset({"turn", "ordinal", "beside", "replaces", "also", "confirmations", "revision", ACCESSED})
+_NOT_INHERITED = frozenset(
+    {"turn", "ordinal", "beside", "replaces", "also", "confirmations", "revision", ACCESSED, SOURCES, PAST, MADE}
+)
 _ENDS = ". ! ?"
 
 
@@ -102,5 +104,11 @@ def _derived(current: Memory, earlier: Sequence[Memory], now: datetime) -> Memor
         created_at=at,
         updated_at=max(at, current.updated_at),
         embed_model="",
-        metadata={**inherited, DERIVED: HISTORY, SOURCES: sources},
+        metadata={
+            **inherited,
+            DERIVED: HISTORY,
+            SOURCES: sources,
+            PAST: sources[1:],
+            MADE: read_at(at.timestamp(), [current, *earlier]),
+        },
     )

@@ -5,10 +5,11 @@ short is taken up where it stood."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from typing import Self
 
 from memory_extproc.errors import MemoryExtprocError
@@ -30,7 +31,16 @@ class JobLimits:
     first: timedelta = timedelta(minutes=10)  # after a start, or the round's length if that is less
     lease: timedelta = timedelta(minutes=5)  # renewed while it runs
     pause: timedelta = timedelta(milliseconds=200)  # between owners: requests come first
+    settle: timedelta = timedelta(milliseconds=500)  # from a correction to what is made of it
     again: timedelta = timedelta(minutes=1)  # after a round that could not begin
+
+
+class Work(Enum):
+    """What is done for an owner."""
+
+    KEEP = "keep"
+    MEND = "mend"  # what was made of something forgotten or corrected
+    REFLECT = "reflect"
 
 
 @dataclass(slots=True)
@@ -91,24 +101,25 @@ class RetentionJob:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def soon(self, owner: Owner) -> None:
-        """Something of *owner*'s was forgotten: what was made of it is to be seen to before the next round."""
-        if self._limits.every is not None and len(self._soon) < _MOST_SOON:
+        """Something of *owner*'s was forgotten or corrected: what was made of it is to be seen to now, whatever the
+        schedule. What a crash leaves of that the next round finds."""
+        if len(self._soon) < _MOST_SOON:
             self._soon[owner] = None
             self._wake.set()
 
-    async def round(self, *, dry_run: bool = False, anew: bool = False) -> Round:
+    async def round(self, work: Work = Work.KEEP, *, dry_run: bool = False, anew: bool = False) -> Round:
         """Everybody, once. *anew*: those too who were seen to lately. What fails for one owner fails for no other;
         raises only where the owners cannot be listed."""
         report = Round()
         async for owner in self._owners():
-            await self._see_to(owner, report, dry_run=dry_run, anew=anew)
+            await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)
             await asyncio.sleep(self._limits.pause.total_seconds())
         return report
 
-    async def one(self, owner: Owner, *, dry_run: bool = False) -> Round:
+    async def one(self, owner: Owner, work: Work = Work.KEEP, *, dry_run: bool = False) -> Round:
         """*owner* alone, whenever they were seen to last."""
         report = Round()
-        await self._see_to(owner, report, dry_run=dry_run, anew=True)
+        await self._see_to(owner, report, work, dry_run=dry_run)
         return report
 
     async def _owners(self) -> AsyncIterator[Owner]:
@@ -117,9 +128,11 @@ class RetentionJob:
         for owner in listed:
             yield owner
 
-    async def _see_to(self, owner: Owner, report: Round, *, dry_run: bool, anew: bool) -> bool:
+    async def _see_to(
+        self, owner: Owner, report: Round, work: Work, *, dry_run: bool = False, anew: bool = True
+    ) -> bool:
         try:
-            kept = await self._kept(owner, dry_run=dry_run, anew=anew)
+            kept = await self._kept(owner, work, dry_run=dry_run, anew=anew)
         except MemoryExtprocError as error:
             report.failed += 1
             self._metrics.retention_owners.labels("failed").inc()
@@ -132,21 +145,23 @@ class RetentionJob:
         report.kept += kept
         if not dry_run:
             self._count(kept)
+            if work is Work.KEEP:
+                self._metrics.retention_owners.labels("kept").inc()
         return True
 
-    async def _kept(self, owner: Owner, *, dry_run: bool, anew: bool) -> Kept | None:
+    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> Kept | None:
         """None: seen to already, or another runner has them."""
         coordination, limits = self._coordination, self._limits
         if dry_run:
-            return await self._keeper.keep(owner, dry_run=True)
+            return await self._seeing(owner, work, dry_run=True)
         if not anew and await coordination.get_record(RECORD, owner, _SEEN) is not None:
             return None
         lease = f"retention:{owner.key}"
         if not await coordination.acquire(lease, self._holder, limits.lease):
             return None
         try:
-            kept = await self._holding(owner, lease)
-            if kept is not None and limits.every is not None:
+            kept = await self._holding(self._seeing(owner, work), lease)
+            if kept is not None and limits.every is not None and work is Work.KEEP:
                 # A little less than a round, so that the next one finds it gone.
                 await coordination.put_record(RECORD, owner, _SEEN, b"1", limits.every * 0.9)
         finally:
@@ -154,9 +169,18 @@ class RetentionJob:
                 await coordination.release(lease, self._holder)
         return kept
 
-    async def _holding(self, owner: Owner, lease: str) -> Kept | None:
+    async def _seeing(self, owner: Owner, work: Work, *, dry_run: bool = False) -> Kept:
+        match work:
+            case Work.KEEP:
+                return await self._keeper.keep(owner, dry_run=dry_run)
+            case Work.MEND:
+                return await self._keeper.mend(owner)
+            case Work.REFLECT:
+                return await self._keeper.reflect(owner, dry_run=dry_run)
+
+    async def _holding(self, seeing: Coroutine[None, None, Kept], lease: str) -> Kept | None:
         """Stops when the lease can no longer be held: another may have it."""
-        keeping = asyncio.create_task(self._keeper.keep(owner), name="retention of one")
+        keeping = asyncio.create_task(seeing, name="retention of one")
         third = self._limits.lease.total_seconds() / 3
         try:
             while True:
@@ -171,10 +195,15 @@ class RetentionJob:
 
     def _count(self, kept: Kept) -> None:
         metrics = self._metrics
-        metrics.retention_owners.labels("kept").inc()
         for reason, count in kept.retired.items():
             metrics.retired.labels(reason.value).inc(count)
-        counts = {"merged": kept.merged, "derived": kept.derived, "revived": kept.revived, "erased": kept.erased}
+        counts = {
+            "merged": kept.merged,
+            "derived": kept.derived,
+            "revived": kept.revived,
+            "rebuilt": kept.rebuilt,
+            "erased": kept.erased,
+        }
         for what, count in counts.items():
             if count:
                 metrics.retired.labels(what).inc(count)
@@ -205,15 +234,20 @@ class RetentionJob:
 
     async def _see_to_soon(self) -> None:
         self._wake.clear()
+        if not self._soon:
+            return
+        # What one sentence corrects is corrected row by row: all of it is seen to at once.
+        await asyncio.sleep(self._limits.settle.total_seconds())
         while self._soon:
             owner = next(iter(self._soon))
             del self._soon[owner]
             report = Round()
-            # While a forget is under way the store says to come later; the next round comes in any case.
-            for _ in range(_TRIES):
-                if await self._see_to(owner, report, dry_run=False, anew=True) or not report.failed:
+            # While a forget is under way, or another runner is, it is to be tried again; in the end the next round
+            # comes in any case.
+            for attempt in range(_TRIES):
+                if await self._see_to(owner, report, Work.MEND):
                     break
-                await asyncio.sleep(self._limits.pause.total_seconds())
+                await asyncio.sleep(self._limits.pause.total_seconds() * 2**attempt)
 
     async def _whole_round(self, every: timedelta) -> timedelta:
         """Until the next one."""
@@ -235,10 +269,11 @@ class RetentionJob:
             retired=kept.retired.total(),
             merged=kept.merged,
             derived=kept.derived,
+            rebuilt=kept.rebuilt,
             erased=kept.erased,
             took_s=round((self._now() - began).total_seconds(), 1),
         )
         return every if not report.failed else min(every, self._limits.again * 10)
 
 
-_TRIES = 10
+_TRIES = 6

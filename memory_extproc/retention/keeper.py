@@ -8,26 +8,30 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Protocol
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
+from memory_extproc.retention.derived import unmade
 from memory_extproc.retention.duplicates import DuplicateRules, Merging, duplicates, speaking
 from memory_extproc.retention.histories import About, Agree, Consolidation, HistoryRules, histories
+from memory_extproc.retention.reasons import Reason
 from memory_extproc.retention.reflections import Reflections
 from memory_extproc.retention.rules import (
-    ACCESSED,
-    Reason,
+    Leaving,
     RetentionRules,
     leaving,
     merged,
+    restored,
     retired,
     revived,
+    unfounded,
 )
+from memory_extproc.retention.writing import AsRead, as_read
 
 log = logger(__name__)
-_AT_ONCE = 100  # rows of one write
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +51,36 @@ class Wording:
     agree: Agree
 
 
+class Rebuilds(Protocol):
+    """What makes a summary anew when something that it was made of was forgotten or corrected."""
+
+    async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
+        """*memory* under the same id, active, of those of its sources in *known*, its owner's memories, that still
+        hold; None: too little is left of them."""
+
+
 @dataclass(slots=True)
 class Kept:
     """What became of one owner's memories, or would."""
 
     memories: int = 0  # rows in any state, before
+    themes: int = 0  # of facts that are to be reflected on
     retired: Counter[Reason] = field(default_factory=Counter)
     merged: int = 0  # superseded by another that says the same
     derived: int = 0  # made of others
     revived: int = 0
+    rebuilt: int = 0  # summaries, without what was forgotten or corrected
     erased: int = 0
 
     def __add__(self, other: Kept) -> Kept:
         return Kept(
             self.memories + other.memories,
+            self.themes + other.themes,
             self.retired + other.retired,
             self.merged + other.merged,
             self.derived + other.derived,
             self.revived + other.revived,
+            self.rebuilt + other.rebuilt,
             self.erased + other.erased,
         )
 
@@ -83,9 +99,12 @@ class Keeper:
         *,
         now: Now,
         reflections: Reflections | None = None,
+        rebuilds: Rebuilds | None = None,
     ) -> None:
-        """*reflections*: None where no model draws conclusions."""
+        """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries."""
         self._reflections = reflections
+        self._rebuilds = rebuilds
+        self._written = AsRead(rows)
         self._store = store
         self._keeps = keeps
         self._rows = rows
@@ -100,38 +119,86 @@ class Keeper:
     async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
         """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
         now = self._now().replace(microsecond=0)
-        pages = self._store.pages(owner, self._rules.page, fresh=True)
-        known = {row.memory.id: row async for page in pages for row in page}
+        known = await self._read(owner)
         kept = Kept(memories=len(known))
-        await self._leave(owner, known, kept, now, dry_run=dry_run)
+        memories = [row.memory for row in known.values()]
+        # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
+        due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
+        await self._leave(owner, known, due, kept, now, dry_run=dry_run)
         if self._rules.duplicates is not None:
             await self._merge(owner, known, self._rules.duplicates, kept, now, dry_run=dry_run)
+        await self._make(owner, known, kept, now, dry_run=dry_run)
+        if self._reflections is not None:
+            await self._reflect(owner, self._reflections, list(known.values()), kept, dry_run=dry_run)
+        return kept
+
+    async def reflect(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        """What keep does about conclusions, and nothing else."""
+        known = await self._read(owner)
+        kept = Kept(memories=len(known))
+        if self._reflections is not None:
+            rows = list(known.values())
+            kept.themes = len(await self._reflections.due(owner, rows))
+            kept.derived = 0 if dry_run else await self._reflections.reflect(owner, rows)
+        return kept
+
+    async def mend(self, owner: Owner) -> Kept:
+        """What keep does about what was made of memories that were forgotten or corrected, and nothing else: it is
+        no time for anything to grow old."""
+        now = self._now().replace(microsecond=0)
+        known = await self._read(owner)
+        kept = Kept(memories=len(known))
+        due = await asyncio.to_thread(unfounded, [row.memory for row in known.values()])
+        await self._leave(owner, known, due, kept, now, dry_run=False)
+        await self._make(owner, known, kept, now, dry_run=False)
+        return kept
+
+    async def _read(self, owner: Owner) -> dict[str, Embedded]:
+        pages = self._store.pages(owner, self._rules.page, fresh=True)
+        return {row.memory.id: row async for page in pages for row in page}
+
+    async def _make(
+        self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool
+    ) -> None:
+        if self._rebuilds is not None and not dry_run:
+            kept.rebuilt += await self._rebuilt(owner, known, self._rebuilds)
         memories = [row.memory for row in known.values()]
-        wording = self._wording
-        rules = self._rules.histories
+        wording, rules = self._wording, self._rules.histories
         found = await asyncio.to_thread(histories, memories, rules, wording.about, wording.agree, now)
         for one in found:
             kept.derived += 1
             if not dry_run:
                 await self._consolidate(owner, one, now)
-        if self._reflections is not None and not dry_run:
-            kept.derived += await self._reflected(owner, self._reflections, memories)
-        return kept
 
-    async def _reflected(self, owner: Owner, reflections: Reflections, memories: Sequence[Memory]) -> int:
+    async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: Rebuilds) -> int:
+        """Those near to what was said first: others stand on them."""
+        due = [row.memory for row in known.values() if unmade(row.memory)]
+        rebuilt = 0
+        for memory in sorted(due, key=lambda one: (_level(one), one.id)):
+            anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})
+            if anew is None:
+                continue
+            anew = Embedded(restored(anew.memory), anew.vector)
+            if await self._written.change(owner, known, {memory.id: anew}):
+                known[memory.id] = anew
+                rebuilt += 1
+        return rebuilt
+
+    async def _reflect(
+        self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: Kept, *, dry_run: bool
+    ) -> None:
         """A model that is away, or has no tokens left for the caller, holds up nothing else."""
+        kept.themes = len(await reflections.due(owner, rows))
+        if dry_run:
+            return
         try:
-            return await reflections.reflect(owner, memories)
+            kept.derived += await reflections.reflect(owner, rows)
         except MemoryExtprocError as error:
             log.warning("retention.not_reflected", error=type(error).__name__)
-            return 0
 
     async def _leave(
-        self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool
+        self, owner: Owner, known: dict[str, Embedded], due: Leaving, kept: Kept, now: datetime, *, dry_run: bool
     ) -> None:
-        # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
-        memories = [row.memory for row in known.values()]
-        due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
         becoming = {one: retired(known[one].memory, why, now) for one, why in due.retire.items()}
         becoming |= {one: revived(known[one].memory) for one in due.revive}
         if dry_run:
@@ -140,11 +207,11 @@ class Keeper:
             kept.erased += len(due.erase)
         else:
             # What speaks for itself again comes first: a crash in between leaves both, never none.
-            changed = await self._change(owner, known, {one: becoming[one] for one in due.revive})
+            changed = await self._written.change(owner, known, {one: becoming[one] for one in due.revive})
             kept.revived += len(changed)
-            changed = await self._change(owner, known, {one: becoming[one] for one in due.retire})
+            changed = await self._written.change(owner, known, {one: becoming[one] for one in due.retire})
             kept.retired.update(due.retire[one] for one in changed)
-            kept.erased += await self._erase(owner, known, sorted(due.erase))
+            kept.erased += await self._written.erase(owner, known, sorted(due.erase))
         for one, memory in becoming.items():
             known[one] = Embedded(memory, known[one].vector)
         for one in due.erase:
@@ -172,23 +239,23 @@ class Keeper:
 
     async def _merged(self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime) -> int:
         best = known[merging.canonical].memory
-        if not await self._change(owner, known, {best.id: speaking(best, merging)}):
+        if not await self._written.change(owner, known, {best.id: speaking(best, merging)}):
             return 0  # it is no longer as it was read: another pass will look again
         others = {one: merged(known[one].memory, best.id, now) for one in merging.others}
-        return len(await self._change(owner, known, others))
+        return len(await self._written.change(owner, known, others))
 
     async def _consolidate(self, owner: Owner, one: Consolidation, now: datetime) -> None:
         """The new memory first: a crash in between leaves both, and the next pass comes to the same id."""
         vector = (await self._embedder.embed([one.derived.content]))[0]
         derived = Embedded(replace(one.derived, embed_model=self._embedder.fingerprint), vector)
         there = next(iter(await self._keeps.get(owner, [one.current.id])), None)
-        if there is None or not _as_read(there, one.current):
+        if there is None or not as_read(there, one.current):
             return
         await self._keeps.put(owner, [derived])
         into = derived.memory.id
 
         def superseded(row: Embedded) -> Sequence[Embedded]:
-            if not _as_read(row.memory, one.current):
+            if not as_read(row.memory, one.current):
                 return ()
             return [Embedded(merged(row.memory, into, now), row.vector)]
 
@@ -196,41 +263,8 @@ class Keeper:
             # It was replaced, corrected or forgotten in this moment: what was made of it holds no more.
             await self._keeps.delete(owner, [into])
 
-    async def _change(
-        self, owner: Owner, known: Mapping[str, Embedded], becoming: Mapping[str, Memory]
-    ) -> list[str]:
-        """The ids of those that were still as they were read, and are changed."""
-        changed: list[str] = []
 
-        def change(row: Embedded) -> Sequence[Embedded]:
-            before = known[row.memory.id].memory
-            if not _as_read(row.memory, before):
-                return ()
-            changed.append(row.memory.id)
-            return [Embedded(_with_accesses(becoming[row.memory.id], row.memory), row.vector)]
-
-        ids = list(becoming)
-        for start in range(0, len(ids), _AT_ONCE):
-            await self._rows.change_all(owner, ids[start : start + _AT_ONCE], change)
-        return changed
-
-    async def _erase(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> int:
-        erased = 0
-        for start in range(0, len(ids), _AT_ONCE):
-            erased += await self._rows.delete_where(
-                owner, ids[start : start + _AT_ONCE], lambda memory: _as_read(memory, known[memory.id].memory)
-            )
-        return erased
-
-
-def _as_read(now: Memory, before: Memory) -> bool:
-    """Whether nothing but its accesses changed since it was read."""
-    return _with_accesses(now, before) == before
-
-
-def _with_accesses(memory: Memory, of: Memory) -> Memory:
-    """*memory* with the accesses counted in *of*."""
-    metadata = {name: value for name, value in memory.metadata.items() if name != ACCESSED}
-    if ACCESSED in of.metadata:
-        metadata[ACCESSED] = of.metadata[ACCESSED]
-    return replace(memory, access_count=of.access_count, metadata=metadata)
+def _level(summary: Memory) -> int:
+    """0 for a topic; of summaries of it, the more the further they are from what was said."""
+    level = summary.metadata.get("level")
+    return level if isinstance(level, int) else 0

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.model import Embedded, Memory, MemoryType, Owner, OwnerKind, Source, digest
+from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
 from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
-from memory_extproc.retention.histories import DERIVED
-from memory_extproc.retention.rules import SOURCES
+from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, read_at
+from memory_extproc.retention.histories import About
+from memory_extproc.retention.themes import Theme, ThemeRules, due, themes
 
 REFLECTION = "reflection"
-RECORD = "retention"  # kind of the record of when a caller's memories were last reflected on
+RECORD = "retention"  # kind of the record of which facts were thought over
 _REMEMBERED = timedelta(days=400)
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL})
 _SOURCES = frozenset({Source.RULES, Source.LLM, Source.API})
+_LEAST = 2  # memories that an insight is drawn from
+_SHORT = 16  # hex digits that tell one owner's memories apart
+_MOST_KNOWN = 20_000  # facts of a project in one record
 
 
 class Reflects(Protocol):
@@ -32,13 +37,13 @@ class Reflects(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionLimits:
-    above: int = 20  # facts of one project, new since the last time
-    shown: int = 100  # of them and of older ones, the newest first
+    themes: ThemeRules = field(default_factory=ThemeRules)
+    shown: int = 40  # facts of one theme, the newest
     importance: float = 0.6
 
 
 class Reflections:
-    """Never twice over the same facts: when a caller's were last reflected on is kept by coordination."""
+    """Theme by theme; none is thought over again before it has grown. Which facts were is kept by coordination."""
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class Reflections:
         embedder: Embeds,
         coordination: Coordination,
         limits: ReflectionLimits,
+        about: About,
         *,
         now: Now,
     ) -> None:
@@ -55,50 +61,83 @@ class Reflections:
         self._embedder = embedder
         self._coordination = coordination
         self._limits = limits
+        self._about = about
         self._now = now
 
     def use(self, limits: ReflectionLimits) -> None:
         self._limits = limits
 
-    async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> int:
-        """Over *memories*, all that *owner* has. Says how many insights were stored; what the model's port raises
+    async def due(self, owner: Owner, rows: Sequence[Embedded]) -> list[Theme]:
+        """Those of *rows*, all that *owner* has, that reflect would think over."""
+        found: list[Theme] = []
+        for project, facts in self._projects(owner, rows).items():
+            found += await self._due(owner, project, facts)
+        return found
+
+    async def reflect(self, owner: Owner, rows: Sequence[Embedded]) -> int:
+        """Over *rows*, all that *owner* has. Says how many insights were stored; what the model's port raises
         passes, and the next round tries again."""
-        if owner.kind is not OwnerKind.OWN:
-            return 0  # what several people said shows nothing about one
-        now, stored = self._now().replace(microsecond=0), 0
-        projects: dict[str, list[Memory]] = {}
-        for memory in memories:
-            if memory.recallable(now) and memory.type in _FACTS and memory.source in _SOURCES:
-                projects.setdefault(memory.project, []).append(memory)
-        for project, facts in projects.items():
-            stored += await self._reflect_on(owner, project, facts, memories, now)
+        stored = 0
+        for project, facts in self._projects(owner, rows).items():
+            for theme in await self._due(owner, project, facts):
+                stored += await self._reflect_on(owner, project, theme, rows)
+                known = {row.memory.id for row in facts}
+                await self._note(owner, project, theme, known)
         return stored
 
-    async def _reflect_on(
-        self, owner: Owner, project: str, facts: list[Memory], memories: Sequence[Memory], now: datetime
-    ) -> int:
-        key = f"reflected:{digest(project)}"
-        record = await self._coordination.get_record(RECORD, owner, key)
-        last = float(record) if record else 0.0
-        if sum(memory.created_at.timestamp() > last for memory in facts) < self._limits.above:
-            return 0
-        facts.sort(key=lambda memory: (-memory.created_at.timestamp(), memory.id))
-        shown = facts[: self._limits.shown]
-        found = await self._reflects.reflect(owner, shown)
-        known = {memory.id for memory in memories} | {memory.content for memory in memories}
-        rows = [self._row(owner, project, says, sources, now) for says, sources in found]
-        new = [row for row in rows if row.id not in known and row.content not in known]
-        if new:
-            vectors = await self._embedder.embed([row.content for row in new])
-            await self._keeps.put(owner, [Embedded(row, vector) for row, vector in zip(new, vectors, strict=True)])
-        moment = str(shown[0].created_at.timestamp()).encode()
-        await self._coordination.put_record(RECORD, owner, key, moment, _REMEMBERED)
-        return len(new)
+    def _projects(self, owner: Owner, rows: Sequence[Embedded]) -> dict[str, list[Embedded]]:
+        """What several people said shows nothing about one."""
+        projects: dict[str, list[Embedded]] = {}
+        now = self._now()
+        for row in rows if owner.kind is OwnerKind.OWN else ():
+            memory = row.memory
+            if memory.recallable(now) and memory.type in _FACTS and memory.source in _SOURCES:
+                projects.setdefault(memory.project, []).append(row)
+        return projects
 
-    def _row(self, owner: Owner, project: str, says: str, sources: tuple[str, ...], now: datetime) -> Memory:
+    async def _due(self, owner: Owner, project: str, facts: list[Embedded]) -> list[Theme]:
+        rules = self._limits.themes
+        # In a thread: thousands of facts are compared.
+        found = await asyncio.to_thread(themes, facts, rules, self._about)
+        short = await self._thought_over(owner, project)
+        return due(found, {row.memory.id for row in facts if row.memory.id[:_SHORT] in short}, rules)
+
+    async def _reflect_on(self, owner: Owner, project: str, theme: Theme, rows: Sequence[Embedded]) -> int:
+        now = self._now().replace(microsecond=0)
+        shown = theme.facts[: self._limits.shown]
+        found = await self._reflects.reflect(owner, shown)
+        said = {row.memory.content for row in rows}
+        drawn: list[Memory] = []
+        for place, (says, named) in enumerate(found):
+            evidence = await self._evidence(owner, named, shown)
+            if len(evidence) >= _LEAST and says not in said:
+                # By place and not by words: asked again after a crash, a model may put it otherwise.
+                row_id = digest(REFLECTION, owner.key, project, theme.key, str(place))
+                drawn.append(self._row(row_id, project, says, evidence, now))
+        if drawn:
+            vectors = await self._embedder.embed([row.content for row in drawn])
+            await self._keeps.put(
+                owner, [Embedded(row, vector) for row, vector in zip(drawn, vectors, strict=True)]
+            )
+        return len(drawn)
+
+    async def _evidence(self, owner: Owner, named: Sequence[str], shown: Sequence[Memory]) -> list[Memory]:
+        """Those of *named* that were shown and are *owner*'s still, as they were shown; none if one is not."""
+        were = {memory.id: memory for memory in shown}
+        there = {memory.id: memory for memory in await self._keeps.get(owner, named)}
+        stand = all(
+            one in were
+            and one in there
+            and there[one].state is MemoryState.ACTIVE
+            and there[one].content == were[one].content
+            for one in named
+        )
+        return [were[one] for one in dict.fromkeys(named)] if stand else []
+
+    def _row(self, row_id: str, project: str, says: str, evidence: Sequence[Memory], now: datetime) -> Memory:
         return Memory(
-            id=digest(REFLECTION, owner.key, *sorted(sources)),
-            owner=owner,
+            id=row_id,
+            owner=evidence[0].owner,
             type=MemoryType.REFLECTIVE,
             content=says,
             source=Source.LLM,
@@ -108,5 +147,29 @@ class Reflections:
             project=project,
             importance=self._limits.importance,
             embed_model=self._embedder.fingerprint,
-            metadata={DERIVED: REFLECTION, SOURCES: list(sources), "version": self._reflects.version},
+            metadata={
+                DERIVED: REFLECTION,
+                SOURCES: [memory.id for memory in evidence],
+                PAST: [],
+                MADE: read_at(now.timestamp(), evidence),
+                "version": self._reflects.version,
+            },
         )
+
+    # --- what was thought over -----------------------------------------------------------------------
+    async def _thought_over(self, owner: Owner, project: str) -> frozenset[str]:
+        record = await self._coordination.get_record(RECORD, owner, _key(project)) or b""
+        text = record.decode("ascii", "replace")
+        return frozenset(text[at : at + _SHORT] for at in range(0, len(text), _SHORT))
+
+    async def _note(self, owner: Owner, project: str, theme: Theme, known: set[str]) -> None:
+        before = await self._thought_over(owner, project)
+        there = {one[:_SHORT] for one in known}
+        latest = [memory.id[:_SHORT] for memory in theme.facts]
+        kept = list(dict.fromkeys([*latest, *sorted(before & there)]))[:_MOST_KNOWN]
+        record = "".join(kept).encode("ascii")
+        await self._coordination.put_record(RECORD, owner, _key(project), record, _REMEMBERED)
+
+
+def _key(project: str) -> str:
+    return f"thought over:{digest(project)}"

@@ -7,33 +7,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from types import MappingProxyType
 
 from memory_extproc.model import Memory, MemoryState, MemoryType, OwnerKind
-
-# Keys of a memory's metadata.
-PINNED = "pinned"  # true: it is kept whatever its score; whoever writes memories over the API may set it
-ACCESSED = "accessed"  # seconds since 1970: when it was last given to a model
-RETIRED = "retired"  # why it was deleted softly
-RETIRED_AT = "retired_at"  # seconds since 1970
-UNRETIRED = "unretired"  # seconds since 1970: when its owner brought it back
-MERGED = "merged"  # the id of the memory that says what it said
-SOURCES = "sources"  # the ids of the memories that it was made of
-
-
-class Reason(StrEnum):
-    """Why a memory leaves recall. Also the metric label and what stands in its row, so a value is never renamed."""
-
-    EXPIRED = "expired"  # its own time is over
-    TTL = "ttl"  # its type is kept for so long
-    CAP = "cap"  # its owner has more than may be kept, and it is worth least
-    SOURCES = "sources"  # it was made of memories that are no longer there, or that say something else now
-    DUPLICATE = "duplicate"  # another says the same
-    UNRETIRED = "unretired"  # seconds since 1970: when its owner brought it back
-
-
-MERGED = "merged"  # another says it together with what it is part of
+from memory_extproc.retention.derived import MERGED, behind, merged_into, orphaned, sources_hold, sources_of
+from memory_extproc.retention.reasons import ACCESSED, PINNED, RETIRED, RETIRED_AT, UNRETIRED, Reason, moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +46,8 @@ def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
 
 def _last(memory: Memory, rules: RetentionRules) -> float:
     last = max(memory.created_at, memory.updated_at).timestamp()
-    accessed = _moment(memory, ACCESSED) if rules.refresh_on_access else 0.0
-    return max(last, accessed, _moment(memory, UNRETIRED))
-
-
-def _moment(memory: Memory, name: str) -> float:
-    """Seconds since 1970; 0 where the metadata does not say."""
-    at = memory.metadata.get(name)
-    return float(at) if isinstance(at, int | float) and not isinstance(at, bool) else 0.0
+    accessed = moment(memory, ACCESSED) if rules.refresh_on_access else 0.0
+    return max(last, accessed, moment(memory, UNRETIRED))
 
 
 def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Leaving:
@@ -84,17 +56,31 @@ def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Lea
     active = [memory for memory in known.values() if memory.state is MemoryState.ACTIVE]
     retire: dict[str, Reason] = {}
     free: list[Memory] = []
+    told_elsewhere = behind(active)
     for memory in active:
         reason = _ended(memory, rules, now) or (Reason.SOURCES if not sources_hold(memory, known) else None)
         if reason is not None:
             retire[memory.id] = reason
-        elif not _held(memory, rules, now):
+        elif memory.id not in told_elsewhere and not _held(memory, rules, now):
             free.append(memory)
-    retire |= _surplus(free, len(active) - len(retire), rules, now)
+    counted = sum(one.id not in told_elsewhere and one.id not in retire for one in active)
+    retire |= _surplus(free, counted, rules, now)
     gone = frozenset(one for one, why in retire.items() if why is Reason.SOURCES)
-    revive = frozenset(memory.id for memory in known.values() if _orphan(memory, known, gone))
+    revive = frozenset(memory.id for memory in known.values() if orphaned(memory, known, gone))
     erase = _erasable(known, frozenset(retire), rules, now) - revive
     return Leaving(retire, erase, revive)
+
+
+def unfounded(rows: Iterable[Memory]) -> Leaving:
+    """As leaving, of what was made of others alone: what does not hold any more, and what speaks for itself."""
+    known = {memory.id: memory for memory in rows}
+    gone = frozenset(
+        memory.id
+        for memory in known.values()
+        if memory.state is MemoryState.ACTIVE and not sources_hold(memory, known)
+    )
+    revive = frozenset(memory.id for memory in known.values() if orphaned(memory, known, gone))
+    return Leaving(dict.fromkeys(gone, Reason.SOURCES), frozenset(), revive)
 
 
 def _erasable(
@@ -110,14 +96,14 @@ def _erasable(
     }
     waiting = list(needed)
     while waiting:
-        into = _merged_into(known.get(waiting.pop()))
+        into = merged_into(known.get(waiting.pop()))
         if into and into not in needed:
             needed.add(into)
             waiting.append(into)
     erase = {one for one, memory in known.items() if one not in needed and _due(memory, rules, now)}
     beneath: dict[str, list[str]] = {}
     for memory in known.values():
-        if into := _merged_into(memory):
+        if into := merged_into(memory):
             beneath.setdefault(into, []).append(memory.id)
     waiting = list(erase)
     while waiting:
@@ -139,7 +125,7 @@ def _ended(memory: Memory, rules: RetentionRules, now: datetime) -> Reason | Non
 
 def _held(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     """Whether neither age nor a cap ends it."""
-    began = max(memory.created_at.timestamp(), _moment(memory, UNRETIRED))
+    began = max(memory.created_at.timestamp(), moment(memory, UNRETIRED))
     return memory.metadata.get(PINNED) is True or now.timestamp() - began < rules.protect.total_seconds()
 
 
@@ -157,57 +143,11 @@ def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: dat
 
 def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     if memory.state is MemoryState.DELETED:
-        since = _moment(memory, RETIRED_AT) or memory.updated_at.timestamp()
+        since = moment(memory, RETIRED_AT) or memory.updated_at.timestamp()
         return now.timestamp() - since >= rules.grace.total_seconds()
     if memory.state is MemoryState.SUPERSEDED and rules.history is not None:
         return now - max(memory.valid_to or memory.updated_at, memory.updated_at) >= rules.history
     return False
-
-
-# --- what was made of others -------------------------------------------------------------------------
-def sources_of(memory: Memory) -> tuple[str, ...]:
-    sources = memory.metadata.get(SOURCES)
-    return tuple(one for one in sources if isinstance(one, str)) if isinstance(sources, list | tuple) else ()
-
-
-def sources_hold(memory: Memory, known: Mapping[str, Memory]) -> bool:
-    """Whether all that *memory* was made of is there and says what it said then: it was merged into *memory*, was
-    history already, or is active and was not corrected since. True for what was made of nothing."""
-    return all(_holds(memory, known.get(one), known) for one in sources_of(memory))
-
-
-def _holds(memory: Memory, source: Memory | None, known: Mapping[str, Memory]) -> bool:
-    seen: set[str] = set()
-    while source is not None and (into := _merged_into(source)) not in {"", memory.id, *seen}:
-        seen.add(source.id)
-        source = known.get(into)  # says what it said
-    if source is None:
-        return False
-    if source.state is MemoryState.SUPERSEDED:
-        ended = source.valid_to or source.updated_at
-        return source.superseded_by == memory.id or ended <= memory.created_at
-    said = source.valid_from or source.created_at
-    return source.state is MemoryState.ACTIVE and said <= memory.created_at
-
-
-def _orphan(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str]) -> bool:
-    """Whether it was merged into another that is not there any more, so that it has to speak for itself again."""
-    into = _merged_into(memory)
-    if not into:
-        return False
-    other = known.get(into)
-    if other is None or into in gone:
-        return True
-    # After a crash between the two writes the other is deleted already.
-    return other.state is MemoryState.DELETED and other.metadata.get(RETIRED) == Reason.SOURCES.value
-
-
-def _merged_into(memory: Memory | None) -> str:
-    """The id of what says what *memory* said; empty: it was not merged, or was replaced otherwise since."""
-    if memory is None or memory.state is not MemoryState.SUPERSEDED:
-        return ""
-    into = memory.metadata.get(MERGED)
-    return into if isinstance(into, str) and into == memory.superseded_by else ""
 
 
 # --- a row as it becomes -----------------------------------------------------------------------------
@@ -233,3 +173,9 @@ def revived(memory: Memory) -> Memory:
     """*memory* as it was before it was merged."""
     metadata = {name: value for name, value in memory.metadata.items() if name != MERGED}
     return replace(memory, state=MemoryState.ACTIVE, superseded_by="", valid_to=None, metadata=metadata)
+
+
+def restored(memory: Memory) -> Memory:
+    """*memory* as if it had never been deleted softly."""
+    metadata = {name: value for name, value in memory.metadata.items() if name not in {RETIRED, RETIRED_AT}}
+    return replace(memory, state=MemoryState.ACTIVE, metadata=metadata)

@@ -42,7 +42,11 @@ class Reflect(Section):
     enabled: bool = Field(
         default=False, description="a model draws conclusions from a caller's facts; needs memory_extraction"
     )
-    above: int = Field(20, ge=2, le=10_000, description="new facts of a caller in a project until it is asked")
+    above: int = Field(5, ge=2, le=10_000, description="facts of one theme from which on it is asked about them")
+    grown: int = Field(3, ge=1, le=10_000, description="facts new in a theme until it is asked about it again")
+    themes: int = Field(
+        3, ge=1, le=100, description="themes of a caller and project that it is asked about in a round"
+    )
 
 
 class Retention(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,15 @@ from memory_extproc.topics.state import Group, Thread
 from memory_extproc.topics.summing import Summaries
 
 Checks = Callable[[], Awaitable[None]]  # raises TryLaterError when what was read may not be written any more
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """A closed topic as part of its session; *first* word and when it was *made*, in seconds since 1970."""
+
+    part: Part
+    first: float
+    made: float
 
 
 class Closing:
@@ -39,11 +49,12 @@ class Closing:
     async def topic(self, owner: Owner, thread: Thread, group: Group, checks: Checks) -> bool:
         """Whether *group* became a memory: with fewer messages left than a topic has at least, they speak for
         themselves."""
+        read = self._now().timestamp()
         said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
         if sum(one.messages for one in said) < self._least:
             return False
         summary = await self._summaries.of_topic(owner, said)
-        row = rows.topic_row(self._written(owner), thread, group, said, summary)
+        row = rows.topic_row(self._written(owner, read), thread, group, said, summary)
         vector = await self._middle([one.text for one in said])
         await checks()
         await self._keeps.put(owner, [Embedded(row, vector)])
@@ -52,14 +63,16 @@ class Closing:
     async def session(self, owner: Owner, thread: Thread, before: state.Finished, checks: Checks) -> str:
         """The id of the memory that sums up *thread*, all of whose topics are closed, and what was *before* in the
         session; empty if it is too small for one."""
+        read = self._now().timestamp()
         groups = [await self._part(owner, thread, group) for group in thread.closed]
-        parts, moments = _within_bounds([one for one in groups if one is not None])
+        kept = _within_bounds([one for one in groups if one is not None])
+        parts, moments = [one.part for one in kept], [one.first for one in kept]
         known = await self._keeps.get(owner, [before.summary]) if before.summary else ()
         earlier = next((row for row in known if row.state is MemoryState.ACTIVE), None)
         levels = await condensed(self._summaries, owner, parts, earlier.content if earlier else "")
         if not levels:
             return ""
-        written = self._written(owner)
+        written = self._written(owner, max([read, *(one.made for one in kept)]))
         made: list[Embedded] = []
         sources: list[tuple[str, ...]] = [part.sources for part in parts]
         moments += [earlier.created_at.timestamp()] if earlier else []
@@ -90,15 +103,17 @@ class Closing:
             await self._keeps.supersede(owner, earlier.id, latest.id, latest.updated_at)
         return latest.id
 
-    async def _part(self, owner: Owner, thread: Thread, group: Group) -> tuple[Part, float] | None:
+    async def _part(self, owner: Owner, thread: Thread, group: Group) -> _Closed | None:
         """What is left of *group* in full, standing on the memory of its topic if there is one."""
         said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
         if not said:
             return None
         topic = await self._keeps.get(owner, [rows.topic_id(owner, thread.session, group)])
-        there = [row.id for row in topic if row.state is MemoryState.ACTIVE]
-        sources = there or [source for one in said for source in one.sources]
-        return Part("\n".join(one.text for one in said), tuple(sources)), min(one.moment for one in said)
+        there = [row for row in topic if row.state is MemoryState.ACTIVE]
+        sources = [row.id for row in there] or [source for one in said for source in one.sources]
+        moments = [one.moment for one in said]
+        part = Part("\n".join(one.text for one in said), tuple(sources))
+        return _Closed(part, min(moments), max([*moments, *map(rows.made_at, there)]))
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
         """Of what was said, whatever words sum it up."""
@@ -107,8 +122,8 @@ class Closing:
         # Opposite vectors have no middle; a store takes no vector of nothing.
         return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
 
-    def _written(self, owner: Owner) -> Written:
-        return Written(owner, self._now(), self._embedder.fingerprint, self._bytes)
+    def _written(self, owner: Owner, read: float) -> Written:
+        return Written(owner, read, self._embedder.fingerprint, self._bytes)
 
 
 def _level(one: Condensed, levels: int) -> dict[str, object]:
@@ -127,13 +142,11 @@ def _bounded(said: Sequence[Said]) -> list[Said]:
     return kept
 
 
-def _within_bounds(groups: Sequence[tuple[Part, float]]) -> tuple[list[Part], list[float]]:
-    kept: list[Part] = []
-    moments: list[float] = []
+def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
+    kept: list[_Closed] = []
     left = rows.MOST_SOURCES - 1  # and the summary of what was before
-    for part, moment in groups:
-        if len(part.sources) <= left:
-            kept.append(part)
-            moments.append(moment)
-            left -= len(part.sources)
-    return kept, moments
+    for one in groups:
+        if len(one.part.sources) <= left:
+            kept.append(one)
+            left -= len(one.part.sources)
+    return kept

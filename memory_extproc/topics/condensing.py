@@ -12,7 +12,7 @@ from memory_extproc.topics.summing import Summaries
 
 CHUNK = 2_000  # tokens that are summed up together, about
 FANOUT = 5  # summaries of one level that are summed up together
-_SENTENCE, _PARAGRAPH = 1, 5  # sentences
+SENTENCE, PARAGRAPH = 1, 5  # sentences
 
 
 class Band(Enum):
@@ -62,9 +62,9 @@ async def condensed(
         case Band.NOTHING:
             return []
         case Band.SENTENCE:
-            return [[await _one(summaries, owner, parts, _SENTENCE, 1, (0, len(parts)), earlier)]]
+            return [[await _one(summaries, owner, parts, SENTENCE, 1, (0, len(parts)), earlier)]]
         case Band.PARAGRAPH:
-            return [[await _one(summaries, owner, parts, _PARAGRAPH, 1, (0, len(parts)), earlier)]]
+            return [[await _one(summaries, owner, parts, PARAGRAPH, 1, (0, len(parts)), earlier)]]
         case _:
             return await _levels(summaries, owner, parts, earlier, deep=Band.of(size) is Band.LEVELS)
 
@@ -73,7 +73,7 @@ async def _levels(
     summaries: Summaries, owner: Owner, parts: Sequence[Part], earlier: str, *, deep: bool
 ) -> list[list[Condensed]]:
     below = [
-        await _one(summaries, owner, parts[start:end], _PARAGRAPH, 1, (start, end)) for start, end in chunks(parts)
+        await _one(summaries, owner, parts[start:end], PARAGRAPH, 1, (start, end)) for start, end in chunks(parts)
     ]
     levels = [below]
     while deep and len(below) > FANOUT:
@@ -108,7 +108,7 @@ async def _again(
     earlier: str = "",
 ) -> Condensed:
     parts = [Part(one.text, ()) for one in below[of[0] : of[1]]]
-    return await _one(summaries, owner, parts, _PARAGRAPH, level, of, earlier)
+    return await _one(summaries, owner, parts, PARAGRAPH, level, of, earlier)
 
 
 async def _one(

@@ -13,6 +13,7 @@ from memory_extproc.topics.sayings import Said
 from memory_extproc.topics.state import Group, Thread
 from memory_extproc.topics.summing import Summary
 
+MADE = "made"  # in metadata: when its sources were read, in seconds since 1970
 MOST_SOURCES = 100  # ids in one memory's metadata, which the memory API takes 8 KiB of
 
 
@@ -29,7 +30,7 @@ class Written:
     """What is the same for all memories of one writing."""
 
     owner: Owner
-    now: datetime
+    read: float  # when what is summed up was read, or before; in seconds since 1970
     embed_model: str
     bytes: int  # of a memory's content at most
 
@@ -83,7 +84,7 @@ def _row(
         id=memory_id,
         owner=written.owner,
         type=MemoryType.EPISODIC,
-        content=_cut(text, written.bytes),
+        content=cut(text, written.bytes),
         source=Source.SUMMARY,
         created_at=at,
         updated_at=max(at, datetime.fromtimestamp(int(last), UTC)),
@@ -94,9 +95,22 @@ def _row(
         role=Role.NONE,
         origin=thread.origin,
         embed_model=written.embed_model,
-        metadata={"said": round(first, 3), "until": round(last, 3), "span": [min(seqs), max(seqs) + 1], **metadata},
+        metadata={
+            "said": round(first, 3),
+            "until": round(last, 3),
+            "span": [min(seqs), max(seqs) + 1],
+            MADE: max(written.read, last),
+            **metadata,
+        },
     )
 
 
-def _cut(text: str, most: int) -> str:
+def made_at(memory: Memory) -> float:
+    """When what it was made of was read, in seconds since 1970; 0 for what was made of nothing."""
+    made = memory.metadata.get(MADE)
+    return float(made) if isinstance(made, int | float) else 0.0
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of *text* that fits into *most* bytes of UTF-8."""
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")

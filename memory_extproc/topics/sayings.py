@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from memory_extproc.model import Memory, MemoryState, Owner, Role
@@ -57,14 +57,15 @@ class Sayings:
         by_turn: defaultdict[str, list[Memory]] = defaultdict(list)
         for row in rows:
             by_turn[str(row.metadata.get("turn", ""))].append(row)
-        return [_said(turn, by_turn[turn.id.hex()]) for turn in turns]
+        return [said_in(turn, by_turn[turn.id.hex()]) for turn in turns]
 
     async def _rows(self, owner: Owner, ids: Sequence[str]) -> list[Memory]:
         found = await self._keeps.get(owner, ids) if ids else ()
         return [row for row in found if row.state is MemoryState.ACTIVE]
 
 
-def _said(turn: SaidTurn, rows: Sequence[Memory]) -> Said:
+def said_in(turn: SaidTurn, rows: Iterable[Memory]) -> Said:
+    """*turn* by the memories of its messages, in any order."""
     rows = sorted(rows, key=lambda row: (row.seq, _piece(row)))
     sides = {
         role: " ".join(row.content for row in rows if row.role is role) for role in (Role.USER, Role.ASSISTANT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,7 +36,8 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.accesses import Accesses, AccessLimits, CountedRecalls
 from memory_extproc.retention.job import JobLimits, RetentionJob
 from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
-from memory_extproc.retention.rules import Reason, RetentionRules
+from memory_extproc.retention.reasons import Reason
+from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_wish, later
@@ -62,7 +63,7 @@ class Desk:
     coordination: TransientCoordination
     partitions: Partitions
     embedder: CannedEmbedder
-    metrics: Metrics = field(init=False)
+    metrics: Metrics
 
     def keeper(self, **rules: Any) -> Keeper:
         given = KeeperRules(retention=RetentionRules(**rules))
@@ -77,7 +78,7 @@ class Desk:
             lists or self.store,
             self.keeper(**rules),
             self.coordination,
-            limits or JobLimits(pause=timedelta()),
+            limits or JobLimits(pause=timedelta(), settle=timedelta()),
             self.metrics,
             holder="one",
             now=self.clock,
@@ -105,7 +106,7 @@ def desk() -> Desk:
     store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
     metrics = Metrics(CollectorRegistry(), "test")
     partitions = Partitions(store, coordination, PartitionLimits(), metrics, now=clock)
-    return Desk(clock, store, coordination, partitions, embedder)
+    return Desk(clock, store, coordination, partitions, embedder, metrics)
 
 
 def a_fact(content: str, attribute: str, value: str, subject: str = "user", **changes: Any) -> Memory:
@@ -250,7 +251,7 @@ async def test_no_value_is_lost_that_was_current(things: dict[str, list[str]]) -
     store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
     metrics = Metrics(CollectorRegistry(), "test")
     partitions = Partitions(store, coordination, PartitionLimits(), metrics, now=clock)
-    desk = Desk(clock, store, coordination, partitions, embedder)
+    desk = Desk(clock, store, coordination, partitions, embedder, metrics)
     for thing, said in things.items():
         before = ""
         for day, value in enumerate(said):
@@ -415,12 +416,21 @@ async def test_who_forgot_something_is_seen_to_soon(desk: Desk) -> None:
         await until(speaks_again)
 
 
-async def test_without_a_schedule_nothing_runs_by_itself(desk: Desk) -> None:
-    job = desk.job(limits=JobLimits(every=None))
-    async with job:
+async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_is_seen_to(desk: Desk) -> None:
+    await desk.put(*three_budgets(), a_memory("over", expires_at=MONDAY))
+    await desk.keeper(half_life=DAY).mend(ANN)
+    async with desk.job(limits=JobLimits(every=None, pause=timedelta(), settle=timedelta())) as job:
+        await desk.partitions.delete(ANN, ["budget-1"])
         job.soon(ANN)
-        await asyncio.sleep(0.01)
-    assert desk.store.weather.calls == []
+
+        async def made_anew() -> bool:
+            return any("(first $11,000)" in one.content for one in await desk.active()) or not any(
+                one.metadata.get("derived") for one in await desk.active()
+            )
+
+        await until(made_anew)
+    assert "over" in {one.content for one in await desk.active()}
+    assert "owners" not in desk.store.weather.calls
 
 
 async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Desk) -> None:

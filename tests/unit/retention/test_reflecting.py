@@ -20,6 +20,7 @@ from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owne
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
 from memory_extproc.retention.reflections import ReflectionLimits, Reflections
+from memory_extproc.retention.themes import ThemeRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
 from tests.builders import ANN, a_memory, later
@@ -45,7 +46,7 @@ class Place:
         metrics = Metrics(CollectorRegistry(), "test")
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
         reflector = LlmReflector(self.completes, Budget(BudgetLimits(), now=self.now))
-        limits = ReflectionLimits(above=3)
+        limits = ReflectionLimits(themes=ThemeRules(above=3, near=0.3))
         self.keeper = Keeper(
             self.store,
             self.partitions,
@@ -54,7 +55,9 @@ class Place:
             KeeperRules(),
             Wording(says=saying, about=about, agree=agree),
             now=self.now,
-            reflections=Reflections(reflector, self.partitions, self.embedder, coordination, limits, now=self.now),
+            reflections=Reflections(
+                reflector, self.partitions, self.embedder, coordination, limits, about, now=self.now
+            ),
         )
 
     def now(self) -> Any:
@@ -148,3 +151,84 @@ async def test_an_answer_without_evidence_is_asked_for_once_more(notes: list[int
     place = Place(an_answer((TROUBLE, notes)), an_answer((TROUBLE, [3, 2, 1])))
     await place.put(*FACTS)
     assert (await place.keeper.keep(ANN)).derived == 1
+
+
+async def test_each_theme_is_thought_over_by_itself_and_those_with_few_facts_are_not() -> None:
+    place = Place(an_answer(), an_answer())
+    trips = [f"Trip to Rome number {n}" for n in range(3)]
+    await place.put(*FACTS, *trips, "Likes tea")
+    kept = await place.keeper.keep(ANN)
+    assert kept.themes == 2
+    shown = [prompt for _, prompt, _ in place.completes.asked]
+    assert sorted(sum(fact in prompt for fact in (*FACTS, *trips)) for prompt in shown) == [3, 3]
+    assert not any("tea" in prompt for prompt in shown)
+    assert all(("Rome" in prompt) != ("payment" in prompt) for prompt in shown)
+
+
+async def test_facts_of_one_subject_are_a_theme_however_they_are_put() -> None:
+    place = Place(an_answer())
+    metadata = {"subject": "payment-service"}
+    await place.put("Runs on port 8080", "Written in Rust", "Owned by Carol", metadata=metadata)
+    assert (await place.keeper.keep(ANN)).themes == 1
+
+
+async def test_a_theme_that_has_grown_is_thought_over_again_and_only_then() -> None:
+    place = Place(
+        an_answer((TROUBLE, [1, 2, 3])), an_answer(("Deploys of payment-service fail on Mondays.", [1, 2]))
+    )
+    await place.put(*FACTS)
+    await place.keeper.keep(ANN)
+    more = [f"Deploys payment-service on day {n}" for n in range(3)]
+    await place.put(*more[:2], created_at=later(days=1))
+    assert (await place.keeper.keep(ANN)).themes == 0
+    await place.put(more[2], created_at=later(days=2))
+    assert (await place.keeper.keep(ANN)).derived == 1
+    assert len(await place.concluded()) == 2
+
+
+async def test_a_dry_run_counts_themes_and_asks_nobody() -> None:
+    place = Place()
+    await place.put(*FACTS)
+    assert (await place.keeper.reflect(ANN, dry_run=True)).themes == 1
+    assert (await place.keeper.keep(ANN, dry_run=True)).themes == 1
+    assert place.completes.asked == []
+
+
+async def test_evidence_that_is_corrected_while_the_model_thinks_carries_no_conclusion() -> None:
+    place = Place()
+    rows = await place.put(*FACTS)
+
+    class Meanwhile:
+        version = "reflect-1"
+
+        async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> list[tuple[str, tuple[str, ...]]]:
+            changed = replace(rows[0], content="Deploys nothing")
+            await place.partitions.change(ANN, rows[0].id, lambda row: [Embedded(changed, row.vector)])
+            return [
+                (TROUBLE, (rows[0].id, rows[1].id)),
+                ("Two facts stand.", (rows[1].id, rows[2].id)),
+                ("Of nobody's.", (rows[1].id, "0" * 64)),
+            ]
+
+    assert place.keeper._reflections is not None
+    place.keeper._reflections._reflects = Meanwhile()
+    await place.keeper.keep(ANN)
+    assert [one.content for one in await place.concluded()] == ["Two facts stand."]
+
+
+async def test_asked_again_after_a_crash_a_model_that_puts_it_otherwise_makes_no_double() -> None:
+    place = Place(
+        an_answer((TROUBLE, [1, 2, 3])), an_answer(("Port 8080 troubles payment-service deploys.", [1, 2]))
+    )
+    await place.put(*FACTS)
+    coordination = place.keeper._reflections._coordination  # type: ignore[union-attr]
+    put, coordination.put_record = coordination.put_record, _dies  # type: ignore[method-assign]
+    with pytest.raises(ConnectionAbortedError):
+        await place.keeper.keep(ANN)
+    coordination.put_record = put  # type: ignore[method-assign]
+    await place.keeper.keep(ANN)
+    assert len(await place.concluded()) == 1
+
+
+async def _dies(*_: object) -> None:
+    raise ConnectionAbortedError

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner
-from memory_extproc.retention.rules import Reason, RetentionRules, leaving, merged, retired, score
+from memory_extproc.retention.reasons import Reason
+from memory_extproc.retention.rules import RetentionRules, leaving, merged, retired, score
 from tests.builders import ANN, MONDAY, a_memory, later
 
 RULES = RetentionRules(max_memories=10, prune_share=0.2)

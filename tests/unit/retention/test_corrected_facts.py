@@ -1,0 +1,138 @@
+"""Nothing that a person corrected or had forgotten comes back by what was made of it, nor is lost with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from memory_extproc.app.curating import Understanding
+from memory_extproc.curate.curator import Correction, Curator
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.commanded import CommandOptions, Commands
+from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.model import Caller, Embedded, Memory, MemoryState
+from memory_extproc.recall.profile import ProfileLimits, Profiles
+from tests.builders import ANN, a_turn, later
+from tests.unit.retention.test_keeping import Desk, desk, three_budgets
+
+__all__ = ["desk"]
+
+
+@dataclass
+class Told:
+    """The one memory that was made of three budgets, $10,000, $11,000 and $12,000."""
+
+    desk: Desk
+    made: Memory
+
+    async def corrects(self, content: str) -> Memory:
+        partitions = self.desk.partitions
+        understanding = Understanding(RulesExtractor(), self.desk.clock)
+        curator = Curator(partitions, partitions, self.desk.embedder, understanding, now=self.desk.clock)
+        self.desk.clock.now += timedelta(seconds=5)
+        corrected = await curator.correct(ANN, self.made.id, Correction(values={"content": content}))
+        assert corrected is not None
+        return corrected
+
+    async def says_forget(self, what: str) -> None:
+        desk = self.desk
+        self.desk.clock.now += timedelta(seconds=5)
+        commands = Commands(
+            CommandOptions(),
+            desk.partitions,
+            desk.embedder,
+            RulesExtractor(),
+            Reconciler(desk.partitions, desk.embedder, desk.metrics),
+            TransientJournal(now=desk.clock, max_turns=10),
+            desk.coordination,
+            desk.metrics,
+            now=desk.clock,
+        )
+        await commands.obey([a_turn(f"Forget what I told you about {what}.", at=desk.clock())])
+
+    async def told(self) -> list[str]:
+        await self.desk.keeper().mend(ANN)
+        return [memory.content for memory in await self.desk.active()]
+
+
+@pytest.fixture
+async def budget(desk: Desk) -> Told:
+    await desk.put(*three_budgets())
+    await desk.keeper().keep(ANN)
+    (made,) = await desk.active()
+    return Told(desk, made)
+
+
+async def test_of_a_corrected_history_no_source_that_it_no_longer_tells_comes_back(budget: Told) -> None:
+    corrected = await budget.corrects("Hawaii trip budget: $13,000 (first $10,000).")
+    assert corrected.metadata["sources"] == ["budget-1"]
+    await budget.desk.partitions.delete(ANN, ["budget-1"])
+    assert await budget.told() == []
+
+
+async def test_a_history_in_new_words_is_a_fact_like_any_other_and_is_made_anew(budget: Told) -> None:
+    await budget.corrects("The budget of the Hawaii trip is $13,000")
+    assert await budget.told() == [
+        "The budget of the Hawaii trip is $13,000 (first $10,000, then $11,000, then $12,000)"
+    ]
+
+
+async def test_forgetting_an_earlier_value_in_a_chat_leaves_the_one_that_holds(budget: Told) -> None:
+    await budget.says_forget("$10,000")
+    assert await budget.told() == ["Hawaii trip budget: $12,000."]
+
+
+@pytest.mark.parametrize("what", ["my Hawaii trip budget", "the Hawaii trip", "$10,000 and $12,000"])
+async def test_forgetting_the_whole_in_a_chat_leaves_nothing_that_comes_back(budget: Told, what: str) -> None:
+    await budget.says_forget(what)
+    assert await budget.told() == []
+
+
+async def test_what_is_brought_back_after_a_chat_stays_though_its_sources_are_gone(budget: Told) -> None:
+    await budget.says_forget("$10,000")
+    partitions = budget.desk.partitions
+    understanding = Understanding(RulesExtractor(), budget.desk.clock)
+    curator = Curator(partitions, partitions, budget.desk.embedder, understanding, now=budget.desk.clock)
+    budget.desk.clock.now += timedelta(seconds=5)
+    await curator.restore(ANN, budget.made.id)
+    assert budget.made.content in await budget.told()
+
+
+async def test_a_profile_tells_what_holds_after_a_correction(budget: Told) -> None:
+    profiles = Profiles(budget.desk.partitions, ProfileLimits(importance=0.4), now=budget.desk.clock)
+    assert "$12,000" in (await profiles.profile(Caller(ANN))).text
+    await budget.corrects("Hawaii trip budget: $13,000.")
+    text = (await profiles.profile(Caller(ANN))).text
+    assert "$13,000" in text
+    assert "budget: $12,000" not in text
+
+
+async def test_a_correction_in_the_second_in_which_something_was_made_counts(desk: Desk) -> None:
+    """Rows keep whole seconds; what was made a moment before does not tell the new words."""
+    desk.clock.now = later(days=40, microseconds=300_000)
+    await desk.put(*three_budgets())
+    await desk.keeper().keep(ANN)
+    (made,) = await desk.active()
+    embedder = CannedEmbedder()
+    insight = Memory(
+        id="insight",
+        owner=ANN,
+        type=made.type,
+        content="Plans to spend $12,000",
+        source=made.source,
+        created_at=made.created_at,
+        updated_at=made.updated_at,
+        metadata={"derived": "reflection", "sources": [made.id], "past": [], "made": desk.clock().timestamp()},
+    )
+    await desk.partitions.put(ANN, [Embedded(insight, (await embedder.embed([insight.content]))[0])])
+    desk.clock.now += timedelta(milliseconds=200)
+    told = Told(desk, made)
+    partitions = desk.partitions
+    curator = Curator(partitions, partitions, embedder, Understanding(RulesExtractor(), desk.clock), now=desk.clock)
+    await curator.correct(ANN, made.id, Correction(values={"content": "Hawaii trip budget: $9."}))
+    await told.told()
+    assert (await desk.rows())["insight"].state is MemoryState.DELETED
