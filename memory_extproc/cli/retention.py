@@ -67,7 +67,7 @@ def reflect(
     dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have the extraction model say what several facts of a theme show together, also where retention.reflect is not
+    """Have the extraction model say what several facts of a theme show, also where retention.reflect is not
     switched on. A theme is thought over once, and again when it has grown; `--dry-run` counts those that are due,
     and asks no model.
 
