@@ -10,6 +10,7 @@ import pytest
 from memory_extproc.app.curating import Understanding
 from memory_extproc.curate.curator import Correction, Curator
 from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.chat_commands import Act, Command
 from memory_extproc.learn.commanded import CommandOptions, Commands
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.reconcile import Reconciler
@@ -52,7 +53,7 @@ class Told:
             desk.metrics,
             now=desk.clock,
         )
-        await commands.obey([a_turn(f"Forget what I told you about {what}.", at=desk.clock())])
+        await commands._forget(a_turn(f"Forget {what}.", at=desk.clock()), Command(Act.FORGET, what))
 
     async def told(self) -> list[str]:
         await self.desk.keeper().mend(ANN)
