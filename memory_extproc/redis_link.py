@@ -27,6 +27,10 @@ from memory_extproc.observe.log import logger
 
 log = logger(__name__)
 
+# Of everything that we keep in Redis, together: the number that this program writes, and the lowest of a program
+# that still reads and writes it without loss. Both stand in one key, so that an older program stays away.
+SCHEMA, READABLE_FROM = 1, 1
+
 _NOT_READY = (faults.BusyLoadingError, faults.ClusterDownError, faults.TryAgainError)
 _REFUSED = (
     faults.AuthenticationError,
@@ -58,6 +62,10 @@ def translated(error: Exception) -> MemoryExtprocError:
     if isinstance(error, _PASSING):
         return TryLaterError(f"Redis does not answer as it should ({kind})")
     return GiveUpError(f"Redis refuses the command ({kind})")
+
+
+class NewerKeysError(TryLaterError):
+    """What stands in Redis is a newer program's, and this one must leave it alone."""
 
 
 class Persistence(StrEnum):
@@ -128,8 +136,9 @@ def _without_user(url: str) -> tuple[str, str]:
 
 class RedisLink:
     """Nothing is asked of the server until the first call, so it may come up later than we do. After some
-    failures in a row calls are refused at once, and the server is looked after behind until it answers. Use
-    within `async with`; one event loop owns it."""
+    failures in a row calls are refused at once, and the server is looked after behind until it answers. With a
+    *prefix* of keys nothing is asked where those are a newer program's (NewerKeysError). Use within `async with`;
+    one event loop owns it."""
 
     def __init__(
         self,
@@ -137,6 +146,7 @@ class RedisLink:
         limits: LinkLimits = LinkLimits(),
         *,
         password: str | None = None,
+        prefix: str = "",
         answers: Callable[[bool], None] = lambda _answers: None,  # told when that changes
     ) -> None:
         self._limits = limits
@@ -156,6 +166,8 @@ class RedisLink:
         )
         self.client = aioredis.Redis.from_pool(pool)
         self._answers = answers
+        self._schema_key = f"{prefix}:schema" if prefix else ""
+        self._ours = not prefix  # whether we may use what is there
         self._failed = 0
         self._looking: asyncio.Task[None] | None = None  # while calls are refused
 
@@ -188,7 +200,34 @@ class RedisLink:
             if inspect.iscoroutine(call):
                 call.close()
             raise TryLaterError("Redis did not answer a moment ago")
-        limit = self._timeout if within is None else min(self._timeout, within.total_seconds())
+        if not self._ours:
+            try:
+                await self._claim()
+            except BaseException:
+                if inspect.iscoroutine(call):
+                    call.close()
+                raise
+        return await self._asked(
+            call, self._timeout if within is None else min(self._timeout, within.total_seconds())
+        )
+
+    async def _claim(self) -> None:
+        """Once for each time that the server comes up: it may have been given another's keys meanwhile."""
+        there = await self._asked(self.client.get(self._schema_key), self._timeout)
+        try:
+            schema, readable_from = (int(number) for number in (there or b"0 0").split())
+        except ValueError:
+            raise NewerKeysError(f"{self._schema_key} in this Redis is not ours: set coordination.prefix") from None
+        if readable_from > SCHEMA:
+            raise NewerKeysError(
+                f"this Redis holds keys of schema {schema} of a newer memory-extproc, this one knows schemas up to"
+                f" {SCHEMA}, and {readable_from} would be needed: run the newer program, or set coordination.prefix"
+            )
+        if schema < SCHEMA:
+            await self._asked(self.client.set(self._schema_key, f"{SCHEMA} {READABLE_FROM}"), self._timeout)
+        self._ours = True
+
+    async def _asked(self, call: Awaitable[Any], limit: float) -> Any:
         began = time.monotonic()
         try:
             async with asyncio.timeout(limit):
@@ -240,5 +279,6 @@ class RedisLink:
                 pass
             break
         self._failed, self._looking = 0, None
+        self._ours = not self._schema_key
         log.info("redis.answers")
         self._answers(True)  # noqa: FBT003 - as it is called

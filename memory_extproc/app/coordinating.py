@@ -46,6 +46,7 @@ async def open_link(
         section.url,
         LinkLimits(timeout=section.timeout),
         password=section.password.get_secret_value() or None,
+        prefix=section.prefix,
         answers=metrics.coordination_up.set,
     )
     if live is not None:
@@ -136,10 +137,14 @@ def journal_path(settings: Settings) -> Path:
 
 
 async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
-    """ConfigurationError for a Redis that would lose accepted turns; one that cannot be asked now is asked when it
-    answers, and then the log says so."""
+    """ConfigurationError for a Redis that would lose accepted turns, or that holds what we must not touch; one that
+    cannot be asked now is asked when it answers, and then the log says so."""
+    from memory_extproc.redis_link import NewerKeysError  # noqa: PLC0415 - Redis takes 0.2 s to import
+
     try:
         keeping = await link.keeping()
+    except NewerKeysError as error:
+        raise ConfigurationError([f"coordination.url: {error}"]) from error
     except MemoryExtprocError:
         return
     if keeping.loses and not settings.coordination.accept_volatile:

@@ -106,7 +106,7 @@ async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
 
     password = section.password.get_secret_value() or None
     return await stack.enter_async_context(
-        RedisLink(section.url, LinkLimits(timeout=section.timeout), password=password)
+        RedisLink(section.url, LinkLimits(timeout=section.timeout), password=password, prefix=section.prefix)
     )
 
 
