@@ -2,71 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memory_extproc import app
-from tests.fixtures.envoy import Wiring, a_chat, until
-from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
+from tests.fixtures.envoy import Wiring, until
+from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
 from tests.fixtures.faults_process import Child, a_child
-from tests.fixtures.upstream import a_stream, sse_events
+from tests.fixtures.load import Load, streaming
 
 pytestmark = pytest.mark.envoy
-
-STREAM = b"".join(sse_events("Noted", "."))
-
-
-def fact(number: int) -> str:
-    """A statement that says what no other says."""
-    return f"My locker in Hawaii has the number {10_000 + number}."
-
-
-async def slowly(_: int) -> None:
-    """Between two pieces of an answer, so that at any moment some are under way."""
-    await asyncio.sleep(0.02)
-
-
-class Load:
-    """Callers who say one thing after the other, each once."""
-
-    def __init__(self, faulty: FaultStand) -> None:
-        self._faulty = faulty
-        self.through: list[str] = []  # said, answered to the end, and seen by a sidecar
-        self.answered = 0
-        self._said = 0
-
-    @contextlib.asynccontextmanager
-    async def running(self, callers: int = 4) -> AsyncIterator[None]:
-        over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(callers):
-                group.create_task(self._keep_saying(over))
-            yield
-            over.set()
-
-    async def more(self, count: int = 12) -> None:
-        """Waits for so many more answers."""
-        least = self.answered + count
-        await until(lambda: self.answered >= least, "there is traffic", seconds=20)
-
-    async def _keep_saying(self, over: asyncio.Event) -> None:
-        while not over.is_set():
-            self._said += 1
-            words = fact(self._said)
-            answer = await self._faulty.chat(a_chat(words, stream=True), user=USER)
-            assert (answer.status, answer.body) == (200, STREAM)
-            self.answered += 1
-            if answer.memory:
-                self.through.append(words)
 
 
 def journalled(data: Path) -> set[str]:
@@ -86,7 +39,7 @@ async def test_a_kill_in_mid_traffic_costs_no_answer_loses_no_journalled_turn_an
     faulty: FaultStand,
 ) -> None:
     async with a_child(faulty, learn={"journal": {"wait": "500ms"}, "extractor": "off"}) as child:
-        faulty.upstream.answers = a_stream(sse_events("Noted", "."), slowly)
+        faulty.upstream.answers = streaming(0.02)
         await faulty.start_around(child.ext_proc, wiring=Wiring(failure_mode_allow=True))
         await child.serving()
         load = Load(faulty)
@@ -111,7 +64,7 @@ async def test_a_kill_in_mid_traffic_costs_no_answer_loses_no_journalled_turn_an
 
 async def test_sigterm_under_load_fails_no_request_and_leaves_nothing_unlearned(faulty: FaultStand) -> None:
     async with a_child(faulty, learn={"extractor": "off"}, shutdown={"announce": "1s"}) as child:
-        faulty.upstream.answers = a_stream(sse_events("Noted", "."), slowly)
+        faulty.upstream.answers = streaming(0.02)
         await child.serving()
         async with faulty.another("stays") as stays:
             ports = (child.ext_proc, int(stays.ext_proc.rpartition(":")[2]))
