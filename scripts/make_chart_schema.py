@@ -55,6 +55,7 @@ _SAID: dict[str, Schema] = {
     "gateway.type": _one_of("none", "raw", "envoy-gateway", "envoy-ai-gateway", "istio", "vllm-semantic-router"),
     "gateway.name": {"type": "string", "minLength": 1},
     "gateway.messageTimeout": _DURATION,
+    "gateway.bodies": _one_of("buffered", "full-duplex"),
     "gateway.bufferLimit": {"type": "integer", "minimum": 65536},
     "gateway.maxStreams": {"type": "integer", "minimum": 1},
     "gateway.streamIdleTimeout": _DURATION,

@@ -15,6 +15,7 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.values import on_loopback, split_address
 from memory_extproc.wire.envoy_config_options import (
+    Bodies,
     ClientTls,
     EnvoyOptions,
     IdentityMode,
@@ -67,6 +68,12 @@ def envoy_config(
             help="a second filter, which nobody waits for, watches answers; by default as envoy.two_filters",
         ),
     ] = None,
+    bodies: Annotated[
+        Bodies,
+        typer.Option(
+            help="full-duplex: in pieces that Envoy keeps no copy of, where a gateway offers nothing else"
+        ),
+    ] = Bodies.BUFFERED,
     gateway: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")] = "llm",
     namespace: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")] = "default",
 ) -> None:
@@ -99,6 +106,7 @@ def envoy_config(
             client_tls=_client_tls(
                 faults, settings, address, (sidecar_client_cert, sidecar_client_key, sidecar_ca)
             ),
+            bodies=bodies,
             two_filters=settings.envoy.two_filters if two_filters is None else two_filters,
             rest=_rest(faults, settings, sidecar, api) if _wanted(settings, sidecar, api, rest) else None,
         )

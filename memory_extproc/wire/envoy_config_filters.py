@@ -25,6 +25,7 @@ from memory_extproc.wire.envoy_config_options import (
     OBSERVER,
     SIDECAR,
     UPSTREAM,
+    Bodies,
     EnvoyOptions,
     IdentityMode,
     Verified,
@@ -35,6 +36,7 @@ _SEND = ext_proc_v3.ProcessingModeHeaderSendMode.SEND
 _SKIP = ext_proc_v3.ProcessingModeHeaderSendMode.SKIP
 _BUFFERED = ext_proc_v3.ProcessingModeBodySendMode.BUFFERED
 _NONE = ext_proc_v3.ProcessingModeBodySendMode.NONE
+_DUPLEX = ext_proc_v3.ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED
 _STREAMED = ext_proc_v3.ProcessingModeBodySendMode.STREAMED
 
 # One line of JSON for each exchange, with how memory left it and what it cost; no caller, no words.
@@ -140,20 +142,11 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
             retry_policy=core.RetryPolicy(retry_on="unavailable,reset,connect-failure", num_retries=1),
         ),
         # Memory is an enhancement: without the sidecar requests go on as they came. Alert on
-        # envoy_http_ext_proc_memory_failure_mode_allowed, because nothing else shows it.
+        # envoy_http_ext_proc_memory_failure_mode_allowed, because nothing else shows it. In FULL_DUPLEX_STREAMED
+        # Envoy heeds this only until the first byte of a body: there health checks must know a sidecar is gone.
         failure_mode_allow=True,
         stat_prefix=FILTER,
-        processing_mode=ext_proc_v3.ProcessingMode(
-            request_header_mode=_SEND,
-            # The one mode in which a sidecar that dies in the middle cannot cut a request short.
-            request_body_mode=_BUFFERED,
-            request_trailer_mode=_SKIP,
-            response_header_mode=_SEND,
-            # With two filters the other one watches the answer.
-            response_body_mode=_NONE if options.two_filters else _STREAMED,
-            # Where an upstream sends trailers, the body's last piece does not say that it is the last.
-            response_trailer_mode=_SKIP if options.two_filters else _SEND,
-        ),
+        processing_mode=_processing_mode(options),
         message_timeout=options.message_timeout,
         request_attributes=["xds.route_name", "xds.cluster_name"],
         metadata_options=ext_proc_v3.MetadataOptions(
@@ -162,6 +155,22 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         # The sidecar changes no route and answers nothing itself; so it is not let.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
         disable_immediate_response=True,
+    )
+
+
+def _processing_mode(options: EnvoyOptions) -> ext_proc_v3.ProcessingMode:
+    duplex = options.bodies is Bodies.FULL_DUPLEX
+    return ext_proc_v3.ProcessingMode(
+        request_header_mode=_SEND,
+        # BUFFERED is the one mode in which a sidecar that dies in the middle cannot cut a request short.
+        request_body_mode=_DUPLEX if duplex else _BUFFERED,
+        # FULL_DUPLEX_STREAMED is refused without trailers: they may be what says that a body is whole.
+        request_trailer_mode=_SEND if duplex else _SKIP,
+        response_header_mode=_SEND,
+        # With two filters the other one watches the answer.
+        response_body_mode=_NONE if options.two_filters else _DUPLEX if duplex else _STREAMED,
+        # Where an upstream sends trailers, the body's last piece does not say that it is the last.
+        response_trailer_mode=_SKIP if options.two_filters else _SEND,
     )
 
 

@@ -25,6 +25,13 @@ class IdentityMode(StrEnum):
     JWT = "jwt"  # Envoy, from a token it has verified
 
 
+class Bodies(StrEnum):
+    """How Envoy hands a body over that is to be changed."""
+
+    BUFFERED = "buffered"  # whole, and it keeps a copy: the one way in which it can always go on without us
+    FULL_DUPLEX = "full-duplex"  # in pieces of which it keeps none: where a gateway offers nothing else
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """The LLM, or the router in front of several."""
@@ -84,6 +91,7 @@ class EnvoyOptions:
     metadata_namespaces: tuple[str, ...] = ()  # dynamic metadata the sidecar reads
     verified: Verified | None = None  # with IdentityMode.JWT
     client_tls: ClientTls | None = None
+    bodies: Bodies = Bodies.BUFFERED
     two_filters: bool = False  # one changes the request, another in front of all watches
     rest: RestApi | None = None  # None: the memory API has no HTTP routes
 

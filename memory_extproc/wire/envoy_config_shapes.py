@@ -13,7 +13,7 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.wire.codec import HANDED, METADATA
 from memory_extproc.wire.envoy_config import api_cluster, bootstrap, plain, sidecar_cluster
 from memory_extproc.wire.envoy_config_filters import identity_filters, memory_filter, observer_filters
-from memory_extproc.wire.envoy_config_options import SIDECAR, EnvoyOptions, IdentityMode
+from memory_extproc.wire.envoy_config_options import SIDECAR, Bodies, EnvoyOptions, IdentityMode
 from memory_extproc.wire.envoy_config_rest import rest_filter, rest_routes
 
 Tree = dict[str, Any]
@@ -122,6 +122,9 @@ _EG = "gateway.envoyproxy.io/v1alpha1"
 
 
 def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
+    if options.bodies is Bodies.FULL_DUPLEX:
+        why = "Envoy Gateway does not let FullDuplexStreamed fail open: without the sidecar no request would pass"
+        raise ConfigurationError([f"--bodies: {why}. It offers Buffered: leave this at buffered"])
     target = {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway}]}
     name, where, port = _service(options)
     backend = {"name": name, "namespace": where, "port": port}

@@ -103,8 +103,8 @@ class Processor(pb_grpc.ExternalProcessorServicer):
                 if left is None:  # no place for what it would leave behind
                     _end(span, trail)
         if cuts:
-            # Ended cleanly, a body would go on cut short and look whole.
-            await context.abort(grpc.StatusCode.INTERNAL, "a body is lost")
+            # Ended cleanly, a body would go on cut short and look whole. To this, Envoy may try another sidecar.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "a body is lost")
 
     def _report(self, error: Exception, exchange: Handles | None) -> None:
         faults = self._shop.metrics.stream_faults

@@ -81,6 +81,8 @@ def checked(tree: Tree, tmp_path: Path) -> None:
         ("sidecar-raw.yaml", []),
         ("default.yaml", ["gateway.type=raw"]),
         ("default.yaml", ["gateway.type=raw", "gateway.affinity.enabled=true"]),
+        ("default.yaml", ["gateway.type=raw", "gateway.bodies=full-duplex"]),
+        ("default.yaml", ["gateway.type=raw", "gateway.bodies=full-duplex", "gateway.observe.enabled=true"]),
         ("semantic-router.yaml", []),
     ],
 )
@@ -132,6 +134,14 @@ def test_the_memory_filter_is_the_one_that_envoy_config_writes() -> None:
     ]
     [theirs] = [each for each in written("--shape", "filter")[0]["http_filters"] if each["name"] == "memory"]
     assert ours == theirs
+
+
+def test_the_memory_filter_for_full_duplex_is_the_one_that_envoy_config_writes() -> None:
+    parts = blocks("gateway.type=raw", "gateway.bodies=full-duplex", values="default.yaml")["3-memory.yaml"]
+    [ours] = [each for each in parts if each["name"] == "memory"]
+    filters = written("--shape", "filter", "--bodies", "full-duplex")[0]["http_filters"]
+    assert ours["typed_config"]["processing_mode"]["request_body_mode"] == "FULL_DUPLEX_STREAMED"
+    assert [ours] == [each for each in filters if each["name"] == "memory"]
 
 
 def test_the_cluster_is_the_one_that_envoy_config_writes() -> None:

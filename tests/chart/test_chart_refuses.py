@@ -41,6 +41,7 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
         (["gateway.type=istio", "gateway.identity.mode=jwt"], "without issuer, audience and jwksUri"),
         (["gateway.type=raw", "gateway.failOpen=false"], "the model would be away whenever memory is"),
         (["gateway.type=envoy-gateway", "gateway.affinity.enabled=true"], "so nothing would be bound"),
+        (["gateway.type=envoy-gateway", "gateway.bodies=full-duplex"], "does not let it fail open"),
         (["config.listen.http=0.0.0.0:1"], "config.listen is the chart's to say: use ports"),
         (["adoptJournal.enabled=true"], "without adoptJournal.claimName"),
         (["retentionJob.enabled=true", SERVER], "retentionJob.enabled without a Milvus server and Redis"),

@@ -18,9 +18,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from memory_extproc.api.descriptors import SERVICE, descriptor_set
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Outcome
 from memory_extproc.wire.envoy_config_options import (
     JWT_AUTHN,
+    Bodies,
     ClientTls,
     EnvoyOptions,
     IdentityMode,
@@ -115,6 +117,8 @@ async def test_envoy_accepts_every_bootstrap_we_write(envoy_binary: Path, tmp_pa
     for options in (
         an_envoy(),
         an_envoy(rest=REST),
+        an_envoy(bodies=Bodies.FULL_DUPLEX),
+        an_envoy(bodies=Bodies.FULL_DUPLEX, two_filters=True),
         an_envoy(identity=IdentityMode.TRUST, sidecar="unix:/run/memory.sock", rest=OVER_SOCKET),
         an_envoy(identity=IdentityMode.JWT, verified=remote, metadata_namespaces=(JWT_AUTHN, "router.signals")),
         an_envoy(
@@ -176,6 +180,11 @@ async def test_envoy_accepts_what_istio_would_merge(
     await validate(envoy_binary, tmp_path, with_filters(list(filters.values()), clusters, routes))
 
 
+def test_for_envoy_gateway_bodies_in_pieces_are_refused_because_they_could_not_fail_open() -> None:
+    with pytest.raises(ConfigurationError, match=r"--bodies: .*leave this at buffered"):
+        render(an_envoy(sidecar="memory.ai:50051", bodies=Bodies.FULL_DUPLEX), Shape.ENVOY_GATEWAY)
+
+
 # --- with traffic ----------------------------------------------------------------------------------
 class WrittenEnvoy(Envoy):
     """An Envoy that runs what `envoy-config` writes."""
@@ -218,6 +227,24 @@ async def test_a_trusted_client_gets_its_memories_and_is_learned_from(gateway: S
     assert answer.memory.startswith("used")
     assert BLOCK.splitlines()[1] in json.loads(gateway.upstream.got[0].body)["messages"][-1]["content"]
     assert len(gateway.sidecar.learns.exchanged) == 1
+
+
+async def test_bodies_in_pieces_as_written_do_all_that_whole_ones_do(gateway: Stand, written: WrittenEnvoy) -> None:
+    written.options = an_envoy(identity=IdentityMode.TRUST, bodies=Bodies.FULL_DUPLEX)
+    await gateway.start()
+    answer = await gateway.chat()
+    assert answer.memory.startswith("used")
+    assert json.loads(answer.body) == ANSWER
+    assert BLOCK.splitlines()[1] in json.loads(gateway.upstream.got[0].body)["messages"][-1]["content"]
+    assert len(gateway.sidecar.learns.exchanged) == 1
+    mode = "full_duplex_streamed"
+    assert gateway.sidecar.sample("streams_total", request_body=mode, response_body=mode) == 1
+    await gateway.sidecar.server.drain()
+    await until(lambda: not_healthy(written), "Envoy has noticed")
+    assert (await gateway.chat()).status == 200
+    await gateway.envoy.stop()
+    told = json.loads(written.access_log.splitlines()[0])["memory"]
+    assert (told["outcome"], told["n"]) == ("used", 1)
 
 
 async def test_a_client_cannot_name_itself_where_identity_is_stripped(

@@ -14,8 +14,9 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Outcome
+from memory_extproc.wire.canned import Before
 from tests.fixtures.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat, until
-from tests.fixtures.sidecar import BLOCK, wire_options
+from tests.fixtures.sidecar import BLOCK, Sidecar, wire_options
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
 from tests.fixtures.whole import WholeStand
 
@@ -239,3 +240,31 @@ async def test_a_sidecar_known_to_be_gone_is_passed_by(stand: Stand) -> None:
     answer = await stand.chat()
     assert answer.status == 200
     assert stand.upstream.got[0].json == a_chat()
+
+
+async def test_another_sidecar_takes_over_a_request_that_one_died_with(stand: Stand) -> None:
+    """Envoy repeats what it sent, up to 64 KiB of it, to another while we have answered nothing yet."""
+    stand.duplex = True
+    mortal(stand)
+    stand.second = Sidecar()
+    stand.second.server_options = stand.sidecar.server_options
+    died: list[asyncio.Task[None]] = []
+    dead = asyncio.Event()
+
+    def dies(sidecar: Sidecar) -> Before:
+        async def before() -> None:
+            if not died:
+                died.append(asyncio.create_task(sidecar.server.drain()))
+                await dead.wait()
+
+        return before
+
+    for each in (stand.sidecar, stand.second):
+        each.recalls.before = dies(each)
+    await stand.start(Wiring(retries=1))
+    answer = await stand.chat()
+    dead.set()
+    await asyncio.gather(*died)
+    assert answer.memory == "used;n=1;path=hybrid"
+    assert len(stand.upstream.got) == 1
+    assert BLOCK in stand.upstream.got[0].json["messages"][0]["content"]

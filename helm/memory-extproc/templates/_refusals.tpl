@@ -63,6 +63,9 @@
 {{- if and $v.gateway.affinity.enabled (has $v.gateway.type (list "none" "envoy-gateway" "envoy-ai-gateway")) -}}
 {{- $said = append $said (printf "gateway.affinity.enabled with gateway.type: %s: its consistent hashing goes by a route's policy, which does not reach the streams of ext_proc, so nothing would be bound. Leave it off, or use istio, vllm-semantic-router or raw." $v.gateway.type) -}}
 {{- end -}}
+{{- if and (eq $v.gateway.bodies "full-duplex") (has $v.gateway.type (list "envoy-gateway" "envoy-ai-gateway")) -}}
+{{- $said = append $said (printf "gateway.bodies: full-duplex with gateway.type: %s: that gateway does not let it fail open, so the model would be away whenever memory is. Leave it at buffered." $v.gateway.type) -}}
+{{- end -}}
 {{- if and (ne $v.gateway.type "none") (not $v.gateway.failOpen) -}}
 {{- $said = append $said "gateway.failOpen: false: the model would be away whenever memory is. This chart does not offer it; memory is an enhancement." -}}
 {{- end -}}

@@ -146,7 +146,7 @@ async def test_a_body_that_cannot_be_given_back_ends_in_an_error_and_not_in_half
     bench, call = Bench(), Call(broken_after=1)
     with pytest.raises(AbortedError):
         await pumped(bench, call, [opening(DUPLEX, STREAMED), asking(b"{}", last=True), *answer()])
-    assert call.aborted is grpc.StatusCode.INTERNAL
+    assert call.aborted is grpc.StatusCode.UNAVAILABLE
     assert bench.held.held == 0
 
 

@@ -64,15 +64,13 @@ typed_config:
   processing_mode:
     request_header_mode: SEND
     response_header_mode: SEND
-    request_body_mode: BUFFERED
-    {{- if $gateway.observe.enabled }}
-    request_trailer_mode: SKIP
-    response_trailer_mode: SKIP
-    {{- else }}
-    response_body_mode: STREAMED
-    request_trailer_mode: SKIP
-    response_trailer_mode: SEND
+    {{- $duplex := eq $gateway.bodies "full-duplex" }}
+    request_body_mode: {{ ternary "FULL_DUPLEX_STREAMED" "BUFFERED" $duplex }}
+    {{- if not $gateway.observe.enabled }}
+    response_body_mode: {{ ternary "FULL_DUPLEX_STREAMED" "STREAMED" $duplex }}
     {{- end }}
+    request_trailer_mode: {{ ternary "SEND" "SKIP" $duplex }}
+    response_trailer_mode: {{ ternary "SKIP" "SEND" $gateway.observe.enabled }}
   request_attributes:
     - xds.route_name
     - xds.cluster_name
