@@ -84,21 +84,26 @@ def checked(tree: Tree, tmp_path: Path) -> None:
         ("default.yaml", ["gateway.type=raw", "gateway.bodies=full-duplex"]),
         ("default.yaml", ["gateway.type=raw", "gateway.bodies=full-duplex", "gateway.observe.enabled=true"]),
         ("semantic-router.yaml", []),
+        ("default.yaml", ["gateway.type=raw", "gateway.observe.enabled=true"]),
+        ("sidecar-raw.yaml", ["gateway.observe.enabled=true"]),
+        ("semantic-router.yaml", ["gateway.observe.enabled=true", "gateway.stripControlHeaders=true"]),
     ],
 )
 def test_envoy_takes_the_blocks(values: str, settings: list[str], tmp_path: Path) -> None:
     checked(bootstrap(blocks(*settings, values=values)), tmp_path)
 
 
-def patched(values: str) -> list[Tree]:
-    patches: list[Tree] = one(documents(rendered(CHART / "ci" / values)), "EnvoyFilter")["spec"]["configPatches"]
+def patched(values: str, *settings: str) -> list[Tree]:
+    trees = documents(rendered(CHART / "ci" / values, settings=settings))
+    patches: list[Tree] = one(trees, "EnvoyFilter")["spec"]["configPatches"]
     return patches
 
 
+@pytest.mark.parametrize("settings", [[], ["gateway.observe.enabled=true"]], ids=["one filter", "two filters"])
 @pytest.mark.parametrize("values", ["istio-tls.yaml", "daemonset.yaml"])
-def test_envoy_takes_what_istio_is_told_to_patch(values: str, tmp_path: Path) -> None:
+def test_envoy_takes_what_istio_is_told_to_patch(values: str, settings: list[str], tmp_path: Path) -> None:
     """The filters as they stand; the cluster's part beside what Istio itself says of it."""
-    patches = patched(values)
+    patches = patched(values, *settings)
     filters = [each["patch"]["value"] for each in patches if each["applyTo"] == "HTTP_FILTER"]
     cluster = next(each["patch"]["value"] for each in patches if each["applyTo"] == "CLUSTER")
     listener = next(each["patch"]["value"] for each in patches if each["applyTo"] == "LISTENER")
