@@ -1,15 +1,15 @@
-"""Days that a text names, as ordinals: "7 May 2023", "2023-05-07", "in May", "last week", "three days ago".
+"""Days that a text names, as ordinals: "7 May 2023", "2023-05-07", "in May", and what `days_told` knows.
 
-English words and ISO dates; month names also in German, French, Spanish, Italian, Portuguese and Dutch where they
-stand beside a number.
+ISO dates, and the months' names in English, German, French, Spanish, Italian, Portuguese and Dutch.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import date
 
+from memory_extproc.language.days_told import Span, days_told, ends_in_season, month_span
 from memory_extproc.language.words import PHRASES
 
 _READ = 2_000  # characters; who asks for or tells of a day does so early
@@ -33,26 +33,9 @@ _BARE_YEAR = re.compile(rf"\b(?:in|since|during|of|from|year|until|before|after)
 # "may", "march" and the short forms are words of their own, unless a number or a preposition says otherwise.
 _AMBIGUOUS = frozenset(PHRASES["ambiguous_months"].split())
 _BEFORE_MONTH = re.compile(
-    r"\b(?:in|last|next|this|since|until|during|of|early|late|mid|im|en)[\s-]+$", re.IGNORECASE
+    r"\b(?:in|last|next|this|since|until|during|of|early|late|mid|im|en|letzte[nrsm]?|vorige[nrsm]?)[\s-]+$",
+    re.IGNORECASE,
 )
-_WEEKDAYS = {name: at for at, name in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))}
-_COUNTS = {word: number for number, word in enumerate(PHRASES["counts"].split(), 1)} | {
-    "a": 1, "an": 1, "couple": 2, "few": 3,
-}  # fmt: skip
-_RELATIVE = re.compile(
-    r"""\b(?:
-        (?P<day>today|tonight|yesterday|tomorrow|last\s+night|this\s+morning)
-      | (?P<which>last|past|next|this)\s+(?P<unit>week(?:end)?|month|year|(?:mon|tue|wed|thu|fri|sat|sun)\w*)
-      | (?P<count>\d{1,3}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve
-          |(?:a\s+)?(?:couple|few))
-        \s+(?:of\s+)?(?P<ago>day|week|month|year)s?\s+ago
-    )\b""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
-_OFFSETS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
-
-Span = tuple[int, int]  # first and last day, as date.toordinal() has them
 
 
 def days_named(text: str, said: date) -> tuple[Span, ...]:
@@ -76,9 +59,10 @@ def _spans(text: str, said: date) -> Iterator[Span]:
         if (month := _MONTHS.get(word[0].lower())) is not None:
             yield from _in_month(text, word, month, said)
     for match in _BARE_YEAR.finditer(text):
+        if ends_in_season(text[: match.start()]):
+            continue
         yield (date(int(match[1]), 1, 1).toordinal(), date(int(match[1]), 12, 31).toordinal())
-    for match in _RELATIVE.finditer(text):
-        yield _relative(match, said)
+    yield from days_told(text, said)
 
 
 def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterator[Span]:
@@ -101,40 +85,10 @@ def _year_of(month: int, said: date) -> int:
 
 def _span(year: int, month: int, day: int | None) -> Iterator[Span]:
     try:
-        if day is not None:
+        if day is None:
+            yield month_span(year, month)
+        else:
             only = date(year, month, day).toordinal()
             yield (only, only)
-        else:
-            following = date(year + month // 12, month % 12 + 1, 1)
-            yield (date(year, month, 1).toordinal(), following.toordinal() - 1)
     except ValueError:  # the 31st of June is no day
         return
-
-
-def _relative(match: re.Match[str], said: date) -> Span:
-    today = said.toordinal()
-    if match["day"]:
-        only = today + _OFFSETS.get(" ".join(match["day"].lower().split()), 0)
-        return (only, only)
-    if match["ago"]:
-        word = match["count"].lower().split()[-1]
-        back = (int(word) if word.isdigit() else _COUNTS[word]) * _DAYS[match["ago"].lower()]
-        slack = _DAYS[match["ago"].lower()] // 2
-        return (max(1, today - back - slack), max(1, today - back + slack))
-    return _last_or_next(match["which"].lower(), match["unit"].lower(), said)
-
-
-def _last_or_next(which: str, unit: str, said: date) -> Span:
-    step = {"last": -1, "past": -1, "next": 1, "this": 0}[which]
-    if unit in {"week", "weekend"}:
-        monday = said - timedelta(days=said.weekday()) + timedelta(weeks=step)
-        first = monday + timedelta(days=5 if unit == "weekend" else 0)
-        return (first.toordinal(), monday.toordinal() + 6)
-    if unit == "month":
-        number = said.year * 12 + said.month - 1 + step
-        return next(_span(number // 12, number % 12 + 1, None))
-    if unit == "year":
-        return (date(said.year + step, 1, 1).toordinal(), date(said.year + step, 12, 31).toordinal())
-    ahead = (_WEEKDAYS[unit[:3]] - said.weekday()) % 7
-    day = said.toordinal() + (ahead - 7 if step < 0 else ahead)
-    return (day, day)

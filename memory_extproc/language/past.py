@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from datetime import date
 
-from memory_extproc.language.dates import Span, days_named
+from memory_extproc.language.dates import days_named
+from memory_extproc.language.days_told import Span
 from memory_extproc.language.words import fold
 
 _LONGEST = 400  # characters; what is longer tells rather than asks

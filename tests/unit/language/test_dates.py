@@ -43,13 +43,54 @@ def named(text: str, said: date = MONDAY) -> list[tuple[str, str]]:
         ("next Monday", "2023-05-08", "2023-05-08"),
         ("three days ago", "2023-05-05", "2023-05-05"),
         ("a couple of weeks ago", "2023-04-21", "2023-04-27"),
+        ("last May", "2023-05-01", "2023-05-31"),
+        ("last summer", "2022-06-01", "2022-08-31"),
+        ("this summer", "2023-06-01", "2023-08-31"),
+        ("next winter", "2023-12-01", "2024-02-29"),
+        ("last spring", "2022-03-01", "2022-05-31"),
+        ("the winter of 2021", "2021-12-01", "2022-02-28"),
+        ("gestern", "2023-05-07", "2023-05-07"),
+        ("Vorgestern war es", "2023-05-06", "2023-05-06"),
+        ("letzte Woche", "2023-05-01", "2023-05-07"),
+        ("letzten Sommer", "2022-06-01", "2022-08-31"),
+        ("letzten Freitag", "2023-05-05", "2023-05-05"),
+        ("letzten März", "2023-03-01", "2023-03-31"),
+        ("vor drei Tagen", "2023-05-05", "2023-05-05"),
+        ("avant-hier", "2023-05-06", "2023-05-06"),
+        ("la semaine dernière", "2023-05-01", "2023-05-07"),
+        ("il y a deux jours", "2023-05-06", "2023-05-06"),
+        ("l'année dernière", "2022-01-01", "2022-12-31"),
+        ("ayer", "2023-05-07", "2023-05-07"),
+        ("el mes pasado", "2023-04-01", "2023-04-30"),
+        ("hace 3 días", "2023-05-05", "2023-05-05"),
+        ("la settimana scorsa", "2023-05-01", "2023-05-07"),
+        ("tre giorni fa", "2023-05-05", "2023-05-05"),
+        ("no ano passado", "2022-01-01", "2022-12-31"),
+        ("há dois dias", "2023-05-06", "2023-05-06"),
+        ("vorige week", "2023-05-01", "2023-05-07"),
+        ("twee dagen geleden", "2023-05-06", "2023-05-06"),
     ],
 )
 def test_a_day_is_understood_as_who_said_it_then_meant_it(text: str, first: str, last: str) -> None:
     assert named(text) == [(first, last)]
 
 
-@pytest.mark.parametrize("text", ["", "I may go", "they march on", "the 31 June", "room 2023b", "version 3.5.1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I may go",
+        "they march on",
+        "the 31 June",
+        "room 2023b",
+        "version 3.5.1",
+        "a fall",
+        "hier wohne ich",
+        "guten Morgen",
+        "in summer it rains",
+        "der letzte Tag",
+    ],
+)
 def test_what_names_no_day_is_not_taken_for_one(text: str) -> None:
     assert named(text) == []
 

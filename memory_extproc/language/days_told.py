@@ -1,0 +1,164 @@
+"""Days told from the day they are said on: "yesterday", "last week", "three days ago", "last summer", "the winter
+of 2021", and what is said so in German, French, Spanish, Italian, Portuguese and Dutch.
+
+What is a day in one language and something else in another ("hier", "morgen") is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
+
+from memory_extproc.language.words import PHRASES
+
+Span = tuple[int, int]  # first and last day, as date.toordinal() has them
+
+
+def _lines(phrase: str) -> dict[str, str]:
+    """The words of each line of *phrase*, with the line's first."""
+    lines = (line.split() for line in PHRASES[phrase].strip().splitlines())
+    return {word: first for first, *words in lines for word in words}
+
+
+_WEEKDAYS = {name: at for at, name in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))}
+_SEASONS = {word: int(month) for word, month in _lines("seasons").items()}
+_DAYS_TOLD = {word: int(offset) for word, offset in _lines("days_told").items()}
+_UNITS = _lines("units_told") | {season: season for season in _SEASONS}
+_COUNTS = {word: number for number, word in enumerate(PHRASES["counts"].split(), 1)} | {
+    "a": 1, "an": 1, "couple": 2, "few": 3,
+} | {word: int(number) for word, number in _lines("counts_told").items()}  # fmt: skip
+
+
+def _one_of(words: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+
+
+_ENGLISH_SEASON = "spring|summer|autumn|fall|winter"
+_YEAR = r"(?:19|20)\d\d"
+_ENGLISH = re.compile(
+    rf"""\b(?:
+        (?P<day>today|tonight|yesterday|tomorrow|last\s+night|this\s+morning)
+      | (?P<which>last|past|next|this)\s+
+        (?P<unit>week(?:end)?|month|year|{_ENGLISH_SEASON}|(?:mon|tue|wed|thu|fri|sat|sun)\w*)
+      | (?P<count>\d{{1,3}}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve
+          |(?:a\s+)?(?:couple|few))
+        \s+(?:of\s+)?(?P<ago>day|week|month|year)s?\s+ago
+    )\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SEASON_OF_YEAR = re.compile(
+    rf"\b(?P<season>{_one_of(_SEASONS)})\s+(?:of\s+|de\s+|del\s+|van\s+)?(?P<year>{_YEAR})\b", re.IGNORECASE
+)
+_ENDS_IN_SEASON = re.compile(rf"\b(?:{_one_of(_SEASONS)})\s+$", re.IGNORECASE)
+_LOOKS_BACK = 16  # characters
+_LAST = _one_of(PHRASES["last_told"].split())
+_UNIT = _one_of(_UNITS)
+_NUMBER = rf"\d{{1,3}}|{_one_of(_lines('counts_told'))}"
+_ELSEWHERE = re.compile(
+    rf"""(?<!\w)(?:
+        (?P<day>{_one_of(_DAYS_TOLD)})
+      | (?:{_LAST})\s+(?P<after_last>{_UNIT}) | (?P<before_last>{_UNIT})\s+(?:{_LAST})
+      | (?:{PHRASES["ago_before"].replace(" ", chr(92) + "s+")})\s+(?P<count>{_NUMBER})\s+(?P<ago>{_UNIT})
+      | (?P<count_ago>{_NUMBER})\s+(?P<unit_ago>{_UNIT})\s+(?:{PHRASES["ago_behind"]})
+    )(?!\w)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+# No pattern matches without one of its words: finding words is quicker than trying every pattern at every place.
+_WORD = re.compile(r"\w+")
+_WORDS_OF_ENGLISH = frozenset({"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago"})
+_WORDS_ELSEWHERE = frozenset(
+    word
+    for phrase in (*_DAYS_TOLD, *PHRASES["last_told"].split(), PHRASES["ago_before"], PHRASES["ago_behind"])
+    for word in _WORD.findall(phrase)
+) - {"a", "y"}
+_LENGTHS = {"day": 1, "week": 7, "month": 30, "year": 365}
+_OFFSETS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
+_STEPS = {"last": -1, "past": -1, "next": 1, "this": 0}
+
+
+def days_told(text: str, said: date) -> Iterator[Span]:
+    """The spans that *text*, said on the day *said*, tells from that day, and seasons with their year. *said* has
+    a year before and one after it."""
+    words = set(_WORD.findall(text.lower()))
+    if words & _WORDS_OF_ENGLISH:
+        for match in _ENGLISH.finditer(text):
+            yield _in_english(match, said)
+    if not words.isdisjoint(_SEASONS):
+        for match in _SEASON_OF_YEAR.finditer(text):
+            yield _season(_SEASONS[match["season"].lower()], int(match["year"]))
+    if words & _WORDS_ELSEWHERE:
+        for match in _ELSEWHERE.finditer(text):
+            if (span := _elsewhere(match, said)) is not None:
+                yield span
+
+
+def ends_in_season(text: str) -> bool:
+    """Whether a year behind *text* says which season, not which year."""
+    return _ENDS_IN_SEASON.search(text[-_LOOKS_BACK:]) is not None
+
+
+def month_span(year: int, month: int) -> Span:
+    following = date(year + month // 12, month % 12 + 1, 1)
+    return (date(year, month, 1).toordinal(), following.toordinal() - 1)
+
+
+def _in_english(match: re.Match[str], said: date) -> Span:
+    if match["day"]:
+        only = said.toordinal() + _OFFSETS.get(" ".join(match["day"].lower().split()), 0)
+        return (only, only)
+    if match["ago"]:
+        return _ago(match["count"].lower().split()[-1], match["ago"].lower(), said)
+    return _last_or_next(_STEPS[match["which"].lower()], match["unit"].lower(), said)
+
+
+def _elsewhere(match: re.Match[str], said: date) -> Span | None:
+    if match["day"]:
+        only = said.toordinal() + _DAYS_TOLD[match["day"].lower()]
+        return (only, only)
+    if last := match["after_last"] or match["before_last"]:
+        unit = _UNITS[last.lower()]
+        return None if unit == "day" else _last_or_next(-1, unit, said)
+    unit = _UNITS[(match["ago"] or match["unit_ago"]).lower()]
+    return _ago((match["count"] or match["count_ago"]).lower(), unit, said) if unit in _LENGTHS else None
+
+
+def _ago(count: str, unit: str, said: date) -> Span:
+    """As many *unit*s ago, give or take half of one."""
+    length = _LENGTHS[unit]
+    middle = said.toordinal() - (int(count) if count.isdigit() else _COUNTS[count]) * length
+    return (max(1, middle - length // 2), max(1, middle + length // 2))
+
+
+def _last_or_next(step: int, unit: str, said: date) -> Span:
+    if unit in _SEASONS:
+        return _season_near(step, _SEASONS[unit], said)
+    if unit in {"week", "weekend"}:
+        monday = said - timedelta(days=said.weekday()) + timedelta(weeks=step)
+        first = monday + timedelta(days=5 if unit == "weekend" else 0)
+        return (first.toordinal(), monday.toordinal() + 6)
+    if unit == "month":
+        number = said.year * 12 + said.month - 1 + step
+        return month_span(number // 12, number % 12 + 1)
+    if unit == "year":
+        return (date(said.year + step, 1, 1).toordinal(), date(said.year + step, 12, 31).toordinal())
+    ahead = (_WEEKDAYS[unit[:3]] - said.weekday()) % 7
+    day = said.toordinal() + (ahead - 7 if step < 0 else ahead)
+    return (day, day)
+
+
+def _season(month: int, year: int) -> Span:
+    """The three months from *month* on: the winter of a year ends in the next one."""
+    last = year * 12 + month - 1 + 2
+    return (month_span(year, month)[0], month_span(last // 12, last % 12 + 1)[1])
+
+
+def _season_near(step: int, month: int, said: date) -> Span:
+    """The one that is over, is now or nearest ahead, or is still to begin."""
+    around = [_season(month, said.year + years) for years in (-2, -1, 0, 1)]
+    today = said.toordinal()
+    if step < 0:
+        return [span for span in around if span[1] < today][-1]
+    if step > 0:
+        return next((span for span in around if span[0] > today), around[-1])
+    return next((span for span in around if span[1] >= today), around[-1])
