@@ -17,6 +17,7 @@ from memory_extproc.evaluation.running import FOREIGN_NAMES, Bench, Says, filled
 from memory_extproc.evaluation.scoring import positions, recall_at
 from memory_extproc.model import Candidates, Scope, Sought
 from memory_extproc.ports import ReadsWords
+from memory_extproc.recall.breadth import broadened
 from memory_extproc.recall.close_reading import CloseReader, CloseReadingLimits
 from memory_extproc.recall.query import plain
 
@@ -44,8 +45,8 @@ class Gathered:
         return np.array([not self.question.relevant.isdisjoint(ids) for ids in self.covers], dtype=bool)
 
     def recall(self, k: int, scores: npt.NDArray[np.float64]) -> float:
-        """Evidence recall within *k* when the candidates stand in the order of *scores*, best first."""
-        order = np.argsort(-scores, kind="stable")
+        """Evidence recall within *k* when the candidates stand in the order that recall makes of *scores*."""
+        order = broadened(np.argsort(-scores, kind="stable").tolist(), scores, self.candidates.memories)
         return recall_at(k, positions(self.covers[at] for at in order), self.question.relevant)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from memory_extproc.index.features import CLOSELY, STANDS_IN
 from memory_extproc.model import Candidates, Memory
+from memory_extproc.recall.breadth import broadened
 from memory_extproc.recall.calibration import known, measures, relevances, worth_of
 from memory_extproc.recall.rank import Candidate
 from memory_extproc.recall.weights import Feature, Ranker, Weights
@@ -50,7 +51,7 @@ class Named(Mapping[str, float]):
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """*worth*: the probability that any of them helps. Best first."""
+    """*worth*: the probability that any of them helps. Best first, as `breadth` has it."""
 
     worth: float
     candidates: tuple[Candidate, ...]
@@ -80,7 +81,8 @@ class Fusion:
         return self._weights.hybrid
 
     def fused(self, found: Candidates, lost: Floats) -> Fused:
-        """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id."""
+        """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind
+        the first few what stands elsewhere goes ahead (see `breadth`)."""
         dense = "dense" in found.names
         ranker = self._ranker(found) if dense and self._fitted else self._weights.lexical
         standardised = standardise(ranker.features, found)
@@ -90,7 +92,7 @@ class Fusion:
             scores = scores + unfitted(found)
         scores = scores - lost
         relevant = relevances(ranker.relevance, worth, found, scores)
-        order = _best_first(scores, found.memories)
+        order = broadened(_best_first(scores, found.memories), scores, found.memories)
         at_name = {name: at for at, name in enumerate(found.names)}
         rows, points, likely = found.features.tolist(), scores.tolist(), relevant.tolist()
         return Fused(
