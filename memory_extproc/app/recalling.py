@@ -84,7 +84,8 @@ def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> N
 
 
 def rerank_limits(settings: Settings) -> RerankLimits:
-    return RerankLimits(first=settings.recall.rerank_candidates)
+    recall = settings.recall
+    return RerankLimits(first=recall.rerank_candidates, by_text=recall.rerank == "cross_encoder")
 
 
 def thread_limits(settings: Settings) -> ThreadLimits:

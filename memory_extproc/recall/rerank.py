@@ -28,6 +28,7 @@ class RerankOutcome(StrEnum):
     """How a reranking ended. Also the metric label, so a value is never renamed."""
 
     USED = "used"
+    FEWER = "fewer"  # used, on as many of them as there was time for
     TOO_FEW = "too_few"  # nothing to bring into an order
     NO_TIME = "no_time"  # not tried: it would probably not have been ready
     LATE = "late"  # tried, and not ready in time
@@ -37,6 +38,10 @@ class RerankOutcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RerankLimits:
     first: int = 20  # candidates that are reranked; those behind them keep their places
+    # Whether what it takes grows with the texts: then fewer of them, down to *least*, are better than none where
+    # the time is short.
+    by_text: bool = False
+    least: int = 5
     weight: float = 0.6  # in [0, 1], of the reranker's opinion beside the fused score
     # Of the time left it may take a share less the reserve: the threshold and the block come after it, and a
     # timer on a busy event loop rings late. Without them a late reranker would cost the whole recall.
@@ -69,11 +74,12 @@ class Reranker:
         many memories help, so as many as before stand above any threshold, and which ones they are is the
         reranker's word.
         """
-        first, rest = candidates[: self._limits.first], candidates[self._limits.first :]
-        opinions, outcome = await self._opinions(query, [one.memory.content for one in first], left)
+        wanted = [one.memory.content for one in candidates[: self._limits.first]]
+        opinions, outcome = await self._opinions(query, wanted, left)
         self._metrics.reranks.labels(outcome.value).inc()
-        if outcome is not RerankOutcome.USED:
+        if outcome not in {RerankOutcome.USED, RerankOutcome.FEWER}:
             return None
+        first, rest = candidates[: len(opinions)], candidates[len(opinions) :]
         order = blended([one.score for one in first], opinions, self._limits.weight)
         relevances = sorted((one.relevance for one in first), reverse=True)
         features = [{**one.features, "rerank": opinion} for one, opinion in zip(first, opinions, strict=True)]
@@ -91,14 +97,15 @@ class Reranker:
         if len(texts) < FEWEST:
             return (), RerankOutcome.TOO_FEW
         within = (left * self._limits.share - self._limits.reserve).total_seconds()
-        if within <= self._cost.seconds:
+        affordable = self._affordable(len(texts), within)
+        if affordable == 0:
             self._cost.kept_away()
             return (), RerankOutcome.NO_TIME
         found: Sequence[float]
         started = self._clock()
         try:
             async with asyncio.timeout(within):
-                found = await self._reranks.rerank(query, texts)
+                found = await self._reranks.rerank(query, texts[:affordable])
         except TimeoutError:
             log.info("rerank.late", within_ms=round(within * 1000))
             found, outcome = (), RerankOutcome.LATE
@@ -106,11 +113,21 @@ class Reranker:
             log.warning("rerank.failed", kind=type(error).__name__, detail=str(error))
             return (), RerankOutcome.FAILED
         else:
-            outcome = RerankOutcome.USED
+            outcome = RerankOutcome.USED if affordable == len(texts) else RerankOutcome.FEWER
         took = self._clock() - started
-        self._cost.took(took)
+        self._cost.took(took / affordable if self._limits.by_text else took)
         self._seconds.observe(took)
         return found, outcome
+
+    def _affordable(self, texts: int, within: float) -> int:
+        """How many of *texts* are probably done *within* seconds; 0 where the attempt would be in vain."""
+        cost = self._cost.seconds
+        if within <= 0 or (within <= cost and not self._limits.by_text):
+            return 0
+        if not self._limits.by_text or within >= cost * texts:
+            return texts
+        affordable = int(within / cost)
+        return affordable if affordable >= min(self._limits.least, texts) else 0
 
 
 def blended(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:

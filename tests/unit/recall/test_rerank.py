@@ -47,6 +47,18 @@ class SlowReranker(CannedReranker):
         return await super().rerank(query, texts)
 
 
+class RerankerByText(CannedReranker):
+    """Takes *takes* seconds on the watch for each text."""
+
+    def __init__(self, watch: Watch, takes: float) -> None:
+        super().__init__()
+        self.watch, self.takes = watch, takes
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        self.watch.seconds += self.takes * len(texts)
+        return await super().rerank(query, texts)
+
+
 class SilentReranker:
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         await asyncio.Event().wait()
@@ -142,6 +154,34 @@ async def test_what_took_long_before_is_not_tried_when_less_time_is_left() -> No
     assert len(slow.asked) == 1
     assert counted(metrics, RerankOutcome.NO_TIME) == 1
     assert await order(reranker, timedelta(seconds=1)) is not None
+
+
+async def test_where_the_time_is_short_as_many_are_reranked_as_it_allows_and_the_others_keep_their_places() -> None:
+    watch = Watch()
+    canned = RerankerByText(watch, takes=0.01)
+    reranker, metrics = a_reranker(canned, RerankLimits(by_text=True, share=1.0, reserve=timedelta()), watch)
+    texts = [f"{QUERY} {at}" if at == 4 else f"text {at}" for at in range(20)]
+    await order(reranker, PLENTY, texts)
+    for _ in range(40):  # until the estimate is sure of itself
+        await order(reranker, PLENTY, texts)
+    found = await order(reranker, timedelta(milliseconds=101), texts)
+    assert len(canned.asked[-1][1]) == 10
+    assert found is not None
+    assert found[0] == 4
+    assert found[10:] == tuple(range(10, 20))
+    assert counted(metrics, RerankOutcome.FEWER) == 1
+
+
+async def test_too_few_to_matter_are_not_reranked_at_all() -> None:
+    watch = Watch()
+    canned = RerankerByText(watch, takes=0.01)
+    reranker, metrics = a_reranker(canned, RerankLimits(by_text=True, share=1.0, reserve=timedelta()), watch)
+    texts = [f"text {at}" for at in range(20)]
+    for _ in range(40):
+        await order(reranker, PLENTY, texts)
+    assert await order(reranker, timedelta(milliseconds=45), texts) is None
+    assert counted(metrics, RerankOutcome.NO_TIME) == 1
+    assert await order(reranker, timedelta(milliseconds=45), texts[:3]) is not None
 
 
 async def test_what_was_slow_once_is_tried_again_after_a_while() -> None:
