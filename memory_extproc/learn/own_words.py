@@ -82,7 +82,7 @@ _CLAUSE = re.compile(
 _SHARED = re.compile(
     r"\s*,?\s+(?:and|but)\s+(?=(?:really\s+|also\s+|now\s+|currently\s+)?(?:love|like|hate|prefer|work|live|speak"
     r"|play|enjoy|dislike|can't|cannot|don't|never"
-    r"|have|own|use|drive|study|weigh|am|loves|likes|hates|prefers|works|lives|speaks|plays|has|is|studies"
+    r"|have|own|use|drive|study|weigh|am|do|make|teach|build|loves|likes|hates|prefers|works|lives|speaks|plays|has|is|studies"
     r"|allergic)\b)",
     re.IGNORECASE,
 )
@@ -210,9 +210,16 @@ def _stated(sentence: str) -> str:
     return sentence
 
 
+# "I'm Alice, a data scientist at Google" says two things of one person.
+_APPOSED = re.compile(
+    r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
+    re.IGNORECASE,
+)
+
+
 def _clauses(sentence: str) -> list[str]:
     found: list[str] = []
-    for clause in _CLAUSE.split(sentence):
+    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
         bare = _OPENERS.sub("", clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c")
         if not bare:
             continue

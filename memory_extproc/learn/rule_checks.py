@@ -83,6 +83,10 @@ class Checks:
             rf"|type\s+[12])\s+)?(?:[\w'-]+\s+){{0,3}}?(?P<head>{words['possessions']})"
             r"(?:\s+(?:and|from|in|at|on|with|,)\b.*)?"
         )
+        self._undertaking = re.compile(
+            rf"(?P<named>(?:(?!(?:in|on|for|of|the|an?|to|with|from|at)\b)[\w-]+\s+){{0,4}}?)(?:{words['undertakings']})"
+            r"(?P<told>\s+(?:that|which|about|called|named|for|with|to|on|in|of|using|where)\b.*)?"
+        )
         self._habits = re.compile(rf"(?:{words['habits']})s?\b")
         self._lasting = _whole(lists["lasting"])
         self._things = _whole(lists["things"])
@@ -111,6 +115,7 @@ class Checks:
             "dated": lambda caught: self.plain(caught) and _DATE.search(caught.folded) is not None,
             "deed": lambda caught: self.plain(caught) and len(content_words(caught.value)) > 0,
             "occupation": self._occupation,
+            "undertaking": self._of_some_size,
             "nationality": lambda caught: self._nationalities.fullmatch(caught.folded) is not None,
             "possession": lambda caught: self._possession.fullmatch(caught.folded) is not None,
             "habit": lambda caught: self.plain(caught) and self._habits.match(caught.folded) is not None,
@@ -166,6 +171,11 @@ class Checks:
         if last in self._not_occupations or not self.plain(caught):
             return False
         return phrase in self._occupations or last in self._occupations or last.endswith(_OCCUPATION_ENDINGS)
+
+    def _of_some_size(self, caught: Captured) -> bool:
+        """Whether it is said what it is: "a project" alone tells nothing."""
+        matched = self._undertaking.fullmatch(caught.folded)
+        return matched is not None and bool(matched["named"] or matched["told"]) and self.plain(caught)
 
     def _without(self, caught: Captured) -> bool:
         if _NOT_FOR_LONG.search(caught.folded):

@@ -72,6 +72,12 @@ async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_mos
         ("I carry on, and I study physics", "User studies physics"),
         ("I teach a class on Mondays", "User teaches a class on Mondays"),
         ("I work at Google as a data engineer", "User works at Google as a data engineer"),
+        ("I'm a data scientist and do machine learning.", "User is a data scientist"),
+        (
+            "I'm working on a TensorFlow project that classifies images of plants.",
+            "User is working on a TensorFlow project that classifies images of plants",
+        ),
+        ("I'm currently writing my thesis about bees", "User is writing their thesis about bees"),
         ("I'm married to Tom", "User is married to Tom"),
         ("I changed my Hawaii budget to $900", "User's Hawaii budget is $900"),
         ('My cat is called "Miso".', "User's cat is Miso"),
@@ -107,6 +113,24 @@ async def test_a_statement_becomes_a_fact_in_the_third_person(asked: str, expect
 async def test_what_stopped_is_told_as_an_ending_and_never_as_being_so(asked: str, expected: str) -> None:
     (fact,) = await EXTRACTOR.extract([a_turn(asked)])
     assert (fact.content, fact.ends) == (expected, True)
+
+
+async def test_who_one_is_and_what_one_does_may_stand_in_one_breath() -> None:
+    said = await contents("Hi, I'm Alice, a data scientist at Google.")
+    assert said == ["User's name is Alice", "User is a data scientist at Google"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "I'm working on a project.",
+        "I'm working on a bug in the app.",
+        "I'm writing a book review",
+        "I'm building it.",
+    ],
+)
+async def test_what_is_done_in_passing_is_no_undertaking(asked: str) -> None:
+    assert await contents(asked) == []
 
 
 @pytest.mark.parametrize(
