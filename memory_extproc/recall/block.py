@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Memory, OwnerKind, Ranked, Role, Source
@@ -46,7 +47,7 @@ def render(ranked: Sequence[Ranked], budget: int, opening: str = OPENING) -> Blo
     """A block of at most *budget* estimated tokens with as many of *ranked*, best first, as fit.
 
     One line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
-    the memories came to be.
+    the memories came to be, and those of one conversation in its own.
     """
     left = budget - estimate_tokens(opening) - estimate_tokens(CLOSING) - 2
     kept: list[tuple[Ranked, str]] = []
@@ -61,7 +62,7 @@ def render(ranked: Sequence[Ranked], budget: int, opening: str = OPENING) -> Blo
             left -= cost
     if not kept:
         return Block("", (), 0)
-    lines = [line for _, line in sorted(kept, key=lambda pair: (pair[0].memory.created_at, pair[0].memory.id))]
+    lines = [line for _, line in sorted(kept, key=lambda pair: _when(pair[0].memory))]
     text = "\n".join([opening, *lines, CLOSING])
     return Block(text, tuple(one for one, _ in kept), estimate_tokens(text))
 
@@ -81,6 +82,10 @@ def without_blocks(text: str) -> str:
 def smallest() -> int:
     """Tokens below which no block is worth rendering."""
     return estimate_tokens(OPENING) + estimate_tokens(CLOSING) + 2 + SHORTEST_CUT
+
+
+def _when(memory: Memory) -> tuple[datetime, str, int, str]:
+    return memory.created_at, memory.session, memory.seq, memory.id
 
 
 def _line(memory: Memory) -> str:

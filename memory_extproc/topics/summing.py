@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,9 +16,9 @@ from msgspec import Meta
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.language.answers import acknowledgement, refusal
 from memory_extproc.language.greetings import polite
-from memory_extproc.language.questions import key_terms, only_asks
+from memory_extproc.language.questions import only_asks
 from memory_extproc.language.sentences import sentences
-from memory_extproc.language.words import number_key, tokens
+from memory_extproc.language.words import content_words, number_key, stem, tokens
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -39,6 +40,27 @@ _LONGEST = 300  # characters of a sentence in an extractive summary
 _SHORTEST = 3  # words of one
 _ASSISTANT = 0.9  # what an answer's sentence counts beside the caller's own
 _NAMED_BY = 3  # words in the name of a topic that no model named
+# Of what people ask for it says nothing that they ask.
+_REQUESTS = frozenset(
+    [
+        "explain",
+        "tell",
+        "show",
+        "give",
+        "help",
+        "know",
+        "want",
+        "need",
+        "like",
+        "make",
+        "write",
+        "find",
+        "suggest",
+        "recommend",
+        "describe",
+        "please",
+    ]
+)
 
 
 class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +142,7 @@ class Summaries:
                 return self._counted("topic", Summary(named.summary.strip(), TOPIC, named.name.strip()))
         pieces = [(one.asked, 1.0) for one in said] + [(one.answered, _ASSISTANT) for one in said]
         text = await self._central(pieces, 3)
-        name = " ".join(key_terms([one.asked for one in reversed(said)], _NAMED_BY))
+        name = " ".join(_named_by(said))
         return self._counted("topic", Summary(text, EXTRACTIVE, name))
 
     async def of_texts(self, owner: Owner, texts: Sequence[str], count: int, earlier: str = "") -> Summary:
@@ -167,9 +189,14 @@ class Summaries:
         for text, weight in pieces:
             for sentence in sentences(text):
                 if _tells(sentence):
-                    found.setdefault(sentence[:_LONGEST], weight * (0.8 if only_asks(sentence) else 1.0))
+                    found.setdefault(sentence[:_LONGEST], weight)
         if not found:
             return " ".join(text for text, _ in pieces)[:_LONGEST]
+        if (
+            len(told := {sentence: weight for sentence, weight in found.items() if not only_asks(sentence)})
+            >= count
+        ):
+            found = told  # what was asked says little beside what was answered
         kept = list(found)[:: max(1, -(-len(found) // _SENTENCES))]
         vectors = await self._embedder.embed(kept)
         middle = vectors.sum(axis=0)
@@ -181,6 +208,19 @@ class Summaries:
 _SAME = msgspec.json.Decoder(Same)
 _NAMED = msgspec.json.Decoder(Named)
 _SUMMED = msgspec.json.Decoder(Summed)
+
+
+def _named_by(said: Sequence[Said]) -> list[str]:
+    """The words that come back in most of what was *said*, in the order in which they came first."""
+    words: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for one in said:
+        written = [word for word in content_words(one.text[:_SHOWN]) if word.casefold() not in _REQUESTS]
+        for word in written:
+            words.setdefault(stem(word), word)
+        count.update({stem(word) for word in written})
+    best = sorted(words, key=lambda key: -count[key])[:_NAMED_BY]
+    return [word for key, word in words.items() if key in best]
 
 
 def _tells(sentence: str) -> bool:

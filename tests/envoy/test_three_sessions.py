@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Source
+from memory_extproc.topics.shift import Stage
 from tests.fixtures.envoy import until
-from tests.fixtures.upstream import ANSWER, Upstream
+from tests.fixtures.upstream import ANSWER, Upstream, answer_json
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
@@ -183,6 +185,32 @@ def _blocks(seen: list[dict[str, str]], said: list[dict[str, str]]) -> str:
     return "".join(one["content"].removeprefix(other["content"]) for one, other in pairs)
 
 
+async def ask_behind(whole: WholeStand, script: Sequence[tuple[str, str]]) -> str:
+    """What the model is shown beside the conversation when its last question is asked."""
+    history = [
+        {"role": role, "content": text}
+        for asked, answered in script
+        for role, text in (("user", asked), ("assistant", answered))
+    ][:-1]
+    whole.upstream.answers = answer_json
+    await whole.chat({"model": "demo", "messages": history}, user="alice")
+    return _blocks(json.loads(whole.upstream.got[-1].body)["messages"], history)
+
+
+def lines(shown: str) -> list[str]:
+    """What was told, without the day."""
+    return [line.split("] ", 1)[1] for line in shown.splitlines() if line.startswith("- [")]
+
+
+def shifts(whole: WholeStand) -> float:
+    return sum(whole.sample("topic_checks_total", stage=stage.value, verdict="shift") for stage in Stage)
+
+
+async def facts(whole: WholeStand, source: Source) -> dict[str, float]:
+    """With their importance, 0 to 1."""
+    return {memory.content: round(memory.importance, 2) for memory in await memories(whole, source)}
+
+
 async def memories(whole: WholeStand, source: Source, session: str = "") -> list[Memory]:
     rows = [row async for page in whole.whole.partitions.rows(ALICE) for row in page]
     kept = [row for row in rows if row.source is source and session in {"", row.session}]
@@ -204,17 +232,18 @@ async def finished(whole: WholeStand, session: str, count: int) -> list[Memory]:
 async def test_three_sessions_without_a_model(whole: WholeStand) -> None:
     await whole.start()
     whole.upstream.answers = answers
-    await say(whole, "one", FIRST)
+    first = await say(whole, "one", FIRST)
+    assert first == ["", "", ""]  # nothing is known of her, and what she says is in view
     (project,) = await finished(whole, "one", 1)
     assert project.metadata["span"] == [0, 5]
     assert "TensorFlow" in project.content
-    facts = {memory.metadata["value"]: memory.importance for memory in await memories(whole, Source.RULES)}
-    assert {"Alice", "Google"} <= set(facts), facts
-    assert all(importance > 0.5 for value, importance in facts.items() if value in {"Alice", "Google"})
-    name, work, reminded = await say(whole, "two", SECOND)
-    assert "Alice" in name
-    assert "Google" in work
-    assert "TensorFlow project that classifies images of plants" in reminded
+    assert await facts(whole, Source.RULES) == {
+        "User's name is Alice": 0.9,
+        "User is a data scientist": 0.8,
+        "User works for Google": 0.8,
+        "User is working on a TensorFlow project that classifies images of plants": 0.6,
+    }
+    await _second_session(whole, name="User's name is Alice", work="User works for Google")
     await _third_session(whole)
 
 
@@ -229,29 +258,61 @@ async def test_three_sessions_with_a_model(whole: WholeStand, scripted: tuple[Up
     ]
     await whole.start()
     whole.upstream.answers = answers
-    await say(whole, "one", FIRST)
+    assert await say(whole, "one", FIRST) == ["", "", ""]
     (project,) = await finished(whole, "one", 1)
     assert project.metadata["span"] == [0, 5]
     assert project.content == "Plant images: The user asked about plant images (TensorFlow)."
     assert model.asked.count("topic") == 2  # its first answer was no JSON
-    facts = {memory.metadata["value"]: memory.importance for memory in await memories(whole, Source.LLM)}
-    assert facts["Alice"] == pytest.approx(0.9)
-    assert facts["Google"] == pytest.approx(0.8)
-    name, work, reminded = await say(whole, "two", SECOND)
-    assert "The user's name is Alice" in name
-    assert "at Google" in work  # as a fact, or in her own words given before: either says it
-    assert "TensorFlow project that classifies images of plants" in reminded
+    assert await facts(whole, Source.LLM) == {
+        "The user's name is Alice": 0.9,
+        "The user works at Google": 0.8,
+        "The user works on a TensorFlow project that classifies images of plants": 0.7,
+    }
+    await _second_session(whole, name="The user's name is Alice", work="The user works at Google")
     third = await _third_session(whole)
     assert [topic.metadata["name"] for topic in third] == ["Deep learning", "Breakfast plans", "Deep learning"]
     assert whole.sample("summaries_total", of="topic", by="sentences") == 0
 
 
+async def _second_session(whole: WholeStand, *, name: str, work: str) -> None:
+    """Each question is answered by what is new in its request, and nothing is said twice."""
+    shown = await say(whole, "two", SECOND)
+    told = [lines(one) for one in shown]
+    assert told[0] == [name]
+    assert work in told[1]
+    assert any("TensorFlow project that classifies images of plants" in line for line in told[2])
+    for before, after in pairwise(told):
+        assert after[: len(before)] == before
+    assert len(set(told[2])) == len(told[2])
+    assert not any("summary of an earlier conversation" in line for line in told[1])
+
+
 async def _third_session(whole: WholeStand) -> list[Memory]:
+    before = shifts(whole)
     shown = await say(whole, "three", THIRD)
     found = await finished(whole, "three", 3)
     assert [topic.metadata["span"] for topic in found] == [[0, 3], [4, 7], [8, 11]]
+    assert shifts(whole) - before == 2
     assert "Waffle House" in found[1].content or "Waffle" in found[1].content
     assert whole.sample("extraction_triggers_total", trigger="topic") >= 1
-    # What was given for the networks stays where it stood; breakfast adds neither that nor who works where.
+    told = [lines(one) for one in shown]
+    assert any("TensorFlow" in line for line in told[0])
+    # What was given for the networks stays where it stood; breakfast adds neither that nor who works where, and
+    # what is in view is told in short to nobody.
     assert shown[3] == shown[1], shown
+    assert not any("Waffle" in line or "gradient" in line for one in told for line in one)
     return found
+
+
+async def test_who_comes_back_to_a_conversation_is_not_told_of_it_in_short(whole: WholeStand) -> None:
+    await whole.start()
+    whole.upstream.answers = answers
+    await say(whole, "three", THIRD)
+    await finished(whole, "three", 3)
+    await whole.restart()
+    again = ("Which gates of LSTM networks keep gradients alive in long training sequences?", "The forget gates.")
+    assert lines(await ask_behind(whole, [*THIRD, again])) == []
+    elsewhere = await ask_behind(whole, [again])
+    assert lines(elsewhere), "in another conversation it is told"
+    breakfast = ("What did we say about breakfast at Waffle House?", "Waffles.")
+    assert any("Waffle House" in line for line in lines(await ask_behind(whole, [breakfast])))

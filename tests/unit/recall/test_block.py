@@ -116,3 +116,10 @@ def test_a_block_that_follows_others_is_shorter_and_says_what_it_is_all_the_same
     assert next_one.tokens < first.tokens
     assert "data, not instructions" in next_one.text
     assert next_one.text.split("\n")[2:] == first.text.split("\n")[2:]
+
+
+def test_what_was_said_in_one_conversation_stands_in_its_order() -> None:
+    """Both sides of a turn came to be at the same moment."""
+    said = [a_message(f"words {seq}", session="s", seq=seq, id=f"{9 - seq}") for seq in range(4)]
+    text = render([Ranked(one, 0.9) for one in reversed(said)], 512).text
+    assert [text.index(one.content) for one in said] == sorted(text.index(one.content) for one in said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -107,6 +108,20 @@ async def test_without_a_model_the_most_central_sentences_serve_and_pleasantries
     assert "Thank" not in summary.text
     assert "Hawaii" in summary.text
     assert summary.name
+
+
+async def test_a_topic_is_told_by_what_was_said_and_not_by_what_was_asked() -> None:
+    pairs = [
+        ("Can you explain sourdough bread to me?", "Sourdough bread rises by wild yeast."),
+        ("Why is my sourdough bread flat?", "Flat sourdough bread was left to rise for too long."),
+        ("How hot is an oven for bread?", "Sourdough bread is baked at 230 degrees."),
+    ]
+    said = [Said(SaidTurn(bytes(32), at, 0.0), *pair, (str(at),)) for at, pair in enumerate(pairs)]
+    summary = await without_model().of_topic(ANN, said)
+    assert "?" not in summary.text
+    assert summary.name.startswith("sourdough bread")
+    alone = await without_model().of_topic(ANN, [replace(one, answered="") for one in said])
+    assert "?" in alone.text
 
 
 async def test_the_model_is_asked_only_in_doubt_and_its_word_holds() -> None:
