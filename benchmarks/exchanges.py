@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.figures import Chunks, Requests, Spread, median, percentile
-from benchmarks.gateway import TWO_FILTERS, gateway
+from benchmarks.gateway import IN_PIECES, TWO_FILTERS, gateway
 from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
 from benchmarks.sidecar import Place, Running, serving
@@ -20,6 +20,7 @@ from benchmarks.sidecar import Place, Running, serving
 READER, *LEARNERS = USERS = [f"caller-{number}" for number in range(10)]
 CLIENTS = 8
 PLAIN, PEER, RECALL, LEARN, ANSWERS = "plain", "peer", "recall", "recall and learn", "only answers"
+LEARNING = (LEARN, TWO_FILTERS, IN_PIECES)  # ways of ours on which answers are learned
 LEAST_USED = 0.95  # share of our requests that must have got memories
 ROUND_WITHIN = 120.0  # seconds
 ASKED_BEFORE = 1_000  # numbers of questions kept for learning the size of a block
@@ -57,7 +58,7 @@ class Stand:
 
     async def send(self, way: str, callers: list[str], **plan: float) -> Sent:
         """One round over *way*; our own has learned everything when it returns."""
-        ours = way in (RECALL, LEARN, TWO_FILTERS)
+        ours = way == RECALL or way in LEARNING
         question = Round(
             port=self.ports[RECALL if way == LEARN else way],
             callers=callers,
@@ -66,12 +67,12 @@ class Stand:
             seconds=plan.get("seconds", 0.0),
             stream=bool(plan.get("stream", 0)),
             warmup=int(plan.get("warmup", 5)),
-            learn=way in (LEARN, TWO_FILTERS),
+            learn=way in LEARNING,
         )
         sent = await self.client.ask(question, Sent, within=ROUND_WITHIN)
         if ours:
             self.first = sent.next
-        if way in (LEARN, TWO_FILTERS):
+        if way in LEARNING:
             await self.sidecar.quiet()
         return sent
 
@@ -89,6 +90,7 @@ async def stand(place: Place, scratch: Path) -> AsyncIterator[Stand]:
             ANSWERS: await _listening(stack, "peer", "0", scratch=scratch),
             RECALL: place.ext_proc,
             TWO_FILTERS: place.ext_proc,
+            IN_PIECES: place.ext_proc,
         }
         ports = await stack.enter_async_context(gateway(upstream, ways, scratch))
         yield Stand(ports, client, sidecar, added, ASKED_BEFORE)
@@ -150,7 +152,7 @@ async def requests(at: Stand, effort: Effort, order: random.Random) -> Requests:
 async def chunks(at: Stand, effort: Effort, order: random.Random) -> Chunks:
     delay: dict[str, dict[str, Spread]] = {}
     ratios: dict[str, float] = {}
-    ways = [PLAIN, ANSWERS, LEARN, TWO_FILTERS]
+    ways = [PLAIN, ANSWERS, *LEARNING]
     for streams in (1, 10):
         # One stream has fewer events, so it is measured more often.
         rounds = effort.stream_rounds * (3 if streams == 1 else 1)

@@ -21,6 +21,7 @@ from memory_extproc.wire.codec import HANDED
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
 STARTS_WITHIN = 30.0  # seconds
 TWO_FILTERS = "two filters"  # the way over two filters of ours
+IN_PIECES = "full duplex"  # the way on which Envoy hands both bodies over in pieces and keeps no copy
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -92,9 +93,19 @@ def _two(cluster: str) -> list[dict[str, Any]]:
     return [watching, changing]
 
 
+def _in_pieces(cluster: str) -> dict[str, Any]:
+    made = _ext_proc(cluster)
+    bodies = dict.fromkeys(("request_body_mode", "response_body_mode"), "FULL_DUPLEX_STREAMED")
+    trailers = dict.fromkeys(("request_trailer_mode", "response_trailer_mode"), "SEND")
+    made["typed_config"]["processing_mode"] |= bodies | trailers
+    return made
+
+
 def _filters(way: str, cluster: str | None) -> list[dict[str, Any]]:
     if cluster is None:
         return []
+    if way == IN_PIECES:
+        return [_in_pieces(cluster)]
     return _two(cluster) if way == TWO_FILTERS else [_ext_proc(cluster)]
 
 

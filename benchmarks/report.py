@@ -127,7 +127,8 @@ def _chunks(results: Results) -> Iterator[str]:
     yield ""
     yield (
         "300 events, one every 5 ms; the delay of each from the upstream's write to the client's read. *only "
-        "answers*: an ext_proc server that answers every message and does nothing."
+        "answers*: an ext_proc server that answers every message and does nothing. *two filters*, *full "
+        "duplex*: recall and learn where one of two filters watches the answer; where Envoy keeps no copy of it."
     )
     yield from _table("streams", "way", "p50 ms", "p99 ms")
     for streams, ways in found.delay.items():

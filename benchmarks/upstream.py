@@ -17,6 +17,7 @@ CHUNKS = 300
 INTERVAL = 0.005  # seconds between two events
 PAUSE = 0.02  # seconds before the first, so that the head is not measured
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+CHUNKED = re.compile(rb"transfer-encoding: *chunked", re.IGNORECASE)
 ANSWER = json.dumps(
     {
         "id": "chatcmpl-1",
@@ -50,8 +51,23 @@ def framed(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
+def unframed(got: bytearray, at: int) -> tuple[bytes, int]:
+    """The chunked body that begins at *at*, and where it ends; 0 while it is not whole."""
+    body = b""
+    while (line := got.find(b"\r\n", at)) >= 0:
+        size = int(got[at:line], 16)
+        at = line + 2 + size + 2
+        if len(got) < at:
+            break
+        if not size:
+            return body, at
+        body += got[line + 2 : at - 2]
+    return body, 0
+
+
 class Conversation(asyncio.Protocol):
-    """One connection: HTTP/1.1 with content-length requests, one after the other."""
+    """One connection: HTTP/1.1 requests, one after the other; with a length, or in chunks where Envoy could not
+    know how long they would become."""
 
     def __init__(self) -> None:
         self._got = bytearray()
@@ -70,11 +86,14 @@ class Conversation(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._got += data
         while (head := self._got.find(b"\r\n\r\n")) >= 0:
-            length = LENGTH.search(self._got, 0, head)
-            end = head + 4 + (int(length[1]) if length else 0)
-            if len(self._got) < end:
+            if CHUNKED.search(self._got, 0, head):
+                body, end = unframed(self._got, head + 4)
+            else:
+                length = LENGTH.search(self._got, 0, head)
+                end = head + 4 + (int(length[1]) if length else 0)
+                body = bytes(self._got[head + 4 : end])
+            if not end or len(self._got) < end:
                 return
-            body = bytes(self._got[head + 4 : end])
             del self._got[:end]
             self._answer(body)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from memory_extproc.doctor.envoy_admin import DEFAULT_MESSAGE_TIMEOUT, Chain, HttpFilter, seconds
 from memory_extproc.doctor.finding import Finding, fail, ok, unknown, warn
 
 _WHO_ASKS = frozenset({"JwtAuthentication", "ExtAuthz", "ApiKeyAuth", "BasicAuth", "OAuth2"})
 _GATEWAY_THAT_REBUILDS = "ai-gateway"  # Envoy AI Gateway's filter puts back the body that it saw
+_IN_PIECES = "FULL_DUPLEX_STREAMED"  # what comes goes on to the sidecar at once: no buffer has to hold it
 _SHORT = timedelta(minutes=1)
 _BELOW = timedelta(milliseconds=160)  # the default recall.deadline, and a little
 
@@ -60,14 +62,15 @@ def the_modes(chains: Sequence[Chain]) -> Finding:
     check = "envoy-processing-mode"
     if not chains:
         return unknown(check, "no filter of memory found")
+    in_pieces = False
     for chain in chains:
-        mode = chain.ours.get("processing_mode", {})
+        mode = _mode(chain)
         # With two filters the one that watches sees the answers.
         answers = mode if chain.observer is None else chain.observer.config.get("processing_mode", {})
         request, response = mode.get("request_body_mode", "NONE"), answers.get("response_body_mode", "NONE")
-        if request not in {"BUFFERED", "FULL_DUPLEX_STREAMED"}:
+        if request not in {"BUFFERED", _IN_PIECES}:
             return fail(check, f"request_body_mode is {request}", "request_body_mode: BUFFERED")
-        if response not in {"STREAMED", "FULL_DUPLEX_STREAMED"}:
+        if response not in {"STREAMED", _IN_PIECES}:
             return fail(
                 check, f"response_body_mode is {response}: nothing is learned, or streams are held back",
                 "response_body_mode: STREAMED",
@@ -78,14 +81,29 @@ def the_modes(chains: Sequence[Chain]) -> Finding:
                 "failure_mode_allow is off: without the sidecar every request fails",
                 "failure_mode_allow: true",
             )
+        in_pieces = in_pieces or _IN_PIECES in (request, response)
+    if in_pieces:
+        return ok(
+            check,
+            "bodies come in pieces that Envoy keeps no copy of: what is under way when the sidecar dies fails, and "
+            "only health checks let requests go on without it; BUFFERED and STREAMED have neither",
+        )
     return ok(check, "bodies are shown as they should be, and requests go on without the sidecar")
+
+
+def _mode(chain: Chain) -> Mapping[str, Any]:
+    mode: Mapping[str, Any] = chain.ours.get("processing_mode", {})
+    return mode
 
 
 def the_limits(chains: Sequence[Chain], body_bytes: int) -> Finding:
     check = "envoy-buffer-limit"
     if not chains:
         return unknown(check, "no filter of memory found")
-    least = min(chains, key=lambda chain: chain.buffer_bytes)
+    buffering = [chain for chain in chains if _mode(chain).get("request_body_mode") != _IN_PIECES]
+    if not buffering:
+        return ok(check, "bodies come in pieces, of whatever size")
+    least = min(buffering, key=lambda chain: chain.buffer_bytes)
     buffered = any(one.kind == "Buffer" for one in least.filters[: least.memory])
     if least.buffer_bytes < body_bytes and not buffered:
         return fail(

@@ -3,7 +3,7 @@
 Seen on Envoy 1.40: a stream that we end, however cleanly, while a piece of a body is with us loses that piece. The
 model gets an empty or a cut request, the client a cut answer, both with status 200, or the exchange hangs. And
 Envoy waits for us without end, because message_timeout does not count here. So what is held here is given back
-whatever happens, and is not held for long.
+whatever happens, and a body that is whole is not held for long.
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ class DuplexExchange:
 
     def _refuse(self, outcome: Outcome) -> None:
         self._refused = True
-        self._opening = replace(self._opening or PASS, told=self._within.refuse(outcome).told)
+        told = self._within.refuse(outcome).told
+        if self._opening is not None:  # a gateway may keep the headers to itself; then they want no answer
+            self._opening = replace(self._opening, told=told)
 
     def _as_it_came(self, event: Event) -> list[Reply]:
         """Untouched, behind what was held before it."""

@@ -132,6 +132,16 @@ def test_modes_in_which_memory_does_not_work_are_found(
     assert checks_envoy.the_modes(chains(ours, ROUTER)).verdict is verdict
 
 
+def test_bodies_in_pieces_are_said_to_have_no_copy_and_need_no_buffer() -> None:
+    ours = ext_proc("memory", processing_mode=dict.fromkeys(MODES, "FULL_DUPLEX_STREAMED"), failure_mode_allow=True)
+    found = chains(ours, ROUTER)
+    assert "no copy" in checks_envoy.the_modes(found).seen
+    assert checks_envoy.the_limits(found, 2**40).verdict is Verdict.OK
+    assert checks_envoy.the_limits(chains(ext_proc("memory", processing_mode=MODES), ROUTER), 2**40).verdict is (
+        Verdict.FAIL
+    )
+
+
 def test_of_two_filters_the_one_that_changes_is_memory_and_the_one_that_watches_sees_answers() -> None:
     watching = {"request_body_mode": "STREAMED", "response_body_mode": "STREAMED"}
     observer = ext_proc("memory_observer", observability_mode=True, processing_mode=watching)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.model import Outcome
@@ -111,6 +111,7 @@ BODIES = st.one_of(
 PLACES = st.lists(st.integers(0, 10**6), max_size=8)
 
 
+@settings(deadline=None)
 @given(BODIES, PLACES, st.booleans(), BODIES | st.none())
 def test_a_request_goes_on_once_and_whole_however_it_was_cut(
     body: bytes, places: Sequence[int], trailers: bool, new: bytes | None
@@ -123,6 +124,7 @@ def test_a_request_goes_on_once_and_whole_however_it_was_cut(
     assert bench.held.held == 0
 
 
+@settings(deadline=None)
 @given(BODIES, PLACES, st.booleans())
 def test_each_piece_of_an_answer_goes_back_at_once_and_the_same(
     body: bytes, places: Sequence[int], trailers: bool
@@ -359,9 +361,26 @@ async def test_an_end_that_comes_twice_goes_on_once() -> None:
     assert (beyond.model.body, beyond.model.ends, beyond.client.body) == (NEW, 1, ANSWER)
 
 
+@pytest.mark.parametrize("limit", [3, 100])
+async def test_a_gateway_that_keeps_the_headers_to_itself_gets_its_bodies_back(limit: int) -> None:
+    bench = Bench(terms=BOTH, request_bytes=limit)
+    back = b""
+    for event in (RequestBody(b"ab", last=False), RequestBody(b"cd", last=True), ResponseBody(b"ef", last=True)):
+        try:
+            replies = await bench.exchange.handle(event)
+        except OutOfOrderError:
+            replies = bench.exchange.rescue() or ()
+        assert all(reply.chunk for reply in replies)
+        back += b"".join(reply.chunk.data for reply in replies if reply.chunk)
+    await bench.exchange.leave()
+    assert back == b"abcdef"
+    assert bench.held.held == 0
+
+
 SENT = st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(
     terms=st.sampled_from([BOTH, ASKS, ANSWERS]),
     sent=SENT,
