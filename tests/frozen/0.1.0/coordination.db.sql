@@ -1,0 +1,22 @@
+PRAGMA application_id = 1835366499;
+PRAGMA user_version = 1;
+BEGIN TRANSACTION;
+CREATE TABLE counters (
+    owner TEXT PRIMARY KEY,
+    version INTEGER NOT NULL DEFAULT 0,
+    epoch INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+INSERT INTO "counters" VALUES('e4ed000f817129c804bee2e302422dc391da7c40ce239d121d70257ae88a75d9',1,1);
+CREATE TABLE leases (name TEXT PRIMARY KEY, holder TEXT NOT NULL, expires REAL NOT NULL) WITHOUT ROWID
+;
+CREATE TABLE records (
+    owner TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB NOT NULL,
+    expires REAL NOT NULL,
+    PRIMARY KEY (owner, kind, key)
+) WITHOUT ROWID;
+INSERT INTO "records" VALUES('e4ed000f817129c804bee2e302422dc391da7c40ce239d121d70257ae88a75d9','head','k1',X'61207265636F7264',4947091200.0);
+CREATE INDEX records_by_expiry ON records (expires);
+COMMIT;
