@@ -96,7 +96,9 @@ async def test_each_request_begins_with_the_one_before_and_each_memory_is_given_
     assert talk.statuses[-1] == "used;n=2;path=replay"
 
 
-async def test_a_streamed_conversation_survives_a_restart(whole: WholeStand) -> None:
+@pytest.mark.parametrize("duplex", [False, True])
+async def test_a_streamed_conversation_survives_a_restart(whole: WholeStand, *, duplex: bool) -> None:
+    whole.duplex = duplex
     await told(whole)
     whole.upstream.answers = a_stream(sse_events("Not", "ed."))
     talk = Talk(whole, stream=True)

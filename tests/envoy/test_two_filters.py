@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from memory_extproc.wire.envoy_config_options import EnvoyOptions, IdentityMode, Upstream
+from memory_extproc.wire.envoy_config_options import Bodies, EnvoyOptions, IdentityMode, Upstream
 from memory_extproc.wire.envoy_config_shapes import Shape, render
-from tests.fixtures.envoy import Envoy, Stand, Wiring, free_port, until
+from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring, free_port, until
 from tests.fixtures.sidecar import BLOCK, Sidecar
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
 from tests.fixtures.whole import WholeStand
@@ -27,7 +27,7 @@ ASKED = "What's my budget for the trip?"
 MIB = 1024 * 1024
 
 
-def written(sidecar: int, upstream: int, *, front: int, admin: int) -> dict[str, Any]:
+def written(sidecar: int, upstream: int, *, front: int, admin: int, bodies: Bodies) -> dict[str, Any]:
     options = EnvoyOptions(
         sidecar=f"127.0.0.1:{sidecar}",
         upstream=Upstream("127.0.0.1", upstream, tls=False),
@@ -42,6 +42,7 @@ def written(sidecar: int, upstream: int, *, front: int, admin: int) -> dict[str,
         idle_timeout=timedelta(minutes=10),
         request_body=4 * MIB,
         streams=1000,
+        bodies=bodies,
         two_filters=True,
     )
     tree: dict[str, Any] = yaml.safe_load(render(options, Shape.BOOTSTRAP))
@@ -74,7 +75,8 @@ class TwoFilterEnvoy(Envoy):
 
     async def start(self, wiring: Wiring, *, sidecar: int, upstream: int) -> None:
         self.front, self.admin = free_port(), free_port()
-        tree = written(sidecar, upstream, front=self.front, admin=self.admin)
+        bodies = Bodies.FULL_DUPLEX if wiring.request_body == FULL_DUPLEX else Bodies.BUFFERED
+        tree = written(sidecar, upstream, front=self.front, admin=self.admin, bodies=bodies)
         resources = tree["static_resources"]
         chain = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
         assert chain[0]["name"] == "memory_observer"
@@ -120,8 +122,10 @@ async def learned(sidecar: Sidecar, count: int = 1) -> None:
     await until(lambda: len(sidecar.learns.exchanged) >= count, f"{count} turns are learned")
 
 
-async def test_the_whole_sidecar_remembers_through_two_filters(remembering: WholeStand) -> None:
+@pytest.mark.parametrize("duplex", [False, True])
+async def test_the_whole_sidecar_remembers_through_two_filters(remembering: WholeStand, *, duplex: bool) -> None:
     whole = remembering
+    whole.duplex = duplex
     whole.upstream.answers = an_answer(json.dumps(ANSWER).encode())
 
     await whole.start()

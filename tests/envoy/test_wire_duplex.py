@@ -44,7 +44,8 @@ def mortal(stand: Stand) -> None:
 
 
 async def test_the_main_job_is_done_in_this_mode_too(whole: WholeStand) -> None:
-    await whole.start(Wiring().in_duplex())
+    whole.duplex = True
+    await whole.start()
     whole.upstream.answers = a_stream(sse_events("Noted: ", "$10,000."))
     await whole.say("My budget for the Hawaii trip is $10,000.")
     whole.upstream.answers = an_answer(json.dumps(ANSWER).encode())
