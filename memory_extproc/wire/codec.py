@@ -128,7 +128,8 @@ def _common(reply: Reply) -> pb.CommonResponse:
     common = pb.CommonResponse()
     for name, value in reply.set_headers:
         _set(common, name, value)
-    common.header_mutation.remove_headers.extend(reply.remove_headers)
+    if reply.remove_headers:
+        common.header_mutation.remove_headers.extend(reply.remove_headers)
     if reply.body is not None:
         common.body_mutation.body = reply.body
         # Envoy answers 500 by itself, failure_mode_allow or not, when a BUFFERED body and its content-length

@@ -9,6 +9,7 @@ from memory_extproc.model import Arm, Outcome
 from memory_extproc.wire import codec
 from memory_extproc.wire.codec import BodyMode
 from memory_extproc.wire.events import (
+    Chunk,
     Headers,
     Reply,
     RequestBody,
@@ -115,3 +116,22 @@ def test_the_modes_are_known_from_the_first_message_only() -> None:
 
 def test_headers_print_their_names_and_never_their_values() -> None:
     assert repr(Headers([("authorization", "secret")])) == "<headers: authorization>"
+
+
+def test_a_piece_of_a_body_goes_back_as_one_without_a_length() -> None:
+    """The bytes: CommonResponse.body_mutation (3), streamed_response (3), body (1), end_of_stream (2)."""
+    sent = codec.encode(ResponseBody(b"whole", last=True), Reply(chunk=Chunk(b"hi", last=True)))
+    assert sent.response_body.response.SerializeToString() == b"\x1a\x08\x1a\x06\x0a\x02hi\x10\x01"
+    assert not sent.response_body.response.HasField("header_mutation")
+
+
+def test_a_reply_answers_what_it_says_it_is_for() -> None:
+    last = RequestTrailers()
+    kinds = [codec.encode(last, Reply(to=to)).WhichOneof("response") for to in (RequestHeaders, RequestBody, None)]
+    assert kinds == ["request_headers", "request_body", "request_trailers"]
+
+
+def test_every_mode_has_a_word_for_metrics_and_unknown_ones_share_one() -> None:
+    assert [codec.mode_name(mode) for mode in (*BodyMode, 6, 99)] == [
+        "none", "streamed", "buffered", "buffered_partial", "full_duplex_streamed", "grpc", "other", "other",
+    ]  # fmt: skip
