@@ -17,7 +17,16 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from memory_extproc.wire import codec
-from memory_extproc.wire.events import PASS, Headers, Reply, RequestBody, RequestHeaders, ResponseHeaders
+from memory_extproc.wire.events import (
+    PASS,
+    Chunk,
+    Headers,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+)
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
@@ -165,6 +174,7 @@ def test_the_replies_of_our_codec_mean_to_envoy_what_we_meant(xds_protos: Path) 
         codec.encode(RequestBody(b"", last=True), Reply(body=b"{}", remove_headers=("content-encoding",))),
         codec.encode(ResponseHeaders(Headers([]), last=False), Reply(set_headers=(("x-memory-status", "used"),))),
         codec.encode(RequestBody(b"", last=True), PASS),
+        codec.encode(RequestBody(b"", last=True), Reply(to=ResponseBody, chunk=Chunk(b"{}", last=True))),
     ]
     tasks = [
         {"do": "read", "message": "ProcessingResponse", "bytes": base64.b64encode(r.SerializeToString()).decode()}
@@ -193,7 +203,12 @@ def test_the_replies_of_our_codec_mean_to_envoy_what_we_meant(xds_protos: Path) 
                 "response": {"header_mutation": {"set_headers": [setting("x-memory-status", b"used")]}}
             }
         },
-        {"request_body": {"response": {"header_mutation": {}}}},
+        {"request_body": {"response": {}}},
+        {
+            "response_body": {
+                "response": {"body_mutation": {"streamed_response": {"body": "e30=", "end_of_stream": True}}}
+            }
+        },
     ]
 
 
