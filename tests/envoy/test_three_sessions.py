@@ -206,9 +206,14 @@ def shifts(whole: WholeStand) -> float:
     return sum(whole.sample("topic_checks_total", stage=stage.value, verdict="shift") for stage in Stage)
 
 
-async def facts(whole: WholeStand, source: Source) -> dict[str, float]:
-    """With their importance, 0 to 1."""
-    return {memory.content: round(memory.importance, 2) for memory in await memories(whole, source)}
+async def learned(whole: WholeStand, source: Source, expected: dict[str, float]) -> None:
+    """Waits until these facts, with their importance of 0 to 1, and no others are known."""
+
+    async def there() -> bool:
+        known = {memory.content: round(memory.importance, 2) for memory in await memories(whole, source)}
+        return known == expected
+
+    await until(there, "all of it is learned and nothing else", seconds=20)
 
 
 async def memories(whole: WholeStand, source: Source, session: str = "") -> list[Memory]:
@@ -237,12 +242,16 @@ async def test_three_sessions_without_a_model(whole: WholeStand) -> None:
     (project,) = await finished(whole, "one", 1)
     assert project.metadata["span"] == [0, 5]
     assert "TensorFlow" in project.content
-    assert await facts(whole, Source.RULES) == {
-        "User's name is Alice": 0.9,
-        "User is a data scientist": 0.8,
-        "User works for Google": 0.8,
-        "User is working on a TensorFlow project that classifies images of plants": 0.6,
-    }
+    await learned(
+        whole,
+        Source.RULES,
+        {
+            "User's name is Alice": 0.9,
+            "User is a data scientist": 0.8,
+            "User works for Google": 0.8,
+            "User is working on a TensorFlow project that classifies images of plants": 0.6,
+        },
+    )
     await _second_session(whole, name="User's name is Alice", work="User works for Google")
     await _third_session(whole)
 
@@ -263,11 +272,15 @@ async def test_three_sessions_with_a_model(whole: WholeStand, scripted: tuple[Up
     assert project.metadata["span"] == [0, 5]
     assert project.content == "Plant images: The user asked about plant images (TensorFlow)."
     assert model.asked.count("topic") == 2  # its first answer was no JSON
-    assert await facts(whole, Source.LLM) == {
-        "The user's name is Alice": 0.9,
-        "The user works at Google": 0.8,
-        "The user works on a TensorFlow project that classifies images of plants": 0.7,
-    }
+    await learned(
+        whole,
+        Source.LLM,
+        {
+            "The user's name is Alice": 0.9,
+            "The user works at Google": 0.8,
+            "The user works on a TensorFlow project that classifies images of plants": 0.7,
+        },
+    )
     await _second_session(whole, name="The user's name is Alice", work="The user works at Google")
     third = await _third_session(whole)
     assert [topic.metadata["name"] for topic in third] == ["Deep learning", "Breakfast plans", "Deep learning"]
