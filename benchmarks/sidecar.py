@@ -46,7 +46,8 @@ class Place:
     http: int
 
     @classmethod
-    def make(cls, scratch: Path, name: str) -> Place:
+    def make(cls, scratch: Path, name: str, milvus: str = "") -> Place:
+        """*milvus*: address of a server; without one, Milvus Lite in the sidecar's process."""
         ext_proc, api, http = free_ports(3)
         config = scratch / f"{name}.yaml"
         data = scratch / name
@@ -57,7 +58,7 @@ class Place:
                 "api": f"127.0.0.1:{api}",
                 "http": f"127.0.0.1:{http}",
             },
-            "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},
+            "memory": {"embedding": {"models_dir": str(MODELS.absolute())}, "milvus": {"address": milvus}},
             "learn": {"session_idle": f"{SESSION_IDLE}s"},
             "data_dir": str(data),
             "telemetry": {"log_level": "warning"},
@@ -117,13 +118,14 @@ async def serving(place: Place) -> AsyncIterator[Running]:
         await end(process, ask=signal.SIGTERM)
 
 
-async def prepare(place: Place, users: Sequence[str]) -> int:
-    """Gives each of *users* the memories of `words`, with vectors of the real model; how many rows that were."""
+async def prepare(place: Place, users: Sequence[str], count: int = words.MEMORIES) -> int:
+    """Gives each of *users* the first *count* memories of `words`, with vectors of the real model; how many rows
+    that were."""
     settings = load(place.config, {})
     metrics = Metrics(CollectorRegistry(), "benchmark")
     now = datetime.now(UTC).replace(microsecond=0)
     data = Path(settings.data_dir)
-    texts = words.memories()
+    texts = words.memories()[:count]
     rows = 0
     async with AsyncExitStack() as stack:
         model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"

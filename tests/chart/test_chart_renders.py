@@ -33,7 +33,7 @@ def test_both_helms_find_nothing_to_complain_of(version: str) -> None:
 
 @pytest.mark.parametrize("values", VALUES, ids=by_name)
 def test_what_is_rendered_is_what_was_reviewed(values: Path) -> None:
-    """`make chart-golden` writes the reviewed files anew; their difference is then to be looked at."""
+    """`make chart` writes the reviewed files anew; their difference is then to be looked at."""
     text = rendered(values)
     golden = GOLDEN / values.name
     if os.environ.get("MEMORY_EXTPROC_WRITE_GOLDEN"):
@@ -167,7 +167,7 @@ def test_the_table_of_values_in_the_readme_is_up_to_date(tmp_path: Path) -> None
     command = [str(generator), "--values", str(CHART / "values.yaml"), "--readme", str(readme)]
     written = subprocess.run(command, capture_output=True, text=True, check=False)
     assert written.returncode == 0, written.stdout + written.stderr
-    assert readme.read_text() == (CHART / "README.md").read_text(), "make chart-readme"
+    assert readme.read_text() == (CHART / "README.md").read_text(), "make chart"
 
 
 # What a linter of security asks and we do not do, each with its reason.

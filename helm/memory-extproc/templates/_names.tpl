@@ -73,3 +73,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "memory.serviceHost" -}}
 {{- printf "%s.%s.svc.cluster.local" (include "memory.fullname" .) .Release.Namespace -}}
 {{- end -}}
+
+{{/* Who sends requests, for the NetworkPolicy: a policy that shuts Envoy out shows nowhere, requests pass without memory.
+Envoy Gateway runs its Envoys in its own namespace, or where it is told so in the Gateway's. */}}
+{{- define "memory.envoyPeers" -}}
+{{- if has .Values.gateway.type (list "envoy-gateway" "envoy-ai-gateway") -}}
+- namespaceSelector:
+    matchExpressions:
+      - key: kubernetes.io/metadata.name
+        operator: In
+        values: {{ list "envoy-gateway-system" (include "memory.gatewayNamespace" .) | uniq | toJson }}
+  podSelector:
+    matchLabels:
+      app.kubernetes.io/managed-by: envoy-gateway
+      app.kubernetes.io/component: proxy
+{{- else if eq .Values.gateway.type "istio" -}}
+- namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ include "memory.gatewayNamespace" . }}
+  podSelector:
+    matchLabels:
+      gateway.networking.k8s.io/gateway-name: {{ .Values.gateway.name }}
+{{- else if ne (include "memory.gatewayNamespace" .) .Release.Namespace -}}
+- namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ include "memory.gatewayNamespace" . }}
+{{- else -}}
+- podSelector: {}
+{{- end -}}
+{{- end -}}
