@@ -183,7 +183,7 @@ _WAIVED = {
 
 def test_a_linter_of_security_finds_only_what_is_waived_with_a_reason(tmp_path: Path) -> None:
     manifests = tmp_path / "manifests.yaml"
-    adopting = ["adoptJournal.enabled=true", "adoptJournal.claimName=data-1"]
+    adopting = ["adoptJournal.enabled=true", "adoptJournal.claimName=data-1", _SHARED[1]]
     texts = [rendered(CHART / "ci" / name) for name in ("production.yaml", "istio-tls.yaml", "daemonset.yaml")]
     trees = [each for text in (*texts, rendered(settings=adopting)) for each in documents(text)]
     manifests.write_text(yaml.safe_dump_all([each for each in trees if each["apiVersion"] in _BUILT_IN]))
@@ -227,3 +227,26 @@ def test_secrets_are_never_in_the_rendered_text_but_by_reference() -> None:
     variables = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
     name = "MEMORY_EXTPROC__EXTERNAL_MODELS__0__LLM_ENDPOINT__ACCESS_KEY_FILE"
     assert variables[name] == "/etc/memory-extproc/secrets/external_models.0.llm_endpoint.access_key_file"
+
+
+def test_a_job_has_all_that_the_servers_configuration_may_name() -> None:
+    """Keys, authorities and secrets that came by a volume or a variable of the operator's; and its place to run."""
+    retaining = ["retentionJob.enabled=true", "config.memory.milvus.address=milvus:19530"]
+    trees = documents(rendered(CHART / "ci" / "everything-else.yaml", settings=retaining))
+    server = one(trees, "Deployment")["spec"]["template"]["spec"]
+    jobs = [
+        one(trees, "Job")["spec"]["template"]["spec"],
+        one(trees, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"],
+    ]
+    for pod in jobs:
+        container, served = pod["containers"][0], server["containers"][0]
+        assert container["envFrom"] == served["envFrom"]
+        for name in ("env", "volumeMounts"):
+            kept = [each for each in served[name] if each["name"] not in {"MALLOC_ARENA_MAX", "data"}]
+            assert [each for each in kept if each not in container[name]] == []
+        mounted = {each["name"] for each in container["volumeMounts"]}
+        assert mounted <= {each["name"] for each in pod["volumes"]}
+        for name in ("imagePullSecrets", "runtimeClassName", "securityContext"):
+            assert pod[name] == server[name]
+    test = one(trees, "Pod")["spec"]
+    assert test["imagePullSecrets"] == server["imagePullSecrets"]

@@ -222,3 +222,63 @@ spec:
     {{- . | nindent 4 }}
     {{- end }}
 {{- end -}}
+
+{{/* Of the pods that run a command with the server's configuration: what that may name is there too. */}}
+{{- define "memory.commandEnv" -}}
+env:
+  {{- range .Values.secrets }}
+  - name: {{ include "memory.settingVariable" .setting }}
+    value: /etc/memory-extproc/secrets/{{ .setting }}
+  {{- end }}
+  - name: MEMORY_EXTPROC__DATA_DIR
+    value: /var/lib/memory-extproc
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "memory.commandMounts" -}}
+- name: config
+  mountPath: /etc/memory-extproc/config
+  readOnly: true
+- name: data
+  mountPath: /var/lib/memory-extproc
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.secrets }}
+- name: secrets
+  mountPath: /etc/memory-extproc/secrets
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "memory.commandPlace" -}}
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

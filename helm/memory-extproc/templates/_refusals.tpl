@@ -77,6 +77,9 @@
 {{- if and $v.adoptJournal.enabled (not $v.adoptJournal.claimName) -}}
 {{- $said = append $said "adoptJournal.enabled without adoptJournal.claimName: name the claim that holds the journal." -}}
 {{- end -}}
+{{- if and $v.adoptJournal.enabled $sqlite -}}
+{{- $said = append $said "adoptJournal.enabled without config.coordination.url: the turns would move into a journal of the Job's own and end with it. Set config.coordination.url to a Redis; a single pod takes up its own journal from its own claim (persistence.existingClaim)." -}}
+{{- end -}}
 {{- if and $v.retentionJob.enabled (or $lite $sqlite) -}}
 {{- $said = append $said "retentionJob.enabled without a Milvus server and Redis: a pod of its own reaches neither the file with the memories nor what was forgotten of them. Set config.memory.milvus.address and config.coordination.url, or leave it to the sidecar (config.retention.every)." -}}
 {{- end -}}
