@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.model_directory import TOKENIZER, Manifest, ModelKind, verify
+from memory_extproc.inference.model_directory import SCORE, TOKENIZER, Manifest, ModelKind, verify
 from memory_extproc.inference.onnx_session import (
     CHARACTERS_PER_TOKEN,
     RUNTIME_ERRORS,
@@ -29,7 +29,6 @@ from memory_extproc.inference.onnx_session import (
     padded,
     unusable,
 )
-from memory_extproc.inference.scoring_head import SCORE
 from memory_extproc.inference.vectors import readable
 
 Scores = npt.NDArray[np.float32]  # shape (n,), any numbers

@@ -14,6 +14,7 @@ from memory_extproc.errors import GiveUpError
 
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+SCORE = "pair_score"  # output of a cross-encoder: (batch,)
 MANIFEST = "manifest.json"
 # Counts the ways in which a model file was ever written; a directory of another number is made anew.
 RECIPE = 1

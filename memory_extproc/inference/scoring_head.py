@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.inference.bert_graph import HIDDEN, Weights, bert_graph
+from memory_extproc.inference.model_directory import SCORE
 
-SCORE = "pair_score"  # batch
 _LOGITS = "logits"
 
 

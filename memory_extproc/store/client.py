@@ -1,4 +1,4 @@
-"""pymilvus, imported without its side effects: no `.env` read, nothing printed.
+"""pymilvus, imported without its side effects: no `.env` read, nothing printed, no pandas loaded.
 
 Only this module imports it, so that every other finds it already tamed.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.pandas_later import pandas_later
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def _without_dotenv() -> Iterator[None]:
             os.environ[name] = before
 
 
-with _without_dotenv():
+with _without_dotenv(), pandas_later():
     from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType, MilvusException
 
 # It logs every failed call with its traceback, and with it the filter that names the caller.
