@@ -46,7 +46,9 @@ class Gathered:
 
     def recall(self, k: int, scores: npt.NDArray[np.float64]) -> float:
         """Evidence recall within *k* when the candidates stand in the order that recall makes of *scores*."""
-        order = broadened(np.argsort(-scores, kind="stable").tolist(), scores, self.candidates.memories)
+        order = np.argsort(-scores, kind="stable").tolist()
+        if "dense" in self.candidates.names:
+            order = broadened(order, scores, self.candidates.memories)
         return recall_at(k, positions(self.covers[at] for at in order), self.question.relevant)
 
 

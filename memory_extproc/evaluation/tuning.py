@@ -29,7 +29,7 @@ Says = Callable[[str, int, int], None]
 # A yes or no, or a measure of a memory by itself: what is usual for it does not depend on the question.
 OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
-    "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
+    "days_same", "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
 })  # fmt: skip
 _ENOUGH = tuple(at / 4 for at in range(-12, 5))
 _SLOPES = (0.5, 1.0, 2.0, 3.0)

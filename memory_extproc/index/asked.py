@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
 
-from memory_extproc.language.dates import Span, days_named
+from memory_extproc.language.dates import days_asked_for
+from memory_extproc.language.days_told import Span
 from memory_extproc.language.persons import about_caller
 from memory_extproc.language.related import related
 from memory_extproc.language.stemming import terms, terms_in
@@ -66,7 +67,7 @@ def asked_of(text: str, today: date, speakers: Collection[str], languages: Colle
             for key in list(keys)[:MOST_TERMS]
         ),
         subjects=tuple(named) or _by_person(text),
-        days=days_named(text, today),
+        days=days_asked_for(text, today),
         when=_WHEN.search(text) is not None,
         which_name=_WHICH_NAME.search(text) is not None,
     )

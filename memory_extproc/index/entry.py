@@ -10,7 +10,8 @@ from datetime import date
 from functools import lru_cache
 from math import log1p
 
-from memory_extproc.language.dates import Span, days_named
+from memory_extproc.language.dates import days_named
+from memory_extproc.language.days_told import Span
 from memory_extproc.language.related import rarity
 from memory_extproc.language.stemming import terms
 from memory_extproc.language.words import fold

@@ -26,20 +26,24 @@ IMAGINED = 20
 IMAGINED_LENGTH = 12.0  # terms of each of them
 FARTHEST = 400.0  # days; beyond, a date is as wrong as can be
 _NEXT, _FURTHER = 2, 4  # messages on either side
+FADES = 1 / 16  # of what a message has of the question is lost to those behind it, with each step
 NEAR = 3.0  # days within which a date agrees
+WEEK = 7  # days; who names no more of them asks for what was said then, and not in some week of a year
 # What a feature over surroundings falls back on where nothing stands around a memory.
 STANDS_IN: Mapping[str, str] = {
     "dense_around": "dense", "dense_before": "dense",
     "bm25_around": "bm25", "bm25_far_around": "bm25", "bm25_question": "bm25",
-    "covered_around": "covered", "near_around": "near", "near_question": "near",
+    "covered_around": "covered", "covered_before": "covered",
+    "near_around": "near", "near_before": "near", "near_question": "near",
     "mass_session": "mass", "mass_others": "mass",
     "closely_around": "closely", "closely_before": "closely",
 }  # fmt: skip
 DENSE = ("dense", "dense_around", "dense_before")
 LEXICAL = (
-    "bm25", "bm25_around", "bm25_far_around", "bm25_question", "covered", "covered_around", "near", "near_around",
-    "near_question", "mass", "mass_session", "mass_others", "subject", "only_subject", "days_apart", "days_agree",
-    "time_for_when", "names_for_which", "known", "known_near", *BY_ITSELF,
+    "bm25", "bm25_around", "bm25_far_around", "bm25_question", "covered", "covered_around", "covered_before",
+    "near", "near_around", "near_before", "near_question", "mass", "mass_session", "mass_others",
+    "subject", "only_subject", "days_apart", "days_agree", "days_same", "time_for_when", "names_for_which",
+    "known", "known_near", *BY_ITSELF,
 )  # fmt: skip
 FEATURES = (*DENSE, *LEXICAL)
 # Added for the few candidates that are read word by word.
@@ -133,12 +137,28 @@ def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts
     found["known"] = np.full(len(line), float(weight @ hit.any(axis=1)))
     found["known_near"] = np.full(len(line), float(weight @ matched.near.max(axis=1, initial=0.0)))
     found["covered_around"] = _summed(weight, line.around(counts, _NEXT) > 0)
+    found["covered_before"] = _summed(weight, _leaning(line, hit.astype(np.float32)))
     found["near"] = _summed(weight, matched.near)
+    found["near_before"] = _summed(weight, _leaning(line, matched.near))
     beside = matched.near
     for _ in range(_NEXT):
         beside = np.maximum(beside, np.maximum(*_beside(line, beside)))
     found["near_around"] = _summed(weight, beside)
     found["near_question"] = _of_question(line, found["near"], 0.0)
+
+
+def _leaning(line: Timeline, rows: Singles) -> Singles:
+    """*rows* are within 0 and 1. Of each, the most that a memory or one before it in its session has, FADES less
+    for each step back: what is said leans on what was said before."""
+    found = rows.copy()
+    at = np.arange(len(line))
+    back = 1
+    while back * FADES < 1.0:  # twice as far each time: what was found for a memory before holds what is before it
+        within = (at[back:] - back >= line.first[back:]).astype(np.float32)
+        before = (found[:, :-back] - np.float32(back * FADES)) * within
+        found[:, back:] = np.maximum(found[:, back:], before)
+        back *= 2
+    return found
 
 
 def _dense(found: dict[str, Floats], line: Timeline, dense: Floats) -> None:
@@ -169,16 +189,20 @@ def _about(found: dict[str, Floats], count: int, subjects: Sequence[Floats]) -> 
 def _when(found: dict[str, Floats], known: Known, asked: Asked) -> None:
     count = len(known.said)
     if not asked.days:
-        found["days_apart"] = found["days_agree"] = np.zeros(count)
+        found["days_apart"] = found["days_agree"] = found["days_same"] = np.zeros(count)
         return
     apart = np.full(count, FARTHEST)
+    same = np.zeros(count, dtype=bool)
     for low, high in asked.days:
+        if high - low < WEEK:
+            same |= (known.said >= low) & (known.said <= high)
         apart = np.minimum(apart, np.maximum(0, np.maximum(low - known.said, known.said - high)))
         for span in (known.days[:, 0], known.days[:, 1]):
             gap = np.maximum(0, np.maximum(low - span[:, 1], span[:, 0] - high))
             apart = np.minimum(apart, np.where(span[:, 0] > 0, gap, FARTHEST))
     found["days_apart"] = -np.log1p(apart)
     found["days_agree"] = (apart <= NEAR).astype(np.float64)
+    found["days_same"] = same.astype(np.float64)
 
 
 def _standardised(values: Floats) -> Floats:

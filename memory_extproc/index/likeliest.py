@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 _ROUGH = {
     "dense": 1.0, "dense_around": 1.0, "bm25": 1.0, "bm25_around": 1.0, "mass_session": 0.5, "near": 0.5,
 }  # fmt: skip
-_PLAIN = {"only_subject": 0.7, "days_agree": 1.0}  # already on a scale of their own
+_PLAIN = {"only_subject": 0.7, "days_agree": 1.0, "days_same": 2.0}  # already on a scale of their own
 _TELLING = tuple(name for name in FEATURES if name in _ROUGH or name in _PLAIN)
 _ALIKE = 1e-9
 _ROUNDING = 1e-6  # of a mean: what may be left of a deviation of zero

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date
+from itertools import islice
 
 from memory_extproc.language.days_told import Span, days_told, ends_in_season, month_span
 from memory_extproc.language.words import PHRASES
@@ -36,6 +37,7 @@ _BEFORE_MONTH = re.compile(
     r"\b(?:in|last|next|this|since|until|during|of|early|late|mid|im|en|letzte[nrsm]?|vorige[nrsm]?)[\s-]+$",
     re.IGNORECASE,
 )
+_CITY = re.compile(r"\brio\s+de\s+$", re.IGNORECASE)  # "Rio de Janeiro" is no month
 
 
 def days_named(text: str, said: date) -> tuple[Span, ...]:
@@ -51,7 +53,21 @@ def days_named(text: str, said: date) -> tuple[Span, ...]:
     return tuple(found)
 
 
+def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
+    """As `days_named`, of a question. Beside a date, "last week" is not the one before today ("What did we do in
+    the last week of August 2023?"), so then only the dates count."""
+    beginning = question[:_READ]
+    today = min(max(today, _EARLIEST), _LATEST)
+    dates = tuple(islice(dict.fromkeys(_dates(beginning, today)), _MOST))
+    return dates or days_named(beginning, today)
+
+
 def _spans(text: str, said: date) -> Iterator[Span]:
+    yield from _dates(text, said)
+    yield from days_told(text, said)
+
+
+def _dates(text: str, said: date) -> Iterator[Span]:
     if any(character.isdigit() for character in text):
         for match in _ISO.finditer(text):
             yield from _span(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
@@ -62,7 +78,6 @@ def _spans(text: str, said: date) -> Iterator[Span]:
         if ends_in_season(text[: match.start()]):
             continue
         yield (date(int(match[1]), 1, 1).toordinal(), date(int(match[1]), 12, 31).toordinal())
-    yield from days_told(text, said)
 
 
 def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterator[Span]:
@@ -70,6 +85,8 @@ def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterato
     if after is None:  # the beginning of another word
         return
     before = text[max(0, word.start() - _LOOKS_BACK) : word.start()]
+    if _CITY.search(before):
+        return
     day_before = _DAY_BEFORE.search(before)
     day = day_before[1] if day_before else after[1]
     year = after[2]

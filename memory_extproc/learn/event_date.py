@@ -6,7 +6,8 @@ import re
 from calendar import monthrange
 from datetime import date
 
-from memory_extproc.language.dates import Span, days_named
+from memory_extproc.language.dates import days_named
+from memory_extproc.language.days_told import Span
 
 _FORM = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
 _HAS_YEAR = re.compile(r"\b(?:19|20)\d\d\b")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.index.features import DENSE, FEATURES, STANDS_IN
+from memory_extproc.index.features import DENSE, FADES, FEATURES, STANDS_IN
 from memory_extproc.index.likeliest import Table, likeliest
 from memory_extproc.index.owner_index import OwnerIndex, Seen
 from memory_extproc.model import Memory, MemoryState, Role, Source
@@ -56,6 +56,14 @@ def test_a_short_answer_is_found_by_the_question_it_answers() -> None:
     assert best(index, "what pets do I have?", "bm25_question") == 2
     around = by_place(index.seen("what pets do I have?", None, TODAY), "covered_around")
     assert around[2] > 0 == around[4]
+
+
+def test_what_is_said_leans_on_what_was_said_before_it_the_less_the_longer_ago() -> None:
+    talk = a_talk("My trip to Lisbon begins on Sunday.", "How nice.", "It will be warm there.", "Enjoy it.")
+    index = an_index(*talk, *a_talk("It will be warm here.", "Indeed.", session="t"))
+    for name in ("covered_before", "near_before"):
+        found = by_place(index.seen("the Lisbon trip", None, TODAY), name)
+        assert [found[place] for place in range(6)] == [1, 1 - FADES, 1 - 2 * FADES, 1 - 3 * FADES, 0, 0]
 
 
 def test_words_close_in_meaning_count_a_little() -> None:
@@ -104,6 +112,15 @@ def test_a_day_in_the_question_agrees_with_when_a_memory_was_said_or_with_what_i
     said = (MONDAY - timedelta(days=300)).date()
     assert by_place(index.seen(f"what was on {said.isoformat()}?", None, TODAY), "days_agree") == {0: 1, 1: 0, 2: 0}
     assert by_place(index.seen("what was on 3 March 2024?", None, TODAY), "days_agree") == {0: 0, 1: 1, 2: 0}
+
+
+def test_who_names_a_day_gets_what_was_said_on_it_and_who_names_a_year_nothing_of_the_kind() -> None:
+    said = MONDAY.date()
+    index = an_index(
+        a_message("We met."), a_message("We met again.", created_at=later(days=30), valid_from=later(days=30))
+    )
+    assert by_place(index.seen(f"what was on {said.isoformat()}?", None, TODAY), "days_same") == {0: 1, 1: 0}
+    assert set(by_place(index.seen(f"what was in {said.year}?", None, TODAY), "days_same").values()) == {0}
 
 
 def test_a_fact_has_the_surroundings_of_the_message_it_was_taken_from() -> None:

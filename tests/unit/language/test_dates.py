@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.language.dates import days_named
+from memory_extproc.language.dates import days_asked_for, days_named
 
 MONDAY = date(2023, 5, 8)
 
@@ -89,6 +89,7 @@ def test_a_day_is_understood_as_who_said_it_then_meant_it(text: str, first: str,
         "guten Morgen",
         "in summer it rains",
         "der letzte Tag",
+        "a week in Rio de Janeiro",
     ],
 )
 def test_what_names_no_day_is_not_taken_for_one(text: str) -> None:
@@ -100,3 +101,22 @@ def test_any_text_gives_a_few_spans_that_end_no_earlier_than_they_begin(text: st
     spans = days_named(text + " last week, 3 May, two years ago, next year", said)
     assert 1 <= len(spans) <= 4
     assert all(0 < first <= last for first, last in spans)
+
+
+@pytest.mark.parametrize(
+    ("question", "first", "last"),
+    [
+        ("What did we do last week?", "2023-05-01", "2023-05-07"),
+        ("What happened the last week of August 2022?", "2022-08-01", "2022-08-31"),
+        ("What was done last Friday, on 23 January 2022?", "2022-01-23", "2022-01-23"),
+    ],
+)
+def test_beside_a_date_a_question_means_nothing_from_today_on(question: str, first: str, last: str) -> None:
+    expected = (date.fromisoformat(first).toordinal(), date.fromisoformat(last).toordinal())
+    assert days_asked_for(question, MONDAY) == (expected,)
+
+
+@given(st.text(max_size=300), st.dates())
+def test_any_question_asks_for_a_few_days_that_it_names(text: str, today: date) -> None:
+    question = text + " 3 May, in 2019, last week"
+    assert 1 <= len(days_asked_for(question, today)) <= 4
