@@ -34,14 +34,14 @@ STANDS_IN: Mapping[str, str] = {
     "dense_around": "dense", "dense_before": "dense",
     "bm25_around": "bm25", "bm25_far_around": "bm25", "bm25_question": "bm25",
     "covered_around": "covered", "covered_before": "covered",
-    "near_around": "near", "near_before": "near", "near_question": "near",
+    "near_around": "near", "near_question": "near",
     "mass_session": "mass", "mass_others": "mass",
     "closely_around": "closely", "closely_before": "closely",
 }  # fmt: skip
 DENSE = ("dense", "dense_around", "dense_before")
 LEXICAL = (
     "bm25", "bm25_around", "bm25_far_around", "bm25_question", "covered", "covered_around", "covered_before",
-    "near", "near_around", "near_before", "near_question", "mass", "mass_session", "mass_others",
+    "near", "near_around", "near_question", "mass", "mass_session", "mass_others",
     "subject", "only_subject", "days_apart", "days_agree", "days_same", "time_for_when", "names_for_which",
     "known", "known_near", *BY_ITSELF,
 )  # fmt: skip
@@ -139,7 +139,6 @@ def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts
     found["covered_around"] = _summed(weight, line.around(counts, _NEXT) > 0)
     found["covered_before"] = _summed(weight, _leaning(line, hit.astype(np.float32)))
     found["near"] = _summed(weight, matched.near)
-    found["near_before"] = _summed(weight, _leaning(line, matched.near))
     beside = matched.near
     for _ in range(_NEXT):
         beside = np.maximum(beside, np.maximum(*_beside(line, beside)))
