@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 from memory_extproc.app.retaining import Tended
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
@@ -19,14 +20,16 @@ from memory_extproc.store.migrating import Migrated, Migrating
 _LEASE = timedelta(seconds=15)  # a runner that was killed is waited for no longer
 
 
-def _migrating(tended: Tended, says: Says) -> Migrating:
-    async def forgotten(owner: Owner, ids: Sequence[str]) -> set[str]:
-        marks = await tended.forgotten.of(owner)
-        if not marks:
-            return set()
-        return {memory.id for memory in await tended.unsealed.get(owner, ids) if marks.covers(memory)}
+async def forgotten_among(tended: Tended, owner: Owner, ids: Sequence[str]) -> set[str]:
+    """Those of *ids* that are in the store and are not to be seen any more."""
+    marks = await tended.forgotten.of(owner)
+    if not marks:
+        return set()
+    return {memory.id for memory in await tended.unsealed.get(owner, ids) if marks.covers(memory)}
 
-    return tended.store.migrating(forgotten, says)
+
+def _migrating(tended: Tended, says: Says) -> Migrating:
+    return tended.store.migrating(partial(forgotten_among, tended), says)
 
 
 async def planned(tended: Tended, says: Says) -> Sequence[Migrated]:

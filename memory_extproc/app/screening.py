@@ -30,6 +30,8 @@ log = logger(__name__)
 
 _DEFAULTS = {"opt_out": Consent.ON, "opt_in": Consent.OFF}
 
+CONSENT = "consent.db"  # in the data directory
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -102,7 +104,7 @@ def make_policy(settings: Settings) -> Policy:
 async def _records(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> ConsentRecords:
     if link is not None:
         return RedisConsent(link, prefix=settings.coordination.prefix)
-    records = await stack.enter_async_context(SqliteConsent(data / "consent.db"))
+    records = await stack.enter_async_context(SqliteConsent(data / CONSENT))
     try:
         await records.open()
     except MemoryExtprocError as error:

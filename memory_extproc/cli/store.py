@@ -37,6 +37,7 @@ _Source = Annotated[
     str,
     typer.Option("--from", help="take over all memories of this collection, made with another model or not"),
 ]
+_Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="a folder that is there")]
 
 
 @app.command()
@@ -117,6 +118,58 @@ async def _migrated(settings: Settings, data: Path, says: Says, *, dry_run: bool
         return await (planned(tended, says) if dry_run else migrated(settings, tended, says))
 
 
+@app.command()
+def backup(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Write all memories, the journal, what people chose and what was forgotten to FOLDER.
+
+    Texts that are sealed stay sealed, and their keys are not part of it. What Redis holds is for Redis to back up.
+    """
+    with faults_to_exit():
+        settings, data = _configured(config)
+        with progress() as says:
+            report = asyncio.run(_backed_up(settings, data, folder, says))
+    _tell(report, as_json=as_json)
+
+
+@app.command()
+def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Bring back what `store backup` wrote, and nothing that was forgotten since.
+
+    Stop the sidecar of this data directory first. What is there stays where it is as new; files that are there are
+    kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again.
+    """
+    with faults_to_exit():
+        settings, data = _configured(config)
+        with progress() as says:
+            report = asyncio.run(_restored(settings, data, folder, says))
+    _tell(report, as_json=as_json)
+
+
+async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
+    from memory_extproc.app.backing import back_up_files, back_up_memories  # noqa: PLC0415 - quick `--help`
+
+    async with AsyncExitStack() as stack:
+        tended = await _tended(settings, data, stack)
+        # Files first: a turn that is learned meanwhile is then in both, and counts once.
+        files = await asyncio.to_thread(back_up_files, settings, data, folder)
+        return {"files": files, "memories": await back_up_memories(tended, folder, says)}
+
+
+async def _restored(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
+    from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.backing import restore_files, restore_memories  # noqa: PLC0415
+    from memory_extproc.app.retaining import tending  # noqa: PLC0415
+    from memory_extproc.app.sidecar import hold_data_directory  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        hold_data_directory(settings, stack)
+        files = await asyncio.to_thread(restore_files, settings, data, folder)
+        tended = await stack.enter_async_context(tending(settings, data, now=utc_now))
+        counted = await restore_memories(tended, folder, says)
+        counts = {what: counted[what] for what in ("restored", "newer", "forgotten", "unreadable")}
+        return {"files": files["restored"], "kept": files["kept"], **counts}
+
+
 def _configured(config: Path | None) -> tuple[Settings, Path]:
     settings = load(file_of(config), os.environ)
     log.configure("error", "console")
@@ -185,5 +238,5 @@ def _tell(shown: dict[str, Any], *, as_json: bool) -> None:
         return
     table = Table("what", "")
     for name, value in shown.items():
-        table.add_row(name.replace("_", " "), str(value))
+        table.add_row(name.replace("_", " "), ", ".join(value) if isinstance(value, list) else str(value))
     Console(highlight=False).print(table)

@@ -292,16 +292,22 @@ class MilvusStore:
         return hits
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        async for page in self._pages(owner, size, _STRONG if fresh else _BOUNDED):
+            yield rows.readable(page, rows.to_embedded)
+
+    def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """Every row of *owner* as Milvus has it, also one that this version cannot read."""
+        return self._pages(owner, size, _STRONG)
+
+    async def _pages(self, owner: Owner, size: int, level: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         check_owner(owner)
         opened = self._ready()
-        level = _STRONG if fresh else _BOUNDED
         # All ids first, then the rows by them: a server's pages are cut by offset, which shifts under writes,
         # or by an iterator, for which the client drops the consistency level. An id takes 70 bytes.
         listed = await self._query(opened, "pages", owner, rows.of_owner(owner), ["id"], level)
         ids = sorted(row["id"] for row in listed)
         for start in range(0, len(ids), size):
-            page = await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
-            yield rows.readable(page, rows.to_embedded)
+            yield await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
 
     async def count(self, owner: Owner) -> int:
         check_owner(owner)

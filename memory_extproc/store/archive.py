@@ -1,0 +1,116 @@
+"""All rows of a store in one file: gzipped JSON, one row a line, as they rest and in the order in which they came.
+
+The first line says what the file is, the last how many rows there are; a file without it broke off.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.store.rows import SCALARS, VECTOR
+
+FORMAT = "memory-extproc store"
+VERSION = 1
+Row = Mapping[str, Any]
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed of a store that takes the rows in."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    model: str  # fingerprint of the one that made the vectors
+    dimension: int
+
+
+class _Foot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rows: int
+
+
+class Writer:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.rows = 0
+
+    def write(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            vector = np.asarray(row[VECTOR], dtype="<f4").tobytes()
+            plain = {**{name: row[name] for name in SCALARS}, VECTOR: base64.b64encode(vector).decode()}
+            self.line(plain)
+        self.rows += len(rows)
+
+    def line(self, plain: object) -> None:
+        self._file.write(msgspec.json.encode(plain) + b"\n")
+
+
+@contextmanager
+def writing(path: Path, head: Head) -> Iterator[Writer]:
+    """The file is there, readable by its owner alone, once all was written; else nothing is. TryLaterError where
+    it cannot be written."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        raw = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(raw, "wb") as file:
+            with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, filename="") as packed:
+                writer = Writer(packed)  # type: ignore[arg-type]  # it writes bytes, and says it is no IO
+                writer.line(head)
+                yield writer
+                writer.line(_Foot(writer.rows))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    except OSError as error:
+        raise TryLaterError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_head(path: Path) -> tuple[Head, int]:
+    """With how many rows there are. Reads the whole file: GiveUpError where it is damaged or broke off."""
+    rows, last = -1, b""
+    first = b""
+    for line in _lines(path):
+        first, last, rows = first or line, line, rows + 1
+    head, foot = _decoded(path, first, Head), _decoded(path, last, _Foot)
+    if head.format != FORMAT or head.version > VERSION:
+        raise GiveUpError(f"{path} is a {head.format!r} of version {head.version}; this program reads {VERSION}")
+    if foot.rows != rows - 1:
+        raise GiveUpError(f"{path} says that it holds {foot.rows} rows, and holds {rows - 1}")
+    return head, foot.rows
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Of a file that read_head has found to be whole."""
+    lines = iter(_lines(path))
+    next(lines)
+    for line in lines:
+        row: dict[str, Any] = json.loads(line)
+        if VECTOR in row:  # the last line has none
+            row[VECTOR] = np.frombuffer(base64.b64decode(row[VECTOR]), dtype="<f4").astype(np.float32)
+            yield row
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path, "rb") as file:
+            yield from file
+    except (OSError, EOFError) as error:
+        raise GiveUpError(f"{path} cannot be read: {type(error).__name__}") from error
+
+
+def _decoded(path: Path, line: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.MsgspecError:
+        raise GiveUpError(f"{path} is no backup, or broke off") from None
