@@ -6,11 +6,12 @@ A gate for the question as a whole loses far less of what helps than a threshold
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from memory_extproc.index.features import CLOSELY, READ_CLOSELY
 from memory_extproc.model import Candidates
 from memory_extproc.recall.weights import MEASURES, OUTLYING, RAW, WHOLE, Relevance, Worth
 
@@ -30,7 +31,7 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     place = {name: at for at, name in enumerate(found.names)}
     measured: dict[str, float] = dict.fromkeys(MEASURES, 0.0)
     raw = [name for name in RAW if name in place]
-    values = known(found.features[:, [place[name] for name in raw]])
+    values = _raw(found, raw, place)
     kinds = {"most": values.max(axis=0), "best": values[first[0]], "first": values[first].mean(axis=0)}
     for kind, row in kinds.items():
         measured.update(zip((f"{kind}_{name}" for name in raw), row.tolist(), strict=True))
@@ -41,6 +42,16 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
         measured[name] = float(found.features[0, place[name]])
     measured["best_score"] = float(scores[first[0]])
     return measured
+
+
+def _raw(found: Candidates, names: Sequence[str], place: Mapping[str, int]) -> Floats:
+    """The columns of *names*. What was read closely and stands in no session has its own words' match in place of
+    that of its surroundings, so that a store of notes is not taken for one in which nothing matches."""
+    values = found.features[:, [place[name] for name in names]]
+    for at, name in enumerate(names):
+        if name in READ_CLOSELY:
+            values[:, at] = np.where(np.isnan(values[:, at]), found.features[:, place[CLOSELY]], values[:, at])
+    return known(values)
 
 
 def worth_of(worth: Worth, measured: Mapping[str, float]) -> float:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.index.features import CLOSELY, FEATURES, READ_CLOSELY
+from memory_extproc.index.features import CLOSELY, CLOSELY_BEFORE, FEATURES, READ_CLOSELY
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -105,7 +105,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
 
 
 # What a ranker's worth may stand on; `calibration.measures` makes them of the candidates of a question.
-RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject", CLOSELY)
+RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject", CLOSELY, CLOSELY_BEFORE)
 OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around", CLOSELY)
 WHOLE = ("known", "known_near")
 MEASURES = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from memory_extproc.recall.calibration import MEASURES, measures, relevances, worth_of
+from memory_extproc.recall.close_reading import with_features
 from memory_extproc.recall.weights import Relevance, Worth
 from tests.unit.recall.test_fusion import some_candidates
 
@@ -20,6 +23,13 @@ def test_the_measures_of_a_question_are_those_the_weights_name() -> None:
     assert measured["best_dense"] == 0.5
     assert measured["first_covered"] == pytest.approx(0.5)
     assert (measured["outlying_dense"], measured["known"], measured["best_score"]) == (2.0, 0.9, 4.0)
+
+
+def test_notes_of_no_session_are_measured_by_their_own_words() -> None:
+    beside = np.array([math.nan, math.nan, 0.3])
+    measured = measures(with_features(FOUND, np.array([[0.2, 0.7, 0.1], beside, beside]).T), {}, SCORES)
+    assert (measured["best_closely_before"], measured["most_closely_before"]) == (0.2, 0.7)
+    assert measured["first_closely_before"] == pytest.approx(0.4)
 
 
 def test_without_candidates_all_measures_are_zero() -> None:
