@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from memory_extproc.store.options import MilvusOptions
@@ -36,6 +36,8 @@ with _without_dotenv(), pandas_later():
 # It logs every failed call with its traceback, and with it the filter that names the caller.
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
 
+_NEVER = 2**31 - 1  # milliseconds; gRPC's own word for it
+
 __all__ = [
     "AsyncMilvusClient",
     "CollectionSchema",
@@ -43,6 +45,7 @@ __all__ = [
     "Function",
     "FunctionType",
     "MilvusException",
+    "channel_options",
     "connect",
 ]
 
@@ -66,5 +69,15 @@ def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:
         db_name=options.database,
         timeout=options.timeout.total_seconds(),
         dedicated=True,
+        grpc_options=channel_options(uri),
         **{name: value for name, value in tls.items() if value},
     )
+
+
+def channel_options(uri: str) -> Mapping[str, int]:
+    """What is said to gRPC beyond pymilvus' own. It pings idle channels every ten seconds, which a Milvus server
+    allows; the one of a Lite file, in this process, would hang up over it ("too_many_pings"), with every call
+    that is under way."""
+    if not uri.startswith("unix:"):
+        return {}
+    return {"grpc.keepalive_time_ms": _NEVER, "grpc.keepalive_permit_without_calls": 0}

@@ -24,6 +24,7 @@ from memory_extproc.store import rows
 from memory_extproc.store.breaker import Breaker
 from memory_extproc.store.calls import Calls
 from memory_extproc.store.capabilities import Capabilities
+from memory_extproc.store.client import channel_options
 from memory_extproc.store.faults import BY_KIND, Fault, as_error, fault_of
 from memory_extproc.store.gate import Gate
 from memory_extproc.store.held import Held
@@ -369,3 +370,8 @@ def test_held_rows_are_those_that_were_put_and_not_removed(steps: list[tuple[str
         held.remove(memory_id)
     assert len(held) == 0
     assert held.size < 100_000
+
+
+def test_only_a_server_is_pinged_for_a_lite_file_would_hang_up_over_it() -> None:
+    assert channel_options("unix:/tmp/milvus.sock")["grpc.keepalive_time_ms"] > 24 * 3600 * 1000
+    assert channel_options("http://milvus:19530") == {}
