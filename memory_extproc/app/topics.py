@@ -62,6 +62,22 @@ async def open_topics(
 ) -> Topics | None:
     if not settings.topics.enabled:
         return None
+    topics = make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
+    live.follow(lambda new: topics.use(topic_limits(new)))
+    return await stack.enter_async_context(topics)
+
+
+def make_topics(
+    settings: Settings,
+    summaries: Summaries,
+    keeps: KeepsMemories,
+    embedder: Embeds,
+    coordination: Coordination,
+    metrics: Metrics,
+    *,
+    now: Now,
+) -> Topics:
+    """To be entered, whether or not they are switched on."""
     limits = topic_limits(settings)
     sayings = Sayings(keeps, message_id_of)
     closing = Closing(
@@ -73,7 +89,7 @@ async def open_topics(
         least=limits.shift.least,
         content_bytes=_content_bytes(settings),
     )
-    topics = Topics(
+    return Topics(
         sayings,
         closing,
         summaries,
@@ -86,8 +102,6 @@ async def open_topics(
         holder=uuid.uuid4().hex,
         provenance=lambda turn: provenance(turn.origin),
     )
-    live.follow(lambda new: topics.use(topic_limits(new)))
-    return await stack.enter_async_context(topics)
 
 
 def topic_limits(settings: Settings) -> TopicLimits:

@@ -65,6 +65,9 @@ def recall(
         ),
     ] = None,
     *,
+    topics: Annotated[
+        bool, typer.Option("--topics", help="sum up topics and sessions too, as a sidecar does; takes longer")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn every conversation of a data set as the sidecar would, ask its questions, and say what was found."""
@@ -78,7 +81,9 @@ def recall(
             memory.default_similarity_threshold if threshold is None else threshold,
             memory.default_retrieval_limit if limit is None else limit,
         )
-        found = asyncio.run(_measured(settings, dataset, System(system), bounds, limit_questions, report))
+        found = asyncio.run(
+            _measured(settings, dataset, System(system), bounds, limit_questions, report, topics=topics)
+        )
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
@@ -160,6 +165,8 @@ async def _measured(
     bounds: Bounds,
     limit_questions: int | None,
     report: Path | None,
+    *,
+    topics: bool,
 ) -> dict[str, Any]:
     from memory_extproc.evaluation.composing import bench  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.figures import figures  # noqa: PLC0415
@@ -169,7 +176,7 @@ async def _measured(
 
     read = read_dataset(dataset)
     with progress() as says:
-        async with bench(settings) as made:
+        async with bench(settings, topics=topics) as made:
             found = figures(await run(read, system, made, bounds, limit_questions=limit_questions, says=says))
     if report is not None:
         write_report(report, found)

@@ -26,6 +26,7 @@ from memory_extproc.app import (
 )
 from memory_extproc.app.coordinating import open_coordination
 from memory_extproc.app.learning import Extraction
+from memory_extproc.app.topics import make_summing, make_topics
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.running import Bench
@@ -35,11 +36,12 @@ from memory_extproc.learn.extractors import Fallback
 from memory_extproc.learn.quarantine import Quarantine
 from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, Now
+from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.topics.follower import Topics
 
 
 @asynccontextmanager
@@ -50,8 +52,9 @@ async def embedder_of(settings: Settings) -> AsyncIterator[Embeds]:
 
 
 @asynccontextmanager
-async def bench(settings: Settings) -> AsyncIterator[Bench]:
-    """The configured embedder, extractor and recaller, for memories held in process alone."""
+async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Bench]:
+    """The configured embedder, extractor and recaller, for memories held in process alone. *topics*: what was said
+    is summed up, too."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
@@ -72,13 +75,20 @@ async def bench(settings: Settings) -> AsyncIterator[Bench]:
                 waits=UNHURRIED / 2,
             )
 
+        budget = Budget(BudgetLimits(), now=utc_now)
+        summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
+
+        def following(keeps: KeepsMemories, coordination: Coordination, now: Now) -> Topics:
+            return make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
+
         yield Bench(
             embedder=embedder,
-            extractor=_at_once(make_extraction(settings, metrics, stack, Budget(BudgetLimits(), now=utc_now))),
+            extractor=_at_once(make_extraction(settings, metrics, stack, budget)),
             judged=partial(judge, limits=piece_limits(settings, embedder)),
             metrics=metrics,
             recaller=recaller,
             partition=PartitionLimits(bytes=settings.recall.partition_bytes),
+            topics=following if topics else None,
         )
 
 

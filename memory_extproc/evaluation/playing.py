@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -16,6 +16,7 @@ from itertools import groupby
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError
 from memory_extproc.evaluation.cases import Conversation, Noted, Said
+from memory_extproc.language.sentences import sentences
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
@@ -38,11 +39,13 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
+from memory_extproc.topics.follower import Topics
 
 TENANT = "evaluation"
+MakesTopics = Callable[[KeepsMemories, Coordination, Now], Topics]
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # what of a turn becomes memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
 _PATIENT = LearnLimits(
@@ -73,10 +76,24 @@ class Played:
     _notes: dict[str, str]
 
     def covers(self, memory: Memory) -> tuple[str, ...]:
-        """Ids of what *memory* stands for, in order: a message its own, a fact those it was taken from."""
+        """Ids of what *memory* stands for, in order: a message its own, a fact those it was taken from, a summary
+        those of which it has a sentence."""
         if memory.id in self._notes:
             return (self._notes[memory.id],)
+        if memory.source is Source.SUMMARY:
+            return tuple(id_ for said in self._quoted(memory) for id_ in self.covers(said))
         return self._messages.get((memory.session, memory.seq), ())
+
+    def _quoted(self, summary: Memory) -> list[Memory]:
+        first, end = summary.metadata["span"]
+        return [
+            memory
+            for memory in self.memories
+            if memory.source is Source.VERBATIM
+            and memory.session == summary.session
+            and first <= memory.seq < end
+            and any(sentence in summary.content for sentence in sentences(memory.content))
+        ]
 
     def covered(self) -> frozenset[str]:
         """All ids that any memory that may be recalled stands for; the rest can never be found."""
@@ -93,6 +110,7 @@ async def played(
     extractor: Extracts | None,
     judged: Judges,
     partition: PartitionLimits,
+    topics: MakesTopics | None = None,
 ) -> AsyncIterator[Played]:
     """*conversation* learned by an owner of its own; held while entered. GiveUpError when a turn could not be
     learned: figures of half a conversation would be worth nothing."""
@@ -102,7 +120,12 @@ async def played(
     store = TransientStore(embedder.dimension, now=clock)
     journal = TransientJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
-    async with Partitions(store, coordination, partition, metrics, now=clock) as partitions:
+    async with AsyncExitStack() as stack:
+        partitions = Partitions(store, coordination, partition, metrics, now=clock)
+        await stack.enter_async_context(partitions)
+        follows = topics(partitions, coordination, clock) if topics else None
+        if follows is not None:
+            await stack.enter_async_context(follows)
         learner = Learner(
             journal,
             sessions,
@@ -116,6 +139,7 @@ async def played(
             now=clock,
             chance=lambda: 0.0,
             judged=judged,
+            topics=follows,
         )
         messages: dict[tuple[str, int], tuple[str, ...]] = {}
         async with learner:
@@ -124,6 +148,9 @@ async def played(
                 await _accept(learner, exchange.exchanged)
                 messages |= exchange.places
             await learner.settled(Caller(owner))
+        if follows is not None:
+            await follows.end(owner, "")
+            await follows.quiet()
         clock.now = conversation.ends + ASKED_AFTER
         depth = await journal.depth()
         if depth.dead or depth.turns:

@@ -11,7 +11,7 @@ from memory_extproc.errors import GiveUpError
 from memory_extproc.evaluation.asking import Answer, Asks, AsksDense, AsksRecall, Bounds, System, Unreachable
 from memory_extproc.evaluation.cases import Conversation, Dataset, Question
 from memory_extproc.evaluation.foreign import Names, foreign, reworded
-from memory_extproc.evaluation.playing import Judges, Played, played
+from memory_extproc.evaluation.playing import Judges, MakesTopics, Played, played
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.model import Caller, Wish
 from memory_extproc.observe.metrics import Metrics
@@ -58,6 +58,7 @@ class Bench:
     metrics: Metrics
     recaller: MakesRecaller
     partition: PartitionLimits
+    topics: MakesTopics | None = None  # None: sessions are not summed up
 
 
 async def run(
@@ -85,6 +86,7 @@ async def run(
                     extractor=bench.extractor,
                     judged=bench.judged,
                     partition=partition,
+                    topics=bench.topics,
                 )
             )
             await filled(one, bench.embedder)

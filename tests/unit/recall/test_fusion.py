@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.index.features import DENSE, FEATURES, LEXICAL
-from memory_extproc.model import Candidates, Memory
+from memory_extproc.model import Candidates, Memory, Source
 from memory_extproc.recall.fusion import Fusion, Named, scores_of, standardise
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
 from tests.builders import a_memory, later
@@ -141,3 +141,17 @@ def test_a_row_by_names_is_a_mapping() -> None:
     with pytest.raises(KeyError):
         row["b"]
     assert msgspec.to_builtins(dict(row)) == {"a": 1.0}
+
+
+def test_a_summary_gives_way_to_what_was_said_unless_it_stands_out() -> None:
+    """With the same words as a message it comes after it, and does not tell whether anything helps."""
+    summed_up = a_memory("summed up", source=Source.SUMMARY)
+    features = {"bm25": Feature(1.0, usual=0.0, usual_spread=1.0)}
+    ranker = Ranker(features, Worth(0.0, {"best_score": 1.0}), Relevance(1.0, -1.0, {}))
+    fusion = Fusion(some_weights(ranker), MODEL)
+    alike = fusion.fused(some_candidates((summed_up, A), bm25=[3.5, 2.0]), np.zeros(2))
+    assert [one.memory for one in alike.candidates] == [A, summed_up]
+    assert alike.worth == fusion.fused(some_candidates((A,), bm25=[2.0]), np.zeros(1)).worth
+    outstanding = fusion.fused(some_candidates((summed_up, A), bm25=[5.0, 0.0]), np.zeros(2))
+    assert outstanding.candidates[0].memory is summed_up
+    assert outstanding.worth > alike.worth

@@ -445,7 +445,7 @@ async def test_an_explanation_tells_what_had_no_room_in_the_block(bench: Bench) 
     assert [one.verdict for one in explanation.considered] == [Verdict.INJECTED, Verdict.NO_ROOM]
 
 
-PLAN = a_message("We thought of the last week of June for it.", session="s", seq=0)
+PLAN = a_message("Last week of June, then.", session="s", seq=0)
 HAWAII = a_memory(
     "Hawaii trip: the user plans the Hawaii trip.", source=Source.SUMMARY, metadata={"sources": [PLAN.id]}
 )
@@ -453,14 +453,15 @@ ABOUT = "What did we plan for the Hawaii trip?"
 
 
 async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_what_it_sums_up(bench: Bench) -> None:
-    await bench.remember(HAWAII, PLAN)
+    others = (a_memory(f"Sourdough loaf {n} rose well") for n in range(12))
+    await bench.remember(HAWAII, PLAN, *others)
     limits = ThreadLimits(min_relevance=0.0)
     recaller = bench.recaller(threads=Threads(bench.partitions, limits), ongoing=Ongoing(bench.partitions))
-    anew = await recaller.recall(a_wish(ABOUT, threshold=0.1))
+    anew = await recaller.recall(a_wish(ABOUT, threshold=0.6))
     assert [one.memory.content for one in anew.memories] == [HAWAII.content, PLAN.content]
-    explained = await recaller.explain(a_wish(ABOUT, threshold=0.1))
+    explained = await recaller.explain(a_wish(ABOUT, threshold=0.6))
     verdicts = {one.memory.content: one.verdict for one in explained.considered}
-    assert verdicts == {HAWAII.content: Verdict.INJECTED, PLAN.content: Verdict.THREAD}
+    assert (verdicts[HAWAII.content], verdicts[PLAN.content]) == (Verdict.INJECTED, Verdict.THREAD)
     assert explained.block == anew.block
-    wish = a_wish(ABOUT, threshold=0.1, in_view=frozenset({ABOUT, PLAN.content}))
+    wish = a_wish(ABOUT, threshold=0.6, in_view=frozenset({ABOUT, PLAN.content}))
     assert (await recaller.recall(wish)).outcome is Outcome.NOTHING_RELEVANT
