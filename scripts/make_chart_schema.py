@@ -54,7 +54,7 @@ _SAID: dict[str, Schema] = {
     "tls.certManager.renewBefore": _DURATION,
     "gateway.type": _one_of("none", "raw", "envoy-gateway", "envoy-ai-gateway", "istio", "vllm-semantic-router"),
     "gateway.name": {"type": "string", "minLength": 1},
-    "gateway.messageTimeout": _DURATION,
+    "gateway.messageTimeout": {"type": "string", "pattern": "^([0-9]+s)?$"},
     "gateway.bodies": _one_of("buffered", "full-duplex"),
     "gateway.bufferLimit": {"type": "integer", "minimum": 65536},
     "gateway.maxStreams": {"type": "integer", "minimum": 1},

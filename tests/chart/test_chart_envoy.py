@@ -221,3 +221,46 @@ def test_with_two_filters_the_sidecar_is_told(two_filters: str) -> None:
     trees = documents(rendered(settings=["gateway.type=raw", two_filters]))
     [configured] = [each["data"]["config.yaml"] for each in trees if "config.yaml" in each.get("data", {})]
     assert yaml.safe_load(configured)["envoy"]["two_filters"] is True
+
+
+def configured(trees: list[Tree]) -> Tree:
+    [text] = [each["data"]["config.yaml"] for each in trees if "config.yaml" in each.get("data", {})]
+    return dict(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("gateway", ["raw", "istio", "envoy-gateway", "envoy-ai-gateway", "vllm-semantic-router"])
+def test_the_sidecar_believes_the_headers_that_envoy_strips_and_no_others(gateway: str) -> None:
+    named = ("gateway.identity.userHeader=X-Person", "gateway.identity.tenantHeader=")
+    trees = documents(rendered(settings=(f"gateway.type={gateway}", *named)))
+    identity = configured(trees)["identity"]
+    assert (identity["user_header"], identity["tenant_header"]) == ("x-person", "")
+    text = yaml.safe_dump_all(trees)
+    assert "X-Person" in text
+    assert "x-authz-user-id" not in text
+    assert "x-authz-tenant-id" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "patience"),
+    [
+        ((), "1s"),
+        (("config.recall.deadline=400ms",), "2s"),
+        (("config.recall.rerank=llm",), "6s"),
+        (("config.recall.hyde=true",), "6s"),
+        (("config.recall.query_rewrite=vague", "config.recall.deadline=2s"), "8s"),
+        (("gateway.messageTimeout=3s",), "3s"),
+        (("config.envoy.message_timeout=4s",), "4s"),
+    ],
+)
+@pytest.mark.parametrize("gateway", ["raw", "istio", "envoy-gateway"])
+def test_envoy_waits_longer_than_the_sidecar_may_take_and_the_sidecar_knows_how_long(
+    gateway: str, settings: tuple[str, ...], patience: str
+) -> None:
+    trees = documents(rendered(settings=(f"gateway.type={gateway}", *settings)))
+    assert configured(trees)["envoy"]["message_timeout"] == patience
+    text = yaml.safe_dump_all(trees)
+    assert (
+        f"message_timeout: {patience}" in text
+        if gateway != "envoy-gateway"
+        else f"messageTimeout: {patience}" in text
+    )

@@ -43,6 +43,18 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
         (["gateway.type=envoy-gateway", "gateway.affinity.enabled=true"], "so nothing would be bound"),
         (["gateway.type=envoy-gateway", "gateway.bodies=full-duplex"], "does not let it fail open"),
         (["config.listen.http=0.0.0.0:1"], "config.listen is the chart's to say: use ports"),
+        (
+            ["gateway.type=raw", "config.identity.user_header=x-user"],
+            'config.identity.user_header: "x-user" is not the header that the gateway strips, "x-authz-user-id"',
+        ),
+        (
+            ["gateway.type=istio", "gateway.identity.tenantHeader=", "config.identity.tenant_header=x-org"],
+            "Say it once, in gateway.identity.tenantHeader",
+        ),
+        (
+            ["gateway.type=raw", "gateway.messageTimeout=2s", "config.envoy.message_timeout=3s"],
+            "config.envoy.message_timeout: 3s is not gateway.messageTimeout: 2s",
+        ),
         (["adoptJournal.enabled=true", SERVER, REDIS], "without adoptJournal.claimName"),
         (["adoptJournal.enabled=true", "adoptJournal.claimName=c"], "would move into a journal of the Job's own"),
         (["retentionJob.enabled=true", SERVER], "retentionJob.enabled without a Milvus server and Redis"),

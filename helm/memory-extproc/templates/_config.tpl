@@ -27,8 +27,20 @@
     "flush" (printf "%ds" (int .Values.drain.flush)))
   "memory" (dict "embedding" (dict "models_dir" "/opt/memory-extproc/models"))
 -}}
+{{- $envoy := dict -}}
 {{- if .Values.gateway.observe.enabled -}}
-{{- $_ := set $own "envoy" (dict "two_filters" true) -}}
+{{- $_ := set $envoy "two_filters" true -}}
+{{- end -}}
+{{- if ne .Values.gateway.type "none" -}}
+{{/* What Envoy is told is told to the sidecar: a header that it trusts and Envoy does not strip is anybody's to send, and a
+deadline beyond Envoy's patience is never met. */}}
+{{- $_ := set $envoy "message_timeout" (include "memory.messageTimeout" .) -}}
+{{- $_ := set $own "identity" (dict
+  "user_header" (lower .Values.gateway.identity.userHeader)
+  "tenant_header" (lower .Values.gateway.identity.tenantHeader)) -}}
+{{- end -}}
+{{- if $envoy -}}
+{{- $_ := set $own "envoy" $envoy -}}
 {{- end -}}
 {{- if .Values.tls.enabled -}}
 {{- $_ := set $own "tls" (dict
@@ -38,6 +50,27 @@
   "allowed_names" .Values.tls.allowedNames) -}}
 {{- end -}}
 {{- mergeOverwrite $own (deepCopy .Values.config) | toYaml -}}
+{{- end -}}
+
+{{/* Envoy's patience with one message: as given, or like the program's own, four deadlines and a second at least; in whole
+seconds, which every gateway's notation of durations has. */}}
+{{- define "memory.messageTimeout" -}}
+{{- $recall := default dict .Values.config.recall -}}
+{{- $given := dig "envoy" "message_timeout" "auto" .Values.config -}}
+{{- if .Values.gateway.messageTimeout -}}
+{{- .Values.gateway.messageTimeout -}}
+{{- else if ne $given "auto" -}}
+{{- $given -}}
+{{- else -}}
+{{- $withModel := or (ne (default "off" $recall.query_rewrite) "off") $recall.hyde (eq (default "off" $recall.rerank) "llm") -}}
+{{- $deadline := default "auto" $recall.deadline -}}
+{{- if eq $deadline "auto" -}}
+{{- $deadline = ternary "1.5s" "150ms" (not (empty $withModel)) -}}
+{{- end -}}
+{{- $of := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0 -}}
+{{- $seconds := mulf 4 (regexFind "^[0-9.]+" $deadline | float64) (get $of (regexFind "[a-z]+$" $deadline)) -}}
+{{- printf "%ds" (max 1 (ceil $seconds | int64)) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* memory.milvus.token_file → MEMORY_EXTPROC__MEMORY__MILVUS__TOKEN_FILE */}}

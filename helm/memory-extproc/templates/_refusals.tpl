@@ -69,6 +69,18 @@
 {{- if and (ne $v.gateway.type "none") (not $v.gateway.failOpen) -}}
 {{- $said = append $said "gateway.failOpen: false: the model would be away whenever memory is. This chart does not offer it; memory is an enhancement." -}}
 {{- end -}}
+{{- if ne $v.gateway.type "none" -}}
+{{- range $key, $ours := dict "user_header" $v.gateway.identity.userHeader "tenant_header" $v.gateway.identity.tenantHeader -}}
+{{- $theirs := dig "identity" $key $ours $v.config -}}
+{{- if ne (lower $theirs) (lower $ours) -}}
+{{- $said = append $said (printf "config.identity.%s: %s is not the header that the gateway strips, %s: a client could send it and be whoever it names. Say it once, in gateway.identity.%s." $key (quote $theirs) (quote $ours) (get (dict "user_header" "userHeader" "tenant_header" "tenantHeader") $key)) -}}
+{{- end -}}
+{{- end -}}
+{{- $patience := dig "envoy" "message_timeout" "auto" $v.config -}}
+{{- if and $v.gateway.messageTimeout (ne $patience "auto") (ne $patience $v.gateway.messageTimeout) -}}
+{{- $said = append $said (printf "config.envoy.message_timeout: %s is not gateway.messageTimeout: %s. Say it once, in gateway.messageTimeout." $patience $v.gateway.messageTimeout) -}}
+{{- end -}}
+{{- end -}}
 {{- range $key := list "listen" "tls" "data_dir" "shutdown" -}}
 {{- if hasKey $v.config $key -}}
 {{- $said = append $said (printf "config.%s is the chart's to say: use %s." $key (get (dict "listen" "ports and api.enabled" "tls" "tls" "data_dir" "persistence" "shutdown" "drain") $key)) -}}

@@ -74,7 +74,7 @@ typed_config:
   request_attributes:
     - xds.route_name
     - xds.cluster_name
-  message_timeout: {{ $gateway.messageTimeout }}
+  message_timeout: {{ include "memory.messageTimeout" .root }}
   stat_prefix: memory
   disable_immediate_response: true
   metadata_options:
