@@ -125,8 +125,6 @@ class DuplexExchange:
                 return []
             else:
                 self._refuse(Outcome.OVERLOADED)
-        if event.last:
-            await self._within.handle(RequestBody(b"", last=True))
         return self._as_it_came(event)
 
     async def _whole(self, event: RequestBody | RequestTrailers, data: bytes) -> list[Reply]:

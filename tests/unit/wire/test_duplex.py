@@ -349,6 +349,15 @@ async def test_with_only_the_answer_in_this_mode_the_request_is_replaced_as_in_a
     assert len(bench.learns.exchanged) == 1
 
 
+async def test_with_two_filters_the_other_one_is_told_with_the_headers() -> None:
+    bench = Bench(terms=Terms(duplex_request=True, streams_answer=False, hands_over=True))
+    beyond = Beyond(await bench.play(*asked([b"{", b"}"]), OK))
+    assert beyond.model.headers is not None
+    assert beyond.model.headers.handed == "how much? used"
+    assert beyond.ended
+    assert bench.learns.exchanged == []
+
+
 async def test_an_end_that_comes_twice_goes_on_once() -> None:
     bench = Bench(terms=BOTH)
     beyond = Beyond([reply for event in asked([b"{}"]) for reply in await bench.exchange.handle(event)])
