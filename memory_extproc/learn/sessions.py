@@ -198,9 +198,12 @@ class Sessions:
     async def _take(self, owner: Owner, spot: _Spot, asked: str) -> bool:
         """Whether the slot is ours: taken now, or before by the same message."""
         key, mine = _slot_key(spot), msgspec.json.encode(_Slot(asked))
-        if await self._records.replace_record("slot", owner, key, None, mine, self._limits.keep):
-            return True
+        # Read first: where many conversations begin alike most slots are taken, and a swap costs a commit.
         slot = await self._get("slot", owner, key, _Slot)
+        if slot is None:
+            if await self._records.replace_record("slot", owner, key, None, mine, self._limits.keep):
+                return True
+            slot = await self._get("slot", owner, key, _Slot)
         return slot is not None and slot.asked == asked
 
     async def _begin(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
