@@ -17,7 +17,7 @@ from memory_extproc.model import Outcome
 from memory_extproc.wire.canned import Before
 from tests.fixtures.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat, until
 from tests.fixtures.sidecar import BLOCK, Sidecar, wire_options
-from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
+from tests.fixtures.upstream import ANSWER, Unread, a_stream, an_answer, sse_events
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
@@ -269,3 +269,62 @@ async def test_another_sidecar_takes_over_a_request_that_one_died_with(stand: St
     assert answer.memory == "used;n=1;path=hybrid"
     assert len(stand.upstream.got) == 1
     assert BLOCK in stand.upstream.got[0].json["messages"][0]["content"]
+
+
+async def test_envoys_own_answer_to_a_client_that_falls_silent_reaches_it(stand: Stand) -> None:
+    stand.duplex = True
+    await stand.start(Wiring(idle_timeout="0.2s"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", stand.envoy.front)
+    writer.write(
+        f"POST {PATH_CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nx-authz-user-id: ann\r\n"
+        "content-length: 1000\r\n\r\n{".encode()
+    )
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"stream timeout" in answer
+    assert stand.upstream.got == []
+    await until(lambda: stand.sidecar.exchanges(Outcome.ABANDONED) == 1, "the exchange is counted")
+    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    assert stand.sidecar.sample("stream_faults_total", kind="out_of_order") == 0
+
+
+async def test_a_model_that_answers_before_it_has_the_whole_of_a_large_body_is_heard(stand: Stand) -> None:
+    stand.duplex = True
+    refusal = b'{"error": {"message": "who are you?"}}'
+
+    async def unread(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=401, body=refusal, content_type="application/json")
+
+    stand.upstream = Unread(unread)
+    await stand.start()
+    answer = await uploaded(stand, json.dumps(a_chat("x" * (8 * MIB))).encode(), 256 * KIB, pause=0.001)
+    assert (answer.status, answer.body) == (401, refusal)
+    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+
+
+async def test_many_at_once_each_get_their_own_back(stand: Stand) -> None:
+    stand.duplex = True
+
+    async def said_again(request: web.Request) -> web.StreamResponse:
+        words = json.loads(stand.upstream.got[-1].body)["messages"][0]["content"]
+        chunks = sse_events(*(words[start : start + 9_000] for start in range(0, len(words), 9_000)))
+        return await a_stream(chunks)(request)
+
+    stand.upstream.answers = said_again
+    await stand.start()
+
+    async def one(number: int) -> bytes:
+        body = json.dumps(a_chat(f"caller-{number} " * 10_000, stream=True)).encode()
+        headers = {**HEADERS, "x-authz-user-id": f"user-{number}"}
+        got = await stand.send("POST", PATH_CHAT, data=in_pieces(body, 30_000), headers=headers)
+        assert got.memory == "used;n=1;path=hybrid"
+        return got.body
+
+    answers = await asyncio.gather(*(one(number) for number in range(30)))
+    for number, answer in enumerate(answers):
+        named = {word for word in answer.split() if word.startswith(b"caller-")}
+        assert named == {f"caller-{number}".encode()}, "nobody hears anybody else"
+    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    assert (await stand.envoy.stats()).get("spurious_msgs_received", 0) == 0
