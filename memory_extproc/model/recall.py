@@ -99,6 +99,7 @@ class Recalled:
     outcome: Outcome
     block: str = field(default="", repr=False)
     memories: tuple[Ranked, ...] = ()
+    in_view: frozenset[str] = frozenset()  # ids of what is to the point, and left out because the model sees it
     path: str = ""  # rerank, hybrid, lexical or store; empty when nothing was searched
     tokens: int = 0
     took: timedelta = timedelta()

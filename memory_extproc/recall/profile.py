@@ -49,7 +49,11 @@ class Entry:
             return f"- {value}"
         about = "" if self.subject == _SELF else f"{harmless(self.subject)}: "
         earlier = f" (before: {harmless(self.before)[:_LONGEST]})" if self.before else ""
-        return f"- {about}{harmless(self.attribute)}: {value}{earlier}"
+        attribute = f"{harmless(self.attribute)}:"
+        if len(self.values) == 1 and self.attribute.endswith(f" {self.values[0].casefold()}"):
+            attribute = harmless(self.attribute[: -len(self.values[0])])  # "likes tea: tea" says it twice
+        told = f"{attribute} {value}"
+        return f"- {about}{told}{earlier}"
 
 
 class Profiles:

@@ -127,14 +127,7 @@ class Recaller:
         if recalled.outcome is Outcome.USED:
             self._metrics.recall_injected.observe(len(recalled.memories))
             self._metrics.injected_tokens.observe(recalled.tokens)
-        return Recalled(
-            outcome=recalled.outcome,
-            block=recalled.block,
-            memories=recalled.memories,
-            path=recalled.path,
-            tokens=recalled.tokens,
-            took=timedelta(seconds=took),
-        )
+        return replace(recalled, took=timedelta(seconds=took))
 
     async def _within_deadline(self, wish: Wish, started: float) -> Recalled:
         with self._timed("gate"):
@@ -189,9 +182,10 @@ class Recaller:
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
             within = self._left(started) * ONGOING_SHARE
-            ranked = chosen(await self._weighed(wish, found.candidates, within, whole=False))
-            ranked = await self._threaded(wish, ranked, self._left(started) * THREAD_SHARE)
-            return self._recalled(wish, found, ranked, budget)
+            weighed = await self._weighed(wish, found.candidates, within, whole=False)
+            ranked = await self._threaded(wish, chosen(weighed), self._left(started) * THREAD_SHARE)
+            seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
+            return replace(self._recalled(wish, found, ranked, budget), in_view=seen)
 
     async def _threaded(self, wish: Wish, ranked: tuple[Ranked, ...], within: timedelta) -> tuple[Ranked, ...]:
         if self._threads is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -275,7 +276,7 @@ class Enricher:
         inject = then.inject or self._options.inject_as
         form = known if inject == "auto" else Form(inject)
         offered, thread = await self._profile(caller, thread)
-        profile = offered
+        profile, seen = offered, frozenset[str]()
         left = self._room(request, thread.blocks)
         turn = _Turn(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
         if thread.decided is not None:
@@ -293,10 +294,11 @@ class Enricher:
                     told, taken = ((), 0) if profile is None else (profile.contents, profile.tokens)
                     in_view = (*turn.in_view, *told)
                     wish = await self._wish(circumstances, caller, in_view, left.tokens - taken, with_records)
-                    decision = Decision.of(await self._recalls.recall(replace(wish, shared=shared)))
+                    recalled = await self._recalls.recall(replace(wish, shared=shared))
+                    decision, seen = Decision.of(recalled), recalled.in_view
             except TimeoutError:
                 log.warning("recall.never_came")
-        if profile is not None and thread.decided is None and self._tells(decision.outcome):
+        if profile is not None and thread.decided is None and self._tells(decision.outcome, profile, seen):
             decision = decision.with_profile(profile)
             self._metrics.profiles.labels("told").inc()
         elif offered is not None and thread.decided is None:
@@ -319,9 +321,10 @@ class Enricher:
             return None, replace(thread, blocks=blocks)
         return profile, replace(thread, blocks=blocks)
 
-    def _tells(self, outcome: Outcome) -> bool:
+    def _tells(self, outcome: Outcome, profile: Profile, seen: AbstractSet[str]) -> bool:
+        """*seen*: what recall left out because the model sees it, or will in *profile*."""
         if outcome is Outcome.USED or self._options.profile == "when_relevant":
-            return outcome is Outcome.USED
+            return outcome is Outcome.USED or not seen.isdisjoint(profile.ids)
         return outcome in _NOTHING_ELSE
 
     def _room(self, request: ChatRequest, blocks: Blocks) -> _Room:

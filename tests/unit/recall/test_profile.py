@@ -45,6 +45,14 @@ def test_an_attribute_has_one_line_with_the_value_it_had_before() -> None:
     assert lines(old) == []
 
 
+def test_a_value_that_its_attribute_names_stands_once_and_as_it_was_written() -> None:
+    project = "TensorFlow project on plants"
+    assert lines(fact("is working on tensorflow project on plants", project), fact("tea", "tea")) == [
+        "- is working on TensorFlow project on plants",
+        "- tea: tea",
+    ]
+
+
 def test_what_does_not_hold_is_not_in_it() -> None:
     for gone in (
         fact("home", "Oslo", state=MemoryState.DELETED),

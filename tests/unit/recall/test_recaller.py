@@ -464,4 +464,5 @@ async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_wha
     assert (verdicts[HAWAII.content], verdicts[PLAN.content]) == (Verdict.INJECTED, Verdict.THREAD)
     assert explained.block == anew.block
     wish = a_wish(ABOUT, threshold=0.6, in_view=frozenset({ABOUT, PLAN.content}))
-    assert (await recaller.recall(wish)).outcome is Outcome.NOTHING_RELEVANT
+    seen = await recaller.recall(wish)
+    assert (seen.outcome, seen.in_view) == (Outcome.NOTHING_RELEVANT, frozenset({HAWAII.id}))

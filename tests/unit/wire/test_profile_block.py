@@ -119,3 +119,10 @@ async def test_the_request_goes_on_while_it_cannot_be_read() -> None:
 
 async def test_it_is_left_out_where_there_is_no_room() -> None:
     assert await Talk(window=64, margin=0).ask("Hello there") == "Hello there"
+
+
+@pytest.mark.parametrize(("seen", "told"), [({"id of home: Oslo"}, True), ({"another"}, False), (set(), False)])
+async def test_what_is_to_the_point_and_stands_in_it_makes_it_relevant(seen: set[str], *, told: bool) -> None:
+    recalled = Recalled(outcome=Outcome.NOTHING_RELEVANT, in_view=frozenset(seen))
+    talk = Talk(recalled, mode="when_relevant")
+    assert ("home: Oslo" in await talk.ask("Where do I live?")) is told
