@@ -13,6 +13,7 @@ SOURCES = "sources"  # the ids of the memories that it was made of
 PAST = "past"  # those of its sources that were history already; where it is not said, times decide
 MADE = "made"  # seconds since 1970: when its sources were read
 MERGED = "merged"  # the id of the memory that says what it said
+HISTORY = "history"  # a value of DERIVED: one thing's values over time; the one that holds is its first source
 SUBJECT = "subject"  # a value of DERIVED: what is known of one subject, told in its sources' place
 
 
@@ -115,6 +116,18 @@ def orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str]) 
     # with it those of its sources that speak of the same; the others were not meant.
     made_of = other.metadata.get(RETIRED) == BY_CHAT and memory.id in sources_of(other)
     return made_of or other.metadata.get(RETIRED) == Reason.SOURCES
+
+
+def half_merged(known: Mapping[str, Memory]) -> dict[str, str]:
+    """What another memory already says, and speaks for itself all the same: a crash came between the two writes.
+    Its id, to the id of what says it."""
+    found: dict[str, str] = {}
+    for memory in known.values():
+        if memory.state is MemoryState.ACTIVE and memory.metadata.get(DERIVED) == HISTORY:
+            current = next((known[one] for one in sources_of(memory)[:1] if one in known), None)
+            if current is not None and current.state is MemoryState.ACTIVE and sources_hold(memory, known):
+                found[current.id] = memory.id
+    return found
 
 
 def behind(known: Iterable[Memory]) -> frozenset[str]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from memory_extproc.model import Memory, MemoryState, Source, digest
-from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, read_at
+from memory_extproc.retention.derived import DERIVED, HISTORY, MADE, PAST, SOURCES, read_at
 from memory_extproc.retention.reasons import ACCESSED
 
 About = Callable[[str], Hashable]  # what a subject or attribute names, the same for names of the same
 Agree = Callable[[str, str], bool]  # whether two values are one
-HISTORY = "history"
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _NOT_INHERITED = frozenset(
     {"turn", "ordinal", "beside", "replaces", "also", "confirmations", "revision", ACCESSED, SOURCES, PAST, MADE}

@@ -14,7 +14,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
-from memory_extproc.retention.derived import unmade
+from memory_extproc.retention.derived import half_merged, unmade
 from memory_extproc.retention.duplicates import DuplicateRules, Merging, duplicates, speaking
 from memory_extproc.retention.histories import About, Agree, Consolidation, HistoryRules, histories
 from memory_extproc.retention.reasons import Reason
@@ -121,6 +121,7 @@ class Keeper:
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
         kept = Kept(memories=len(known))
+        kept.merged += await self._finish(owner, known, now, dry_run=dry_run)
         memories = [row.memory for row in known.values()]
         # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
         due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
@@ -148,6 +149,7 @@ class Keeper:
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
         kept = Kept(memories=len(known))
+        kept.merged += await self._finish(owner, known, now, dry_run=False)
         due = await asyncio.to_thread(unfounded, [row.memory for row in known.values()])
         await self._leave(owner, known, due, kept, now, dry_run=False)
         await self._make(owner, known, kept, now, dry_run=False)
@@ -156,6 +158,15 @@ class Keeper:
     async def _read(self, owner: Owner) -> dict[str, Embedded]:
         pages = self._store.pages(owner, self._rules.page, fresh=True)
         return {row.memory.id: row async for page in pages for row in page}
+
+    async def _finish(self, owner: Owner, known: dict[str, Embedded], now: datetime, *, dry_run: bool) -> int:
+        """What an earlier pass had begun: a memory counts once towards the cap."""
+        half = half_merged({one: row.memory for one, row in known.items()})
+        becoming = {one: merged(known[one].memory, into, now) for one, into in half.items()}
+        done = list(becoming) if dry_run else await self._written.change(owner, known, becoming)
+        for one in done:
+            known[one] = Embedded(becoming[one], known[one].vector)
+        return len(done)
 
     async def _make(
         self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool

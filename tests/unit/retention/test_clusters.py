@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.model import Matrix
@@ -50,6 +50,7 @@ def test_all_the_same_are_one_group() -> None:
     assert components(np.repeat(at(33), 1000, axis=0), 0.0) == [list(range(1000))]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 700), st.sampled_from([0.0, 0.02, 0.08, 0.3]))
 def test_groups_are_those_of_comparing_every_pair(seed: int, count: int, distance: float) -> None:
     chance = np.random.default_rng(seed)
