@@ -209,3 +209,23 @@ async def test_admins_see_what_the_running_process_is_configured_with_and_nobody
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await asked(*who)
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_who_is_an_admin_of_the_memory_api_follows_the_configuration(whole: WholeStand) -> None:
+    whole.changes["api"] = {"trusted_proxy": {"roles_header": "x-roles"}, "secret": "a secret of sixteen bytes"}
+    await whole.start()
+    async with grpc.aio.insecure_channel(whole.whole.api) as channel:
+        stub = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+
+        async def code(header: str) -> grpc.StatusCode:
+            call = stub.GetConfiguration(
+                memory_pb2.GetConfigurationRequest(), metadata=(("x-authz-user-id", "root"), (header, "admin"))
+            )
+            got: grpc.StatusCode = await call.code()
+            return got
+
+        taken, refused = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED
+        assert [await code("x-roles"), await code("x-groups")] == [taken, refused]
+        whole.changes["api"]["trusted_proxy"] = {"roles_header": "x-groups"}
+        await change(whole, 1)
+        assert [await code("x-roles"), await code("x-groups")] == [refused, taken]

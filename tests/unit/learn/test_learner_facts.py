@@ -224,3 +224,21 @@ async def test_a_message_goes_with_the_last_of_its_facts(said: list[str], left: 
             await learner.accept(world.exchange(text))
             await until(all_is_learned, "it was learned")
     assert messages(await world.rows()) == left
+
+
+async def test_other_limits_hold_from_the_next_turn_on() -> None:
+    """The batch; what a model that is away is waited for; and how often a turn is tried."""
+    world, model, _ = a_world(replace(LIMITS, batch=10))
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(PARIS))
+        assert not world.reconciler.facts
+        learner.use(replace(AT_ONCE, patience=timedelta(0)))
+        world.now += timedelta(seconds=1)
+        await learner.accept(world.exchange(BUDGET))
+        world.now += timedelta(seconds=1)
+        await until(lambda: {fact for _, fact in world.reconciler.facts} == {PARIS, BUDGET}, "both are extracted")
+        await until(lambda: world.sample("journal_depth") == 0, "and the stand-in's word is the last")
+        model.failing = ValueError("a bug")
+        learner.use(replace(AT_ONCE, attempts=1))
+        await learner.accept(world.exchange("It is Tuesday."))
+        await until(lambda: world.sample("journal_dead_letters") == 1, "one attempt, and it is put aside")
