@@ -226,19 +226,26 @@ async def test_a_message_goes_with_the_last_of_its_facts(said: list[str], left: 
     assert messages(await world.rows()) == left
 
 
-async def test_other_limits_hold_from_the_next_turn_on() -> None:
-    """The batch; what a model that is away is waited for; and how often a turn is tried."""
-    world, model, _ = a_world(replace(LIMITS, batch=10))
+async def test_another_batch_and_another_patience_hold_from_the_next_turn_on() -> None:
+    world, _, stand_in = a_world(replace(LIMITS, batch=10))
     async with world.learner() as learner:
         await learner.accept(world.exchange(PARIS))
+        await learner.settled(Caller(ANN))
         assert not world.reconciler.facts
         learner.use(replace(AT_ONCE, patience=timedelta(0)))
+        exchange = world.exchange(BUDGET)
         world.now += timedelta(seconds=1)
-        await learner.accept(world.exchange(BUDGET))
-        world.now += timedelta(seconds=1)
-        await until(lambda: {fact for _, fact in world.reconciler.facts} == {PARIS, BUDGET}, "both are extracted")
-        await until(lambda: world.sample("journal_depth") == 0, "and the stand-in's word is the last")
-        model.failing = ValueError("a bug")
+        await learner.accept(exchange)
+        await until(lambda: (ANN, BUDGET) in world.reconciler.facts, "extracted at once")
+        await until(lambda: world.sample("journal_depth") == 0, "the stand-in's word is the last")
+    assert BUDGET in [words for batch in stand_in.batches for words in batch]
+
+
+async def test_fewer_attempts_hold_from_the_next_turn_on() -> None:
+    extractor = ListingExtractor()
+    extractor.failing = ValueError("a bug")
+    world = Surroundings(limits=replace(AT_ONCE, attempts=1000), extractor=extractor)
+    async with world.learner() as learner:
         learner.use(replace(AT_ONCE, attempts=1))
-        await learner.accept(world.exchange("It is Tuesday."))
+        await learner.accept(world.exchange(BUDGET))
         await until(lambda: world.sample("journal_dead_letters") == 1, "one attempt, and it is put aside")
