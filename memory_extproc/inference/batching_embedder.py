@@ -91,6 +91,8 @@ class BatchingEmbedder:
         self._background: deque[_Item] = deque()
         self._running = 0
         self._in_background = 0
+        self._beginning = 0  # queries given to a thread that has not taken them up yet
+        self._begun = asyncio.Event()
         self._closed = False
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="embed")
         self._cache = QueryCache(limits.cached_queries)
@@ -138,6 +140,12 @@ class BatchingEmbedder:
         rows = await call.future
         return self._cache.keep(text, rows[0])
 
+    async def begun(self) -> None:
+        """See ports.BeginsQueries: a thread needs the interpreter to take up a query, and then leaves it alone."""
+        while self._beginning:
+            self._begun.clear()
+            await self._begun.wait()
+
     def _call(self, texts: int) -> _Call:
         if self._closed:
             raise TryLaterError("the embedder is closed")
@@ -159,8 +167,22 @@ class BatchingEmbedder:
         self._running += 1
         self._in_background += background
         loop = batch[0].call.future.get_loop()
-        run = self._pool.submit(self._model.run, [item.text for item in batch], self._limits.batch_tokens)
+        texts = [item.text for item in batch]
+        if background:
+            run = self._pool.submit(self._model.run, texts, self._limits.batch_tokens)
+        else:
+            self._beginning += 1
+            run = self._pool.submit(self._run_query, loop, texts)
         run.add_done_callback(_Back(loop, self, batch, background))
+
+    def _run_query(self, loop: asyncio.AbstractEventLoop, texts: Sequence[str]) -> Matrix:
+        """On a thread."""
+        loop.call_soon_threadsafe(self._took_up)
+        return self._model.run(texts, self._limits.batch_tokens)
+
+    def _took_up(self) -> None:
+        self._beginning -= 1
+        self._begun.set()
 
     def _taken_from(self, queue: deque[_Item]) -> list[_Item]:
         """What goes next, without what nobody waits for any more; at most about batch_tokens, for a query

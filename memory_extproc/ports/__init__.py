@@ -17,7 +17,7 @@ from memory_extproc.ports.coordination import (
     WrapsKeys,
 )
 from memory_extproc.ports.forgetting import Forgets, KnowsForgotten, Ledger, Purges, Replicas
-from memory_extproc.ports.inference import Completes, Embeds, ReadsWords, Reranks
+from memory_extproc.ports.inference import BeginsQueries, Completes, Embeds, ReadsWords, Reranks
 from memory_extproc.ports.paths import Chain, Condenses, KnowsChains, KnowsProfile, Learns, Recalls
 from memory_extproc.ports.store import (
     Change,
@@ -33,6 +33,7 @@ from memory_extproc.ports.store import (
 from memory_extproc.ports.transfer import Exported, Exports, Importing, Imports
 
 __all__ = [
+    "BeginsQueries",
     "Chain",
     "Chance",
     "Change",

@@ -48,6 +48,15 @@ class ReadsWords(Protocol):
         """As Embeds has it."""
 
 
+@runtime_checkable
+class BeginsQueries(Protocol):
+    """An embedder in this process, which shares it with whoever asks."""
+
+    async def begun(self) -> None:
+        """Returns once no query that could be begun waits for that: whoever computes before it holds up the query,
+        and whoever does so behind it does not."""
+
+
 class Reranks(Protocol):
     """Reads a query and texts together and says which of them serve it best."""
 

@@ -22,7 +22,7 @@ from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Rec
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
-from memory_extproc.ports import Embeds, FindsMemories, Learns, Now
+from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.close_reading import CloseReader
 from memory_extproc.recall.coming import Coming
@@ -93,6 +93,7 @@ class Recaller:
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
+        self._begins = embedder if isinstance(embedder, BeginsQueries) else None
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._threads, self._ongoing = threads, ongoing
@@ -202,6 +203,8 @@ class Recaller:
             query = await self._query(wish, started)
         texts = query.texts
         async with Coming(self._vectors(query, self._left(started) * EMBED_SHARE), self._clock) as coming:
+            if self._begins is not None:
+                await self._begins.begun()
             if settles:
                 await self._settle(wish)
             # What the words say is worked out while the vectors are made; searching is what is left to do then.

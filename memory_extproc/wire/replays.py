@@ -36,6 +36,7 @@ TURN, RESPONSE = "given", "given_response"  # kinds of records in Coordination
 WORDED = (TURN, RESPONSE)  # all of them hold memories
 LOOKBACK = 6  # turns looked back over for a record: those between may have had memory switched off
 REGENERATED = timedelta(minutes=2)  # the same words after the same conversation, within it and with none between
+TOGETHER = 0.05  # seconds that records wait for one another before they are written
 _LAST = 4096  # owners whose last words are known
 
 
@@ -275,7 +276,11 @@ class Replays:
 
     async def _share(self, shared: Coordination, owner: Owner, kind: str, key: str, raw: bytes, epoch: int) -> None:
         place = (owner.key, kind, key)
+        # Behind the answer to the request that it is of, and in one commit with what came about the same time.
+        await asyncio.sleep(TOGETHER - asyncio.get_running_loop().time() % TOGETHER)
         try:
+            if self._unshared.get(place, raw) is not raw:  # there is a newer one, which writes itself
+                return
             if await shared.epoch(owner) == epoch:
                 await shared.put_record(kind, owner, key, raw, self._options.replay_keep)
                 # Forgotten while we wrote: it would not be read again, but it is not to be kept either.
