@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -51,3 +52,30 @@ def test_the_next_three_commands_name_what_was_installed(gateway: str, mode: str
 )
 def test_what_must_be_known_at_once_is_said(settings: tuple[str, ...], said: str) -> None:
     assert said in notes(*settings)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "mode", "patched"),
+    [
+        ("envoy-gateway", "deployment", False),
+        ("envoy-gateway", "sidecar", True),
+        ("envoy-ai-gateway", "deployment", True),
+        ("envoy-ai-gateway", "sidecar", True),
+        ("raw", "sidecar", False),
+    ],
+)
+def test_an_envoyproxy_that_nobody_names_does_nothing_so_it_is_said_how_to_name_it(
+    gateway: str, mode: str, *, patched: bool
+) -> None:
+    settings = (f"gateway.type={gateway}", "gateway.name=edge", f"mode={mode}", *SERVERS)
+    proxies = [tree for tree in documents(rendered(settings=settings)) if tree["kind"] == "EnvoyProxy"]
+    assert bool(proxies) == patched
+    said = notes(*settings)
+    match = re.search(r"kubectl -n (\S+) patch gateway (\S+) --type merge -p '(.*?)'", said)
+    assert bool(match) == patched
+    if match:
+        [proxy] = proxies
+        assert (match[1], match[2]) == (proxy["metadata"]["namespace"], "edge")
+        named = json.loads(match[3])["spec"]["infrastructure"]["parametersRef"]
+        assert named == {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": proxy["metadata"]["name"]}
+    assert ("must run in the namespace memory" in said) == (mode == "sidecar")
