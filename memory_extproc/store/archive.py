@@ -9,6 +9,7 @@ import base64
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,7 +106,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     try:
         with gzip.open(path, "rb") as file:
             yield from file
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise GiveUpError(f"{path} cannot be read: {type(error).__name__}") from error
 
 
