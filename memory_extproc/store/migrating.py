@@ -39,7 +39,8 @@ _AT_ONCE = 8  # batches; each strong read of a server waits a time tick of 200 m
 _FEW = 1000  # rows that may be left for the last look, during which nobody writes
 _LOOKS = 5  # at most, before it
 _HOLD = timedelta(seconds=60)  # writers are held so long at a time
-_LEFT = timedelta(seconds=20)  # of a hold, when it is said again and when the alias may still move
+_LEFT = timedelta(seconds=20)  # of a hold, when it is said again, and at least when the alias begins to move
+_SWAP = _LEFT / 2  # until then it has moved
 
 
 class How(StrEnum):
@@ -175,9 +176,9 @@ class Migrating:
             look = await copying.look(keeps_on)
             if await copying.count(new) != await copying.count(old) - look.left_out:
                 raise GiveUpError(f"the copy of {alias!r} does not hold every row of it; run it again")
-            await keeps_on(0)
             await checkpoint()
-            await self._step(lambda limit: self._client.alter_alias(new, alias, timeout=limit))
+            await keeps_on(0)
+        await self._step(lambda limit: self._client.alter_alias(new, alias, timeout=limit), most=_SWAP)
         await self._heard()  # reads of the old one that were under way have ended
         await self._tidied(alias)
         return replace(planned, state=State.DONE, copied=copied + look.changed, left_out=look.left_out)
@@ -204,7 +205,8 @@ class Migrating:
 
     @asynccontextmanager
     async def _hold(self, old: str) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-        """Nobody writes within; what it gives is called while that goes on, or writers go on by themselves."""
+        """Nobody writes within; what it gives is called while that goes on, or writers go on by themselves. Where
+        it fails they go on at once, and else not before the alias has had its time to move."""
         if self._alone:
             yield _nothing
             return
@@ -220,10 +222,9 @@ class Migrating:
         try:
             await self._heard()
             yield keeps_on
-        finally:
-            # Gone already where the alias moved and another run was quicker.
-            if await self._opening.describe(old) is not None:
-                await self._say(old, schema.held(0))
+        except BaseException:
+            await self._say(old, schema.held(0))
+            raise
 
     async def _tidied(self, alias: str) -> None:
         """Drops the old collection that a move left behind."""
@@ -265,8 +266,8 @@ class Migrating:
         if await self._opening.describe(name) is not None:
             await self._step(lambda limit: self._client.drop_collection(name, timeout=limit))
 
-    async def _step(self, call: Callable[[float], Awaitable[T]]) -> T:
-        return await self._calls.run("migrate", self._options.open_timeout, call)
+    async def _step(self, call: Callable[[float], Awaitable[T]], *, most: timedelta = timedelta.max) -> T:
+        return await self._calls.run("migrate", min(self._options.open_timeout, most), call)
 
 
 async def _nothing(_: int) -> None:

@@ -174,8 +174,7 @@ class MilvusStore:
             for name in (place.collection, copy) if copy else (place.collection,):
 
                 async def delete(limit: float, name: str = name) -> None:
-                    if name != copy or await opened.client.has_collection(name, timeout=limit):
-                        await opened.client.delete(name, filter=filter_, timeout=limit)
+                    await opened.client.delete(name, filter=filter_, timeout=limit)
 
                 await self._call(operation, delete)
 

@@ -8,10 +8,8 @@ missed. The wait ends by itself where the migration dies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.ports import Now
@@ -63,10 +61,11 @@ class Moving:
     async def _look(self, alias: str) -> _Look:
         at = self._clock()
 
-        async def look(limit: float) -> Mapping[str, Any]:
-            described: Mapping[str, Any] = await self._client.describe_collection(alias, timeout=limit)
-            return described
+        async def look(limit: float) -> _Look:
+            described = await self._client.describe_collection(alias, timeout=limit)
+            beside = schema.moving_to_of(described) or schema.moved_from_of(described)
+            if beside and not await self._client.has_collection(beside, timeout=limit):
+                beside = ""  # dropped, and not said yet
+            return _Look(at, beside, schema.held_until(described))
 
-        described = await self._calls.run("look", self._options.timeout, look)
-        beside = schema.moving_to_of(described) or schema.moved_from_of(described)
-        return _Look(at, beside, schema.held_until(described))
+        return await self._calls.run("look", self._options.timeout, look)

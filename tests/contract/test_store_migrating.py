@@ -316,6 +316,58 @@ async def test_a_forget_during_the_copying_leaves_nothing_in_either_collection(s
             assert await client.query(one, filter=f'user_id == "{BOB.user}"', output_fields=["id"])
 
 
+async def test_a_last_look_that_fails_lets_writers_go_on_at_once_and_changes_nothing(shared: Place) -> None:
+    before = await shared.fill(1)
+    held = asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+
+    async def fails_then(_owner: Owner, _ids: Sequence[str]) -> set[str]:
+        if held.is_set():
+            raise TryLaterError("the ledger went away")
+        return set()
+
+    async def nothing() -> None:
+        """The first pause is that before the copying."""
+
+    async with opened(shared.chosen) as sidecar, opened(shared.chosen) as store:
+        with pytest.raises(TryLaterError, match="the ledger went away"):
+            await migrate(store, fails_then, Meanwhile(nothing, hold))
+        await sidecar.put(ANN, [a_row("Ann has a dog.", ANN)])
+        assert await said(sidecar, BOB) == before[BOB]
+        assert {one.state for one in await migrate(store)} == {State.DONE}
+        assert await said(sidecar, ANN) == before[ANN] + Counter(["Ann has a dog."])
+
+
+async def test_a_copy_that_is_wanted_no_more_goes(shared: Place) -> None:
+    before = await shared.fill(1)
+    async with opened(shared.chosen) as store:
+        with suppress(Died):
+            await store.migrating(nobody, silent, pauses=no_pause).run(_dies_after(2))
+    assert len(await shared.collections()) == 2
+    async with opened(replace(shared.chosen, full_text=False)) as store:
+        assert [(one.how, one.state) for one in await migrate(store)] == [(How.IN_PLACE, State.DONE)]
+        assert await said(store, ANN) == before[ANN]
+    assert len(await shared.collections()) == 1
+
+
+async def test_a_forget_gets_by_a_collection_that_is_named_and_gone(shared: Place) -> None:
+    """Where a migration died after it dropped the old one and before it said so."""
+    await shared.fill(1)
+    async with opened(shared.chosen) as store:
+        await migrate(store)
+    (new,) = await shared.collections()
+    async with talking_to(shared.chosen) as client:
+        await client.alter_collection_properties(new, schema.moved_from("gone"))
+    async with opened(shared.chosen) as sidecar:
+        await sidecar.delete_owner(ANN)
+        assert await said(sidecar, ANN) == Counter()
+        await migrate(sidecar)
+    async with talking_to(shared.chosen) as client:
+        assert not schema.moved_from_of(await client.describe_collection(new))
+
+
 async def test_writers_go_on_by_themselves_where_a_migration_died_while_it_held_them(shared: Place) -> None:
     await shared.fill(1)
     old = older_store.names(shared.chosen)[0][1]

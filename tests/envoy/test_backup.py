@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
+from memory_extproc.cli.root import app as commands
 from memory_extproc.model import ForgetScope, Owner
 from tests.fixtures.envoy import until
 from tests.fixtures.upstream import ANSWER, an_answer
@@ -46,3 +49,37 @@ async def test_a_copied_data_directory_remembers_and_the_ledger_beside_it_keeps_
     assert "$10,000" in whole.shown
     assert (await whole.say(ASKED, user="bob")).memory in {"empty", "nothing_relevant"}
     assert "$10,000" not in whole.shown
+
+
+async def store_command(whole: WholeStand, command: str) -> None:
+    folder = whole.config.parent / "backup"
+    folder.mkdir(exist_ok=True)
+    words = ["store", command, str(folder), "--config", str(whole.config)]
+    ended = await asyncio.to_thread(CliRunner().invoke, commands, words)
+    assert ended.exit_code == 0, ended.output
+
+
+async def test_a_restored_backup_answers_as_before_and_forgets_what_was_forgotten_since(whole: WholeStand) -> None:
+    whole.upstream.answers = an_answer(json.dumps(ANSWER).encode())
+    await whole.start()
+    data = whole.config.parent / "data"
+    for user in ("ann", "bob"):
+        await whole.say(BUDGET, user=user)
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 2, "both are stored")
+    await whole.stop_sidecar()
+    await store_command(whole, "backup")
+    await whole.restart()
+    assert (await whole.say(ASKED)).memory.startswith("used")
+    before = whole.shown
+    await whole.whole.forgets.forget(Owner("", "bob"), ForgetScope())
+    await whole.stop_sidecar()
+    # The disk is lost, but for the ledger, which lay elsewhere.
+    data.rename(whole.config.parent / "lost")
+    data.mkdir()
+    shutil.copy(whole.config.parent / "lost" / "erasure.db", data)
+    await store_command(whole, "restore")
+    await whole.restart()
+    assert (await whole.say(ASKED)).memory.startswith("used")
+    assert whole.shown == before
+    assert (await whole.say(ASKED, user="bob")).memory == "empty"
+    assert whole.shown == ASKED
