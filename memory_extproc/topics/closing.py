@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_extproc.model import Embedded, MemoryState, Owner, Vector
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Vector
 from memory_extproc.ports import Embeds, KeepsMemories, Now
 from memory_extproc.topics import rows, state
 from memory_extproc.topics.condensing import Condensed, Part, condensed
@@ -57,6 +58,7 @@ class Closing:
         row = rows.topic_row(self._written(owner, read), thread, group, said, summary)
         vector = await self._middle([one.text for one in said])
         await checks()
+        await self._unchanged(owner, row)
         await self._keeps.put(owner, [Embedded(row, vector)])
         return True
 
@@ -97,6 +99,7 @@ class Closing:
                 made.append(Embedded(row, await self._middle([one.text])))
             sources = [(memory_id,) for memory_id in ids]
         await checks()
+        await self._unchanged(owner, *(one.memory for one in made))
         await self._keeps.put(owner, made)
         latest = made[-1].memory
         if earlier is not None and earlier.id != latest.id:
@@ -114,6 +117,15 @@ class Closing:
         moments = [one.moment for one in said]
         part = Part("\n".join(one.text for one in said), tuple(sources))
         return _Closed(part, min(moments), max([*moments, *map(rows.made_at, there)]))
+
+    async def _unchanged(self, owner: Owner, *made: Memory) -> None:
+        """TryLaterError where something that *made* stand on was forgotten in a chat, put aside or replaced while a
+        model worked on it: no epoch tells of that."""
+        written = {memory.id for memory in made}
+        named = {str(source) for memory in made for source in memory.metadata["sources"]} - written
+        there = {row.id for row in await self._keeps.get(owner, sorted(named)) if row.state is MemoryState.ACTIVE}
+        if there != named:
+            raise TryLaterError("what was summed up changed while we worked")
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
         """Of what was said, whatever words sum it up."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
 from memory_extproc.erasure.closure import closure
 from memory_extproc.erasure.marks import Blind, Marks
 from memory_extproc.learn.remember import message_id
-from memory_extproc.model import ForgetScope, Memory
+from memory_extproc.model import Embedded, ForgetScope, Memory, MemoryState, Owner
+from memory_extproc.topics.summing import Prompts
 from tests.builders import ANN
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 
+T = TypeVar("T")
 BLIND = Blind(bytes(32))
 LONG = tuple((asked * 4, answered * 4) for asked, answered in FLIGHTS)
 SAID = turns_of(*LONG, last=True)
@@ -48,3 +55,34 @@ async def test_what_is_held_in_process_goes_too() -> None:
         await around.say(topics, SAID[2:])
         (topic,) = await around.topics()
     assert topic.metadata["turns"] == 3
+
+
+class Interrupted:
+    """A model that takes its time: meanwhile what was said last is forgotten in a chat."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.asked = 0
+
+    async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
+        self.asked += 1
+        if self.asked == 1:
+            await self.around.partitions.change(owner, message_id(SAID[2], 0), retired)
+        budget = " The family budget is $10,000." if "10,000" in shown else ""
+        return parsed(json.dumps({"name": "Hawaii", "summary": f"A trip to Hawaii.{budget}"}).encode())
+
+
+def retired(row: Embedded) -> list[Embedded]:
+    return [replace(row, memory=replace(row.memory, state=MemoryState.DELETED))]
+
+
+async def test_what_is_forgotten_in_a_chat_while_a_model_sums_it_up_is_not_in_the_summary() -> None:
+    around = Surroundings()
+    model = Interrupted(around)
+    around.prompts = Prompts(model, model, model)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, SAID)
+        (topic,) = await around.topics()
+    assert model.asked > 1
+    assert "10,000" not in topic.content
+    assert message_id(SAID[2], 0) not in topic.metadata["sources"]
