@@ -13,7 +13,7 @@ from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Embedded, Memory, MemoryState, Role, Source, Vector
 from memory_extproc.ports import Embeds, Now
 from memory_extproc.topics.condensing import PARAGRAPH, SENTENCE, Band
-from memory_extproc.topics.rows import MADE, Kind, cut, made_at
+from memory_extproc.topics.rows import MADE, Kind, cut, made_at, span_of
 from memory_extproc.topics.sayings import Said, said_in
 from memory_extproc.topics.shift import unit
 from memory_extproc.topics.state import SaidTurn
@@ -69,7 +69,7 @@ class Rebuilding:
     def _row(self, memory: Memory, text: str, left: _Left, now: float, fields: Mapping[str, object]) -> Memory:
         moments = [source.created_at.timestamp() for source in left.sources]
         seqs = [turn.turn.seq for turn in left.said]
-        spans = {"span": [min(seqs), max(seqs) + 1]} if seqs and left.earlier is None else {}
+        spans = {"span": span_of(seqs)} if seqs and left.earlier is None else {}
         return replace(
             memory,
             state=MemoryState.ACTIVE,

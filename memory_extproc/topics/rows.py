@@ -98,7 +98,7 @@ def _row(
         metadata={
             "said": round(first, 3),
             "until": round(last, 3),
-            "span": [min(seqs), max(seqs) + 1],
+            "span": span_of(seqs),
             MADE: max(written.read, last),
             **metadata,
         },
@@ -109,6 +109,11 @@ def made_at(memory: Memory) -> float:
     """When what it was made of was read, in seconds since 1970; 0 for what was made of nothing."""
     made = memory.metadata.get(MADE)
     return float(made) if isinstance(made, int | float) else 0.0
+
+
+def span_of(seqs: Sequence[int]) -> list[int]:
+    """The places, half open, of the messages of turns that begin at *seqs*: each has its own and its answer's."""
+    return [min(seqs), max(seqs) + 2]
 
 
 def cut(text: str, most: int) -> str:

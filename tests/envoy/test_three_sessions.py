@@ -240,7 +240,7 @@ async def test_three_sessions_without_a_model(whole: WholeStand) -> None:
     first = await say(whole, "one", FIRST)
     assert first == ["", "", ""]  # nothing is known of her, and what she says is in view
     (project,) = await finished(whole, "one", 1)
-    assert project.metadata["span"] == [0, 5]
+    assert project.metadata["span"] == [0, 6]
     assert "TensorFlow" in project.content
     await learned(
         whole,
@@ -269,7 +269,7 @@ async def test_three_sessions_with_a_model(whole: WholeStand, scripted: tuple[Up
     whole.upstream.answers = answers
     assert await say(whole, "one", FIRST) == ["", "", ""]
     (project,) = await finished(whole, "one", 1)
-    assert project.metadata["span"] == [0, 5]
+    assert project.metadata["span"] == [0, 6]
     assert project.content == "Plant images: The user asked about plant images (TensorFlow)."
     assert model.asked.count("topic") == 2  # its first answer was no JSON
     await learned(
@@ -304,7 +304,7 @@ async def _third_session(whole: WholeStand) -> list[Memory]:
     before = shifts(whole)
     shown = await say(whole, "three", THIRD)
     found = await finished(whole, "three", 3)
-    assert [topic.metadata["span"] for topic in found] == [[0, 3], [4, 7], [8, 11]]
+    assert [topic.metadata["span"] for topic in found] == [[0, 4], [4, 8], [8, 12]]
     assert shifts(whole) - before == 2
     assert "Waffle House" in found[1].content or "Waffle" in found[1].content
     assert whole.sample("extraction_triggers_total", trigger="topic") >= 1

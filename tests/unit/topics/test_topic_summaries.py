@@ -135,7 +135,7 @@ async def test_the_model_is_asked_only_in_doubt_and_its_word_holds() -> None:
             topics, turns_of(*FLIGHTS[:2], ("Tell me of pasta in Rome.", "Rome has fine pasta."), last=True)
         )
         spans = [memory.metadata["span"] for memory in await around.topics()]
-    assert spans == [[0, 5]]
+    assert spans == [[0, 6]]
     assert around.sample("topic_checks_total", stage="model", verdict="same") == 1
 
 

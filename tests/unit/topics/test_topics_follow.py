@@ -20,12 +20,12 @@ async def test_a_change_of_subject_closes_a_topic_and_opens_the_next() -> None:
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(*FLIGHTS, *BREAD))
         (flights,) = await around.topics()
-        assert flights.metadata["span"] == [0, 5]
+        assert flights.metadata["span"] == [0, 6]
         assert around.shifted == [(ANN, "s")]
         await topics.end(ANN, "s")
         await topics.quiet()
         both = await around.topics()
-    assert [memory.metadata["span"] for memory in both] == [[0, 5], [6, 11]]
+    assert [memory.metadata["span"] for memory in both] == [[0, 6], [6, 12]]
     assert "Hawaii" in both[0].content
     assert "sourdough" in both[1].content
     assert {memory.type for memory in both} == {MemoryType.EPISODIC}
@@ -110,7 +110,7 @@ async def test_another_process_goes_on_where_one_died() -> None:
         async with second.partitions, second.build("two") as topics:
             await second.say(topics, turns_of(*BREAD, first=3, last=True))
             spans = [memory.metadata["span"] for memory in await second.topics()]
-    assert spans == [[0, 5], [6, 11]]
+    assert spans == [[0, 6], [6, 12]]
 
 
 @pytest.mark.parametrize("fails", range(1, 12))
@@ -137,7 +137,7 @@ async def test_a_store_that_fails_at_any_step_leaves_neither_doubles_nor_gaps(fa
                 await topics.note(ANN, [turn])  # as the learner's lane does
         await topics.quiet()
         spans = [memory.metadata["span"] for memory in await around.topics()]
-    assert spans == [[0, 5], [6, 11]]
+    assert spans == [[0, 6], [6, 12]]
 
 
 async def test_what_was_forgotten_in_between_is_in_no_summary() -> None:
