@@ -26,6 +26,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.learn.budget import Budget
+from memory_extproc.learn.llm_consolidator import LlmConsolidator
 from memory_extproc.learn.llm_reflector import LlmReflector
 from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.observe.metrics import Metrics
@@ -39,6 +40,7 @@ from memory_extproc.retention.keeper import Keeper, KeeperRules, Rebuilds, Wordi
 from memory_extproc.retention.reembedding import Pace, Reembedding, Says
 from memory_extproc.retention.reflections import ReflectionLimits, Reflections, Reflects
 from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.subjects import Consolidates, SubjectRules, Subjects
 from memory_extproc.retention.themes import ThemeRules
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.settings import Settings
@@ -107,6 +109,7 @@ def make_retention(
     now: Now,
     rebuilds: Rebuilds,
     reflects: Reflects | None = None,
+    consolidates: Consolidates | None = None,
     live: Live | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
@@ -114,6 +117,11 @@ def make_retention(
     limits = reflection_limits(settings)
     reflections = (
         Reflections(reflects, partitions, embedder, coordination, limits, about, now=now) if reflects else None
+    )
+    subjects = (
+        Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
+        if consolidates
+        else None
     )
     keeper = Keeper(
         store,
@@ -125,6 +133,7 @@ def make_retention(
         now=now,
         reflections=reflections,
         rebuilds=rebuilds,
+        subjects=subjects,
     )
     job = RetentionJob(
         lists,
@@ -142,6 +151,8 @@ def make_retention(
         job.use(job_limits(new))
         if reflections is not None:
             reflections.use(reflection_limits(new))
+        if subjects is not None:
+            subjects.use(subject_rules(new))
 
     if live is not None:
         live.follow(use)
@@ -150,6 +161,20 @@ def make_retention(
 
 def job_limits(settings: Settings) -> JobLimits:
     return JobLimits(every=settings.retention.every)
+
+
+def subject_rules(settings: Settings) -> SubjectRules:
+    return SubjectRules(above=settings.retention.consolidate.subject)
+
+
+def make_consolidator(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
+) -> Consolidates | None:
+    """None where there is no model."""
+    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
+    if model is None or budget is None:
+        return None
+    return LlmConsolidator(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
 
 
 def reflection_limits(settings: Settings) -> ReflectionLimits:
@@ -172,6 +197,7 @@ class Tended:
     metrics: Metrics
     rebuilds: Rebuilds
     reflects: Reflects | None
+    consolidates: Consolidates | None
 
 
 @asynccontextmanager
@@ -213,6 +239,7 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
             metrics,
             rebuilds,
             reflects,
+            make_consolidator(settings, metrics, stack, budget),
         )
 
 
@@ -241,6 +268,7 @@ def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
         now=now,
         rebuilds=tended.rebuilds,
         reflects=tended.reflects,
+        consolidates=tended.consolidates,
     )
 
 

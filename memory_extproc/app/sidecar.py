@@ -42,7 +42,7 @@ from memory_extproc.app.options import (
 )
 from memory_extproc.app.recalling import make_recaller, open_canary
 from memory_extproc.app.reloading import Reloading, Source
-from memory_extproc.app.retaining import make_reflector, make_retention, open_accesses
+from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention, open_accesses
 from memory_extproc.app.screening import Door, open_door, putting_aside
 from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.app.topics import make_summing, open_topics
@@ -149,6 +149,7 @@ async def sidecar(
             now=now,
             rebuilds=rebuilds,
             reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
+            consolidates=make_consolidator(settings, metrics, stack, extraction.budget, live),
             live=live,
         )
         noticing = Noticing(partitions, retention.soon)

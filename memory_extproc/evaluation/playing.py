@@ -80,7 +80,7 @@ class Played:
         those of which it has a sentence."""
         if memory.id in self._notes:
             return (self._notes[memory.id],)
-        if memory.source is Source.SUMMARY:
+        if "span" in memory.metadata:
             return tuple(id_ for said in self._quoted(memory) for id_ in self.covers(said))
         return self._messages.get((memory.session, memory.seq), ())
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from memory_extproc.language.tokens import estimate_tokens
-from memory_extproc.model import Memory, OwnerKind, Ranked, Role, Source
+from memory_extproc.model import Memory, MemoryType, OwnerKind, Ranked, Role, Source
 
 OPENING = (
     "<memory>\n"
@@ -103,7 +103,7 @@ def _line(memory: Memory) -> str:
         mark = "(shared with everyone) "
     if memory.source is Source.VERBATIM and said:
         return f'- [{when}] {mark}{said}: "{content}"'
-    if memory.source is Source.SUMMARY:
+    if memory.source is Source.SUMMARY and memory.type is MemoryType.EPISODIC:
         return f"- [{when}] {mark}(summary of an earlier conversation) {content}"
     return f"- [{when}] {mark}{content}"
 

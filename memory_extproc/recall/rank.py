@@ -16,6 +16,7 @@ from memory_extproc.language.stemming import terms
 from memory_extproc.language.words import negates
 from memory_extproc.model import Memory, Owner, Ranked, Source
 from memory_extproc.recall.explanation import Considered, Verdict
+from memory_extproc.recall.together import together
 from memory_extproc.recall.view import View, normal
 
 
@@ -64,6 +65,8 @@ def weigh(
     """
     view = View(in_view)
     passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
+    ordered, told_together = together(ordered, passing)
+    passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
     beside = _by_place(ordered if whole or passing else ())
     spoken = _spoken([one.memory for one in passing])
     compared_behind = 0
@@ -81,7 +84,7 @@ def weigh(
             verdict = Verdict.BELOW_THRESHOLD
         elif compared_behind == COMPARED_BEHIND:
             verdict = Verdict.OVER_LIMIT
-        elif _told_itself(memory, spoken):
+        elif memory.id in told_together or _told_itself(memory, spoken):
             verdict = Verdict.DUPLICATE
         elif memory.id in seen or view.shows(memory) or _shown_otherwise(memory, beside, view):
             verdict = Verdict.IN_VIEW

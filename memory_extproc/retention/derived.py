@@ -144,6 +144,7 @@ def unmade(memory: Memory) -> bool:
     """Whether it is a summary that left because of what it was made of, so that it can be made of the rest."""
     return (
         memory.source is Source.SUMMARY
+        and memory.metadata.get(DERIVED) != SUBJECT
         and memory.state is MemoryState.DELETED
         and memory.metadata.get(RETIRED) == Reason.SOURCES
     )

@@ -29,6 +29,7 @@ from memory_extproc.retention.rules import (
     revived,
     unfounded,
 )
+from memory_extproc.retention.subjects import Subjects
 from memory_extproc.retention.writing import AsRead, as_read
 
 log = logger(__name__)
@@ -100,8 +101,11 @@ class Keeper:
         now: Now,
         reflections: Reflections | None = None,
         rebuilds: Rebuilds | None = None,
+        subjects: Subjects | None = None,
     ) -> None:
-        """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries."""
+        """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries;
+        *subjects*: None where no model tells facts together."""
+        self._subjects = subjects
         self._reflections = reflections
         self._rebuilds = rebuilds
         self._written = AsRead(rows)
@@ -129,6 +133,8 @@ class Keeper:
         if self._rules.duplicates is not None:
             await self._merge(owner, known, self._rules.duplicates, kept, now, dry_run=dry_run)
         await self._make(owner, known, kept, now, dry_run=dry_run)
+        if self._subjects is not None:
+            await self._tell_together(owner, self._subjects, known, kept, dry_run=dry_run)
         if self._reflections is not None:
             await self._reflect(owner, self._reflections, list(known.values()), kept, dry_run=dry_run)
         return kept
@@ -194,6 +200,22 @@ class Keeper:
                 known[memory.id] = anew
                 rebuilt += 1
         return rebuilt
+
+    async def _tell_together(
+        self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: Kept, *, dry_run: bool
+    ) -> None:
+        """A text that is refused, or a model that is away, leaves the facts as they are and holds up nothing."""
+        memories = [row.memory for row in known.values()]
+        for facts in subjects.due(owner, memories):
+            try:
+                rows = () if dry_run else await subjects.tell(owner, facts, memories)
+            except MemoryExtprocError as error:
+                log.warning("retention.not_told_together", error=type(error).__name__)
+                continue
+            if rows:
+                await self._keeps.put(owner, rows)
+                known |= {row.memory.id: row for row in rows}
+            kept.derived += bool(rows) or dry_run
 
     async def _reflect(
         self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: Kept, *, dry_run: bool

@@ -36,6 +36,13 @@ class Consolidate(Section):
         3, ge=2, le=1000, description="statements of one thing over time that become one memory; null: none do"
     )
     earlier: int = Field(12, ge=1, le=100, description="values from before that one memory names at most")
+    subject: int | None = Field(
+        8,
+        ge=2,
+        le=1000,
+        description="facts of one subject other than the caller that the memory_extraction model, where there is "
+        "one, tells in one memory; null: none",
+    )
 
 
 class Reflect(Section):
