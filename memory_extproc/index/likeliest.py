@@ -80,7 +80,10 @@ def likeliest(
         elif name in _PLAIN:
             rough += columns[at] * _PLAIN[name]
     best = _best(rough, limit, lambda at: tie(int(places[at])))
-    return Likeliest(places[best], table.names, columns[:, best].T, centre, spread, len(places))
+    # In the order of FEATURES, whichever rows were made first: what two searches found is laid together.
+    names = tuple(name for name in FEATURES if name in table.names)
+    rows = [table.names.index(name) for name in names]
+    return Likeliest(places[best], names, columns[:, best][rows].T, centre[rows], spread[rows], len(places))
 
 
 def _statistics(columns: Floats) -> tuple[Floats, Floats]:

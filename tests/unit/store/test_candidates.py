@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.index.features import DENSE
+from memory_extproc.index.features import DENSE, FEATURES
 from memory_extproc.model import (
     Candidates,
     Embedded,
+    Found,
     MemoryState,
     MemoryType,
     Owner,
@@ -25,7 +26,7 @@ from memory_extproc.model import (
     Source,
     Vector,
 )
-from memory_extproc.store.held import Held
+from memory_extproc.store.held import Held, candidates_among
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
 from tests.unit.store.test_partition import a_row, a_setting, pointing, until, up_to_date
@@ -260,3 +261,17 @@ async def test_without_the_vector_that_was_waited_for_words_alone_find() -> None
 
         found = await partitions.candidates(ANN, BY_WORDS, 50, EVERYTHING, none)
         assert (contents(found), found.path) == ({"User likes tea"}, "lexical")
+
+
+@pytest.mark.parametrize("sought", [TEA, BY_WORDS])
+async def test_features_stand_in_one_order_whoever_searched(sought: Sought) -> None:
+    """What held before is found by another search and laid beside what holds now."""
+    setting = a_setting()
+    async with setting.process() as partitions:
+        await partitions.put(ANN, [a_row("User likes tea")])
+        await up_to_date(partitions)
+        held = await ask(partitions, sought)
+    names = [name for name in FEATURES if sought.vector is not None or name not in DENSE]
+    assert list(held.names) == names
+    memory = held.memories[0]
+    assert list(candidates_among([Found(memory, 1.0)], sought, 5, MONDAY).names) == names
