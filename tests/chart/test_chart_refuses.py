@@ -52,6 +52,10 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
             "Say it once, in gateway.identity.tenantHeader",
         ),
         (
+            ["gateway.type=raw", "config.limits.request_body=32MiB"],
+            "config.limits.request_body: 32MiB is more than gateway.bufferLimit: 16777216",
+        ),
+        (
             ["gateway.type=raw", "gateway.messageTimeout=2s", "config.envoy.message_timeout=3s"],
             "config.envoy.message_timeout: 3s is not gateway.messageTimeout: 2s",
         ),
@@ -107,6 +111,8 @@ def test_a_secret_for_a_setting_that_holds_none_is_refused() -> None:
         ["networkPolicy.enabled=false", "tls.acceptPlaintext=true"],
         ["replicas=2", SERVER, REDIS],
         ["mode=sidecar", "replicas=4", SERVER, REDIS],
+        ["gateway.type=raw", "config.limits.request_body=16MiB"],
+        ["gateway.type=raw", "config.limits.request_body=32MiB", "gateway.bufferLimit=33554432"],
     ],
 )
 def test_what_is_written_down_or_made_safe_is_taken(settings: list[str]) -> None:

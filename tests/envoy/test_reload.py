@@ -112,6 +112,9 @@ async def test_who_a_caller_is_and_who_has_memory_follow_the_configuration(whole
     await change(whole, 4, privacy={"consent": "opt_out"}, identity={"strip_headers": True})
     assert (await whole.say(ASKED)).memory.startswith("used")
     assert "x-authz-user-id" not in whole.upstream.got[-1].headers
+    await change(whole, 5, telemetry={"tenants": ["acme"]})
+    await whole.say(ASKED, x_authz_tenant_id="acme")
+    assert whole.sample("arm_exchanges_total", tenant="acme", arm="memory") == 1
 
 
 async def test_what_is_learned_and_how_much_follows_the_configuration(whole: WholeStand) -> None:

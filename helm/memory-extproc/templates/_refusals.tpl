@@ -76,6 +76,11 @@
 {{- $said = append $said (printf "config.identity.%s: %s is not the header that the gateway strips, %s: a client could send it and be whoever it names. Say it once, in gateway.identity.%s." $key (quote $theirs) (quote $ours) (get (dict "user_header" "userHeader" "tenant_header" "tenantHeader") $key)) -}}
 {{- end -}}
 {{- end -}}
+{{- $body := dig "limits" "request_body" "4MiB" $v.config -}}
+{{- $bytes := mul (regexFind "^[0-9]+" $body | int64) (get (dict "B" 1 "KiB" 1024 "MiB" 1048576 "GiB" 1073741824) (regexFind "[A-Za-z]+$" $body) | int64) -}}
+{{- if gt $bytes (int64 $v.gateway.bufferLimit) -}}
+{{- $said = append $said (printf "config.limits.request_body: %s is more than gateway.bufferLimit: %d, and Envoy answers what is larger with 413. Raise gateway.bufferLimit too." $body (int64 $v.gateway.bufferLimit)) -}}
+{{- end -}}
 {{- $patience := dig "envoy" "message_timeout" "auto" $v.config -}}
 {{- if and $v.gateway.messageTimeout (ne $patience "auto") (ne $patience $v.gateway.messageTimeout) -}}
 {{- $said = append $said (printf "config.envoy.message_timeout: %s is not gateway.messageTimeout: %s. Say it once, in gateway.messageTimeout." $patience $v.gateway.messageTimeout) -}}
