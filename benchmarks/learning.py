@@ -145,7 +145,7 @@ class Scripted:
         system, user = (message["content"] for message in body["messages"])
         lines = [json.loads(line) for line in user.splitlines() if line.startswith("{")]
         judging = "fact" in lines[0]
-        answer = self._judged(lines) if judging else await self._found(lines)
+        answer = self.judged(lines) if judging else await self.found(lines)
         kind = "reconcile" if judging else "extract"
         self.calls[kind] = self.calls.get(kind, 0) + 1
         self.prompt_tokens += estimate_tokens(system) + estimate_tokens(user)
@@ -153,10 +153,10 @@ class Scripted:
         choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
         return web.json_response({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]})
 
-    def _judged(self, lines: Sequence[dict[str, Any]]) -> str:
+    def judged(self, lines: Sequence[dict[str, Any]]) -> str:
         return json.dumps({"verdicts": [{"note": line["note"], "verdict": "ADD"} for line in lines[1:]]})
 
-    async def _found(self, lines: Sequence[dict[str, Any]]) -> str:
+    async def found(self, lines: Sequence[dict[str, Any]]) -> str:
         facts: list[dict[str, Any]] = []
         for line in (line for line in lines if "turn" in line):
             found = await self.rules.extract([_turn(line["user"])])

@@ -1,0 +1,314 @@
+"""`python -m benchmarks.model_calls`: what each feature asks of a language model in 100 turns, in calls and tokens.
+
+One caller talks in ten sessions of ten turns, each about two things. The model is a script that answers as it
+should; tokens are estimates, each prompt's own words included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, configured
+from memory_extproc.app import open_embedder
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.language.tokens import estimate_tokens
+from memory_extproc.learn.asking import Asks
+from memory_extproc.learn.budget import Budget, BudgetLimits
+from memory_extproc.learn.condensing import LlmCondenser, RulesCondenser
+from memory_extproc.learn.llm_consolidator import LlmConsolidator
+from memory_extproc.learn.llm_extractor import LlmExtractor
+from memory_extproc.learn.llm_judge import LlmJudge
+from memory_extproc.learn.llm_reflector import LlmReflector
+from memory_extproc.learn.notepad import Noting
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.remember import memories_of, message_id_of, provenance
+from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.learn.strict_schema import strict_schema
+from memory_extproc.model import ChatState, Embedded, Memory, MemoryType, Message, Owner, Role, Source, Turn, digest
+from memory_extproc.observe.log import configure
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds
+from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.recall.query import Rewrite, Rewriter
+from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
+from memory_extproc.retention.reflections import ReflectionLimits, Reflections
+from memory_extproc.retention.subjects import SubjectRules, Subjects
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.transient import TransientStore
+from memory_extproc.topics.closing import Closing
+from memory_extproc.topics.follower import TopicLimits, Topics
+from memory_extproc.topics.sayings import Sayings
+from memory_extproc.topics.summing import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
+
+ANN = Owner("", "ann")
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+_SERVICES = ("billing", "search", "payments", "mail")
+_OF_SERVICES = (
+    "The {name} service listens on port {n}.",
+    "The owner of the {name} service is Dana.",
+    "How do I deploy the {name} service?",
+    "The {name} service is written in Rust.",
+    "Why did the {name} service fail yesterday?",
+)
+
+
+_SUMMARY = "The user planned a trip, asked about a service and was told what was known of both. "
+ANSWERS = {
+    name: json.dumps(answer)
+    for name, answer in {
+        "notes on what helps": {"notes": ["Prefers short answers with figures first."]},
+        "shifts of topic, in doubt": {"same": True},
+        "names and summaries of topics": {"name": "what was planned", "summary": _SUMMARY * 2},
+        "summaries of sessions": {"summary": _SUMMARY * 2},
+        "conclusions": {
+            "insights": [{"says": "The user keeps the services running and travels a lot.", "notes": [1, 2]}]
+        },
+        "long chats": {"topic": "services", "decisions": ["Deploy on Monday."], "values": [], "questions": []},
+        "order of what was found": {"order": list(range(1, 11))},
+    }.items()
+}
+
+
+@dataclass
+class Feature:
+    calls: int = 0
+    prompt: int = 0
+    answer: int = 0
+
+
+@dataclass
+class Counted:
+    """What was asked, by feature."""
+
+    features: defaultdict[str, Feature] = field(default_factory=lambda: defaultdict(Feature))
+    script: Scripted = field(default_factory=Scripted)
+
+    def of(self, feature: str) -> Model:
+        return Model(self, feature)
+
+
+@dataclass
+class Model:
+    """Implements ports.Completes by a script."""
+
+    counted: Counted
+    feature: str
+
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:  # noqa: ARG002 - the port's word
+        answer = await self._answer(user)
+        feature = self.counted.features[self.feature]
+        feature.calls += 1
+        feature.prompt += estimate_tokens(system) + estimate_tokens(user)
+        feature.answer += estimate_tokens(answer)
+        return answer
+
+    async def _answer(self, user: str) -> str:
+        lines = [json.loads(line) for line in user.splitlines() if line.startswith("{")]
+        if self.feature == "facts":
+            return await self.counted.script.found(lines)
+        if self.feature == "facts that are near known ones":
+            return self.counted.script.judged(lines)
+        if self.feature == "one subject's facts together":
+            return json.dumps({"says": " ".join(str(line["says"]) for line in lines)})
+        return ANSWERS.get(self.feature, "the port of the billing service\nwhere the billing service listens")
+
+
+def turns() -> list[Turn]:
+    made: list[Turn] = []
+    for session in range(10):
+        for at in range(10):
+            first = at < len(_OF_SERVICES)
+            words = _OF_SERVICES[at] if first else SAID[at - len(_OF_SERVICES)]
+            name, place = _SERVICES[session % 4], PLACES[session % len(PLACES)]
+            asked = words.format(name=name, place=place, n=8000 + session, m=9000 + session)
+            made.append(
+                Turn(
+                    id=digest("bench", str(session), str(at)),
+                    owner=ANN,
+                    project="",
+                    session=f"session-{session}",
+                    seq=2 * at,
+                    asked=asked,
+                    answered=ANSWERED,
+                    at=NOW + timedelta(hours=session, minutes=at),
+                    last=at == 9,
+                )
+            )
+    return made
+
+
+def _fact(name: str, at: int) -> Memory:
+    what = ("port", "owner", "language", "region", "queue", "database", "cache", "budget", "team", "version")[at]
+    return Memory(
+        id=digest("bench", name, what),
+        owner=ANN,
+        type=MemoryType.SEMANTIC,
+        content=f"The {what} of the {name} service is {what}-{at}",
+        source=Source.LLM,
+        created_at=NOW,
+        updated_at=NOW,
+        metadata={"subject": f"{name} service", "attribute": what, "value": f"{what}-{at}"},
+    )
+
+
+@dataclass
+class Bench:
+    counted: Counted
+    embedder: Embeds
+    now: datetime = NOW
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(CollectorRegistry(), "bench")
+        self.coordination = TransientCoordination(self.clock)
+        self.store = TransientStore(self.embedder.dimension, now=self.clock)
+        self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.clock)
+        self.budget = Budget(BudgetLimits(), now=self.clock)
+
+    def clock(self) -> datetime:
+        return self.now
+
+    async def learn(self, said: list[Turn]) -> None:
+        of = self.counted.of
+        extractor = LlmExtractor(of("facts"), self.budget)
+        noting = Noting(RulesExtractor(), of("notes on what helps"), self.budget)
+        judge = LlmJudge(of("facts that are near known ones"), self.budget)
+        reconciler = Reconciler(self.partitions, self.embedder, self.metrics, judges=judge)
+        for start in range(0, len(said), 10):
+            batch = said[start : start + 10]
+            rows = [row for turn in batch for row in memories_of(turn, turn.at)]
+            vectors = await self.embedder.embed([row.content for row in rows])
+            await self.partitions.put(ANN, [Embedded(*pair) for pair in zip(rows, vectors, strict=True)])
+            await noting.extract(batch)
+            await reconciler.apply(ANN, await extractor.extract(batch), batch)
+
+    async def follow(self, said: list[Turn]) -> None:
+        asked = {
+            name: Asks(self.counted.of(feature), name, strict_schema(form), self.budget, words=prompt(name))
+            for name, feature, form in (
+                (SHIFT, "shifts of topic, in doubt", Same),
+                (TOPIC, "names and summaries of topics", Named),
+                (SESSION, "summaries of sessions", Summed),
+            )
+        }
+        prompts = Prompts(shift=asked[SHIFT], topic=asked[TOPIC], session=asked[SESSION])
+        summaries = Summaries(self.embedder, self.metrics, prompts=prompts, trusted=lambda _: True)
+        sayings = Sayings(self.partitions, message_id_of)
+        closing = Closing(
+            self.partitions, sayings, summaries, self.embedder, now=self.clock, least=3, content_bytes=8192
+        )
+        topics = Topics(
+            sayings,
+            closing,
+            summaries,
+            self.embedder,
+            self.coordination,
+            TopicLimits(),
+            self.metrics,
+            now=self.clock,
+            chance=lambda: 0.0,
+            holder="bench",
+            provenance=lambda turn: provenance(turn.origin),
+        )
+        async with topics:
+            for turn in said:
+                self.now = turn.at
+                await topics.note(ANN, [turn])
+                await topics.quiet()
+
+    async def age(self) -> None:
+        """With what a model would have found of two services beside what the script did."""
+        self.now += timedelta(days=2)
+        for name in _SERVICES[:2]:
+            facts = [_fact(name, at) for at in range(10)]
+            vectors = await self.embedder.embed([fact.content for fact in facts])
+            await self.partitions.put(ANN, [Embedded(*pair) for pair in zip(facts, vectors, strict=True)])
+        of, partitions = self.counted.of, self.partitions
+        keeper = Keeper(
+            self.store,
+            partitions,
+            partitions,
+            self.embedder,
+            KeeperRules(),
+            Wording(says=saying, about=about, agree=agree),
+            now=self.clock,
+            subjects=Subjects(
+                LlmConsolidator(of("one subject's facts together"), self.budget),
+                partitions,
+                self.embedder,
+                SubjectRules(above=8),
+                about,
+                now=self.clock,
+            ),
+            reflections=Reflections(
+                LlmReflector(of("conclusions"), self.budget),
+                partitions,
+                self.embedder,
+                self.coordination,
+                ReflectionLimits(),
+                about,
+                now=self.clock,
+            ),
+        )
+        await keeper.keep(ANN)
+
+    async def ask(self, said: list[Turn]) -> None:
+        of, soon = self.counted.of, timedelta(seconds=1)
+        rewriter = Rewriter(of("queries in other words"), Rewrite.ALWAYS, hyde=False)
+        supposes = Rewriter(of("supposed answers"), Rewrite.OFF, hyde=True)
+        reranker = LlmReranker(of("order of what was found"), LlmRerankLimits())
+        found = [turn.asked for turn in said[:20]]
+        for at, turn in enumerate(said):
+            earlier = [one.asked for one in said[max(0, at - 3) : at]]
+            await rewriter.query(turn.asked, earlier, soon)
+            await supposes.query(turn.asked, earlier, soon)
+            await reranker.rerank(turn.asked, found)
+
+    async def condense(self, said: list[Turn]) -> None:
+        messages = [
+            message
+            for turn in said
+            for message in (Message(Role.USER, turn.asked), Message(Role.ASSISTANT, turn.answered))
+        ]
+        rules = RulesCondenser(RulesExtractor(), now=self.clock)
+        condenser = LlmCondenser(self.counted.of("long chats"), self.budget, rules)
+        await condenser.condense(ANN, ChatState(), messages)
+
+
+async def run() -> Counted:
+    async with AsyncExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        embedder = await open_embedder(configured(scratch), Metrics(CollectorRegistry(), "bench"), stack)
+        return await measured(Bench(Counted(), embedder), turns())
+
+
+async def measured(bench: Bench, said: list[Turn]) -> Counted:
+    await bench.learn([replace(turn, last=False) for turn in said])
+    await bench.follow(said)
+    await bench.age()
+    await bench.ask(said)
+    await bench.condense(said)
+    return bench.counted
+
+
+def main() -> None:
+    configure("error", "console")
+    counted = asyncio.run(run())
+    print("| what | calls | prompt tokens | answer tokens |\n|---|---|---|---|")
+    for name, one in counted.features.items():
+        print(f"| {name} | {one.calls} | {one.prompt:,} | {one.answer:,} |")
+
+
+if __name__ == "__main__":
+    main()
