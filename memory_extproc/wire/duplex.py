@@ -166,7 +166,8 @@ class DuplexExchange:
     def _sent(self, body: bytes, event: RequestBody | RequestTrailers) -> list[Reply]:
         replies = [] if self._opening is None else [replace(self._opening, to=RequestHeaders)]
         self._opening = None
-        replies += _pieces(RequestBody, body, last=isinstance(event, RequestBody) and event.last)
+        if body or isinstance(event, RequestBody):
+            replies += _pieces(RequestBody, body, last=isinstance(event, RequestBody) and event.last)
         if isinstance(event, RequestTrailers):
             replies.append(Reply(to=RequestTrailers))
         self._drop()
@@ -188,7 +189,7 @@ class DuplexExchange:
 
 
 def _pieces(of: type[Event], data: bytes, *, last: bool) -> Iterator[Reply]:
-    """At least one if it is the *last*: that must say so."""
-    for start in range(0, max(len(data), last), CHUNK):
+    """At least one: the last must say so, and some Envoys (1.39) hold an upgrade until an empty one is back."""
+    for start in range(0, max(len(data), 1), CHUNK):
         piece = data[start : start + CHUNK]
         yield Reply(to=of, chunk=Chunk(piece, last=last and start + CHUNK >= len(data)))

@@ -267,7 +267,7 @@ async def test_a_request_that_is_not_ours_is_carried_to_its_end(terms: Terms, en
     assert beyond.model.headers is not None
     for piece in (b"abc", b"", b"de"):
         beyond.took(await bench.exchange.handle(RequestBody(piece, last=piece == b"de")))
-    assert beyond.model.pieces == [b"abc", b"de"]
+    assert beyond.model.pieces == [b"abc", b"", b"de"], "each has its answer: Envoy 1.39 waits for it"
     assert beyond.ended is ends
     assert bench.outcome(Outcome.NOT_CHAT, "none") == 1
 
