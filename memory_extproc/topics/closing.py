@@ -11,7 +11,7 @@ from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Vector
 from memory_extproc.ports import Embeds, KeepsMemories, Now
 from memory_extproc.topics import rows, state
-from memory_extproc.topics.condensing import Condensed, Part, condensed
+from memory_extproc.topics.condensing import Condensed, Part, condensed, is_topic
 from memory_extproc.topics.rows import Kind, Written
 from memory_extproc.topics.sayings import Said, Sayings
 from memory_extproc.topics.shift import unit
@@ -48,11 +48,11 @@ class Closing:
         self._now, self._least, self._bytes = now, least, content_bytes
 
     async def topic(self, owner: Owner, thread: Thread, group: Group, checks: Checks) -> bool:
-        """Whether *group* became a memory: with fewer messages left than a topic has at least, they speak for
-        themselves."""
+        """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
+        speak for themselves."""
         read = self._now().timestamp()
         said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
-        if sum(one.messages for one in said) < self._least:
+        if not is_topic(said, self._least):
             return False
         summary = await self._summaries.of_topic(owner, said)
         row = rows.topic_row(self._written(owner, read), thread, group, said, summary)
@@ -143,15 +143,14 @@ def _level(one: Condensed, levels: int) -> dict[str, object]:
 
 
 def _bounded(said: Sequence[Said]) -> list[Said]:
-    """As many turns as one memory can name; a turn in dozens of pieces can be too much by itself."""
-    kept: list[Said] = []
-    left = rows.MOST_SOURCES
-    for one in said:
-        if len(one.sources) > left:
-            break
-        kept.append(one)
-        left -= len(one.sources)
-    return kept
+    """All of *said*, as far as one memory can name it: of messages in dozens of pieces the first of these."""
+    room, waiting = rows.MOST_SOURCES, len(said)
+    allowed: dict[bytes, int] = {}
+    for one in sorted(said, key=lambda one: len(one.sources)):
+        allowed[one.turn.id] = room // waiting
+        room -= min(len(one.sources), allowed[one.turn.id])
+        waiting -= 1
+    return [one.beginning(allowed[one.turn.id]) for one in said]
 
 
 def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Owner
+from memory_extproc.topics.sayings import Said
 from memory_extproc.topics.summing import Summaries
 
 CHUNK = 2_000  # tokens that are summed up together, about
@@ -50,6 +51,11 @@ class Condensed:
     level: int
     parts: tuple[int, int]  # from which to which part of the level below, half open
     ratio: float
+
+
+def is_topic(said: Sequence[Said], least: int) -> bool:
+    """Whether *said* is a topic to be summed up: by its messages, or because fewer of them are as long as many."""
+    return sum(one.messages for one in said) >= least or sum(estimate_tokens(one.text) for one in said) >= CHUNK
 
 
 async def condensed(

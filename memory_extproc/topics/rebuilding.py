@@ -12,7 +12,7 @@ import numpy as np
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Embedded, Memory, MemoryState, Role, Source, Vector
 from memory_extproc.ports import Embeds, Now
-from memory_extproc.topics.condensing import PARAGRAPH, SENTENCE, Band
+from memory_extproc.topics.condensing import PARAGRAPH, SENTENCE, Band, is_topic
 from memory_extproc.topics.rows import MADE, Kind, cut, made_at, span_of
 from memory_extproc.topics.sayings import Said, said_in
 from memory_extproc.topics.shift import unit
@@ -48,7 +48,7 @@ class Rebuilding:
         return await self._summary(memory, left, now)
 
     async def _topic(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
-        if sum(one.messages for one in left.said) < self._least:
+        if not is_topic(left.said, self._least):
             return None
         summary = await self._summaries.of_topic(memory.owner, left.said)
         text = f"{summary.name}: {summary.text}" if summary.name else summary.text

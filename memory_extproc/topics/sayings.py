@@ -24,6 +24,16 @@ class Said:
     answered: str = field(default="", repr=False)
     sources: tuple[str, ...] = ()
     moment: float = 0.0  # in seconds since 1970
+    rows: tuple[Memory, ...] = field(default=(), repr=False)  # the same memories, in the order of its words
+
+    def beginning(self, most: int) -> Said:
+        """As much of it as stands in *most* memories, two at least: of each side its first pieces."""
+        if len(self.rows) <= most:
+            return self
+        asked = [row for row in self.rows if row.role is Role.USER]
+        answered = [row for row in self.rows if row.role is not Role.USER]
+        first = min(len(asked), max(most - len(answered), most // 2))
+        return said_in(self.turn, [*asked[:first], *answered[: most - first]])
 
     @property
     def text(self) -> str:
@@ -70,7 +80,7 @@ def said_in(turn: SaidTurn, rows: Iterable[Memory]) -> Said:
     sides = {
         role: " ".join(row.content for row in rows if row.role is role) for role in (Role.USER, Role.ASSISTANT)
     }
-    return Said(turn, sides[Role.USER], sides[Role.ASSISTANT], tuple(row.id for row in rows), turn.at)
+    return Said(turn, sides[Role.USER], sides[Role.ASSISTANT], tuple(row.id for row in rows), turn.at, tuple(rows))
 
 
 def _piece(row: Memory) -> int:

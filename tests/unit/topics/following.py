@@ -99,6 +99,10 @@ class Surroundings:
         summaries = [memory for memory in found if memory.source is Source.SUMMARY]
         return sorted(summaries, key=lambda memory: (str(memory.metadata["kind"]), memory.seq, memory.updated_at))
 
+    async def messages(self, owner: Owner = ANN) -> list[Memory]:
+        found = [row.memory async for page in self.store.pages(owner, 100, fresh=True) for row in page]
+        return [memory for memory in found if memory.source is not Source.SUMMARY]
+
     async def topics(self, owner: Owner = ANN) -> list[Memory]:
         return [memory for memory in await self.rows(owner) if memory.metadata["kind"] == "topic"]
 

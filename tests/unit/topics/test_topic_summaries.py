@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.model import Owner
+from memory_extproc.model import Owner, Role
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.topics.condensing import Band, Part, chunks, condensed
+from memory_extproc.topics.rows import MOST_SOURCES
 from memory_extproc.topics.sayings import Said
 from memory_extproc.topics.state import SaidTurn
 from memory_extproc.topics.summing import EXTRACTIVE, Prompts, Summaries
@@ -206,3 +207,15 @@ async def test_a_long_session_keeps_its_levels_and_each_names_what_it_stands_on(
     assert set(session.metadata["sources"]) == {row.id for row in by_kind["part"]}
     told = {source for row in by_kind["part"] for source in row.metadata["sources"]}
     assert told == {row.id for row in by_kind["topic"]}
+
+
+async def test_of_messages_in_dozens_of_pieces_the_first_are_summed_up() -> None:
+    around = Surroundings()
+    pasted = " ".join(f"Paragraph {n} of the family plan for a trip to Hawaii in May." * 20 for n in range(90))
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of((f"My plan. {pasted}", pasted), last=True))
+        (topic,) = await around.topics()
+    assert len(topic.metadata["sources"]) == MOST_SOURCES
+    roles = {row.id: row.role for row in await around.messages()}
+    named = [roles[source] for source in topic.metadata["sources"]]
+    assert named.count(Role.USER) == named.count(Role.ASSISTANT) == MOST_SOURCES / 2
