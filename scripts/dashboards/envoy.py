@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from scripts.dashboards.panels import ENVOYS, Panel, Query, Row, or_none, rate
 
-_EP = "envoy_http_ext_proc_memory"
+
+def _counted(name: str) -> str:
+    """Of our filter; where a gateway gives it no prefix (Envoy Gateway does not), of all ext_proc filters together."""
+    ours, all_of_them = f"envoy_http_ext_proc_memory_{name}", f"envoy_http_ext_proc_{name}"
+    return f"{rate(ours, of=ENVOYS)} or {rate(all_of_them, of=ENVOYS)}"
+
+
 ENVOY = (
     Row(
         "The filter, as Envoy counts",
@@ -14,30 +20,30 @@ ENVOY = (
                 "Exchanges that Envoy began with us.",
                 "reqps",
                 (
-                    Query(rate(f"{_EP}_streams_started", of=ENVOYS), "started"),
-                    Query(or_none(rate(f"{_EP}_streams_failed", of=ENVOYS)), "failed"),
+                    Query(_counted("streams_started"), "started"),
+                    Query(or_none(_counted("streams_failed")), "failed"),
                 ),
             ),
             Panel(
                 "Passed without memory",
                 "failure_mode_allowed: the sidecar was away or late, and the request passed all the same. Nobody but this panel and its alert tells.",
                 "reqps",
-                (Query(or_none(rate(f"{_EP}_failure_mode_allowed", of=ENVOYS)), "passed"),),
+                (Query(or_none(_counted("failure_mode_allowed")), "passed"),),
                 warn_above=0.01,
             ),
             Panel(
                 "Timeouts",
                 "Messages that we answered later than message_timeout.",
                 "reqps",
-                (Query(or_none(rate(f"{_EP}_message_timeouts", of=ENVOYS)), "timeouts"),),
+                (Query(or_none(_counted("message_timeouts")), "timeouts"),),
             ),
             Panel(
                 "What Envoy refused",
                 "Header changes that its rules forbid, and messages that it did not expect. Both should be 0.",
                 "reqps",
                 (
-                    Query(or_none(rate(f"{_EP}_rejected_header_mutations", of=ENVOYS)), "header changes"),
-                    Query(or_none(rate(f"{_EP}_spurious_msgs_received", of=ENVOYS)), "messages"),
+                    Query(or_none(_counted("rejected_header_mutations")), "header changes"),
+                    Query(or_none(_counted("spurious_msgs_received")), "messages"),
                 ),
             ),
         ),

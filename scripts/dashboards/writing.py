@@ -43,7 +43,7 @@ def written(name: str) -> str:
                 "envoy_cluster_membership_total",
                 "envoy_cluster_name",
                 "cluster",
-                "memory_extproc|.*50051.*",
+                "memory_extproc|.*50051.*|envoyextensionpolicy.*extproc.*",
             )
         )
         .link(
