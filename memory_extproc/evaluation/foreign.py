@@ -27,7 +27,7 @@ _SHORTEST_SHORT_FORM = 3
 
 
 def reworded(text: str, speakers: Sequence[str], names: Names, others: Sequence[str] = ()) -> str:
-    """*text* with each of *speakers* (also by a short form, "Mel" for "Melanie") put differently."""
+    """*text* with each of *speakers* (also by a short form, "Kat" for "Katrin") put differently."""
     if names is Names.KEPT:
         return text
     both = all(_names(text, speaker) for speaker in speakers)

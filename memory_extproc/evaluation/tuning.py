@@ -51,7 +51,7 @@ class Aims:
     loss: float = 0.05  # of recall, to the threshold as a whole
     selection: float = 0.01  # to judging each memory, whatever the gate has lost already
     selection_notes: float = 0.04  # the same of notes
-    ranker_l2: float = 1e-3
+    ranker_l2: float = 3e-3
     worth_l2: float = 1e-3
     neutral: float = 0.33
     foreign: float = 0.33
