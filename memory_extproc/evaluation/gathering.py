@@ -15,6 +15,7 @@ from memory_extproc.evaluation.foreign import Names, foreign, reworded
 from memory_extproc.evaluation.playing import Played, played
 from memory_extproc.evaluation.running import FOREIGN_NAMES, Bench, Says, filled
 from memory_extproc.evaluation.scoring import positions, recall_at
+from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, Sought
 from memory_extproc.ports import ReadsWords
 from memory_extproc.recall.breadth import broadened
@@ -47,7 +48,7 @@ class Gathered:
     def recall(self, k: int, scores: npt.NDArray[np.float64]) -> float:
         """Evidence recall within *k* when the candidates stand in the order that recall makes of *scores*."""
         order = np.argsort(-scores, kind="stable").tolist()
-        if "dense" in self.candidates.names:
+        if CLOSELY in self.candidates.names:
             order = broadened(order, scores, self.candidates.memories)
         return recall_at(k, positions(self.covers[at] for at in order), self.question.relevant)
 

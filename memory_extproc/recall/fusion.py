@@ -85,7 +85,7 @@ class Fusion:
 
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind
-        the first few what stands elsewhere goes ahead (see `breadth`), where vectors had a word in the scores."""
+        the first few what stands elsewhere goes ahead (see `breadth`), where words were read closely."""
         dense = "dense" in found.names
         ranker = self._ranker(found) if dense and self._fitted else self._weights.lexical
         standardised = standardise(ranker.features, found)
@@ -97,7 +97,7 @@ class Fusion:
         scores = scores - lost
         relevant = relevances(ranker.relevance, worth, found, scores)
         order = _best_first(scores, found.memories)
-        if dense:
+        if CLOSELY in found.names:
             order = broadened(order, scores, found.memories)
         at_name = {name: at for at, name in enumerate(found.names)}
         rows, points, likely = found.features.tolist(), scores.tolist(), relevant.tolist()
