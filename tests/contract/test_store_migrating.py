@@ -259,16 +259,19 @@ async def test_what_a_sidecar_writes_and_deletes_meanwhile_holds(
     shared: Place,
 ) -> None:
     before = await shared.fill()
+    unheard = MilvusStore(shared.chosen, metrics(), now=utc_now, clock=lambda: 0.0)  # looks once, and never again
+    await unheard.open()
     async with opened(shared.chosen) as sidecar, opened(shared.chosen) as store:
         rows = {row.memory.content: row.memory async for page in sidecar.pages(ANN, 9, fresh=True) for row in page}
         first, second, third = rows.values()
         copying = asyncio.Event()
 
         async def write() -> None:
-            await sidecar.put(ANN, [a_row("Ann has a dog.", ANN)])
+            await unheard.put(ANN, [a_row("Ann has a dog.", ANN)])
 
         async def held() -> None:
-            """Everything is copied by now. What this writer knows is too old to be used."""
+            """Everything is copied by now."""
+            await unheard.put(ANN, [a_row("Ann sings.", ANN)])  # who has not heard of it yet
             async with opened(shared.chosen) as other:
                 for writing in (
                     other.put(BOB, [a_row("too late", BOB)]),
@@ -291,7 +294,7 @@ async def test_what_a_sidecar_writes_and_deletes_meanwhile_holds(
         assert copying.is_set()
         assert report[0].state is State.DONE
         known = {row.memory.content: row.memory async for page in sidecar.pages(ANN, 9, fresh=True) for row in page}
-        assert set(known) == {first.content, third.content, "Ann has a dog."}
+        assert set(known) == {first.content, third.content, "Ann has a dog.", "Ann sings."}
         assert known[first.content].project == "late"
         assert await said(sidecar, BOB) == before[BOB]
         # The sidecar that ran all the while goes on with the new collection.
@@ -299,6 +302,7 @@ async def test_what_a_sidecar_writes_and_deletes_meanwhile_holds(
         await sidecar.delete(ANN, [third.id])
         assert "Bob has a cat." in await said(store, BOB)
         assert third.content not in await said(store, ANN)
+    await unheard.close()
 
 
 async def test_a_forget_during_the_copying_leaves_nothing_in_either_collection(shared: Place) -> None:
@@ -338,6 +342,19 @@ async def test_a_last_look_that_fails_lets_writers_go_on_at_once_and_changes_not
         assert await said(sidecar, BOB) == before[BOB]
         assert {one.state for one in await migrate(store)} == {State.DONE}
         assert await said(sidecar, ANN) == before[ANN] + Counter(["Ann has a dog."])
+
+
+async def test_who_opens_a_lite_file_next_drops_what_a_migration_that_died_had_copied(tmp_path: Path) -> None:
+    """Nobody else can be at it, and what is forgotten from then on is to be in no file."""
+    place = Place(replace(options(tmp_path), shards=2))
+    before = await place.fill(1)
+    with suppress(Died):
+        async with opened(place.chosen) as store:
+            await store.migrating(nobody, silent, pauses=no_pause).run(_dies_after(2))
+    assert len(await place.collections()) == 3
+    async with opened(place.chosen) as sidecar:
+        assert {owner: await said(sidecar, owner) for owner in PEOPLE} == before
+    assert [one.split("_v")[1][0] for one in await place.collections()] == ["1", "1"]
 
 
 async def test_a_copy_that_is_wanted_no_more_goes(shared: Place) -> None:
