@@ -1,4 +1,4 @@
-"""The embedding model is changed on a server while people go on talking: everything stays to be found, nothing that
+"""The embedding model is changed on a Milvus Lite server while people go on talking: everything stays to be found, nothing that
 was forgotten comes back, and the way back is open."""
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import MONDAY, a_memory, later
 from tests.fixtures.milvus_server import Process
-from tests.fixtures.milvus_stores import metrics, milvus, milvus_lite, options, somebody
+from tests.fixtures.milvus_stores import metrics, milvus_lite, options, somebody
 from tests.unit.erasure.forgetting import Files, complete
 
-__all__ = ["milvus", "milvus_lite"]
+__all__ = ["milvus_lite"]
 
 
 class Model(CannedEmbedder):
@@ -176,16 +176,10 @@ class Traffic:
                 self.missed.append(known.content)
 
 
-@pytest.fixture(params=["lite", pytest.param("milvus", marks=pytest.mark.server)])
-def address(request: pytest.FixtureRequest) -> str:
-    server: Process = request.getfixturevalue("milvus_lite" if request.param == "lite" else "milvus")
-    return server.address
-
-
 @pytest.fixture
-def sides(address: str, tmp_path: Path) -> tuple[World, MilvusOptions, MilvusOptions]:
-    old = replace(options(tmp_path, address), fingerprint="canned/8")
-    return World(), old, replace(options(tmp_path, address), fingerprint="canned/16", dimension=16)
+def sides(milvus_lite: Process, tmp_path: Path) -> tuple[World, MilvusOptions, MilvusOptions]:
+    old = replace(options(tmp_path, milvus_lite.address), fingerprint="canned/8")
+    return World(), old, replace(options(tmp_path, milvus_lite.address), fingerprint="canned/16", dimension=16)
 
 
 async def test_the_model_is_changed_under_traffic_and_back_again(
