@@ -1,5 +1,5 @@
-"""The embedding model is changed on a Milvus Lite server while people go on talking: everything stays to be found, nothing that
-was forgotten comes back, and the way back is open."""
+"""The embedding model is changed on a Milvus Lite server while people go on talking: everything stays to be found,
+nothing that was forgotten comes back, and the way back is open."""
 
 from __future__ import annotations
 
