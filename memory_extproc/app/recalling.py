@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.app.frame import Frame
+from memory_extproc.app.keeping import Kept
 from memory_extproc.app.live import Live
-from memory_extproc.app.models import completions_for
+from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.options import recall_limits
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.language.persons import about_caller, compile_patterns
@@ -33,6 +36,32 @@ from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
 
 log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    recaller: Recaller
+    canary: Canary | None  # None: it is switched off
+
+
+async def open_reading(frame: Frame, kept: Kept, learns: Learns) -> Reading:
+    """The read path of a sidecar, with what watches over it."""
+    settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
+    recaller = make_recaller(
+        settings,
+        kept.partitions,
+        kept.embedder,
+        metrics,
+        stack,
+        now=now,
+        reranks=await open_reranks(settings, metrics, stack, frame.live),
+        learns=learns,
+        reads=kept.partitions,
+        live=frame.live,
+        traces=frame.traces,
+    )
+    canary = await open_canary(frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, now=now)
+    return Reading(recaller, canary)
 
 
 def make_recaller(

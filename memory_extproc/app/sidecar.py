@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import random
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -22,54 +20,35 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
-from memory_extproc.app.commanding import make_commands, read_by, unsaid
-from memory_extproc.app.compressing import make_compression
-from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
-from memory_extproc.app.erasing import AsRecalled, open_erasing, open_forgetter, take_part
-from memory_extproc.app.identifying import open_identities
-from memory_extproc.app.learning import make_budget, make_extraction
+from memory_extproc.app.erasing import AsRecalled, open_forgetter
+from memory_extproc.app.frame import Frame
+from memory_extproc.app.keeping import Kept, open_kept
 from memory_extproc.app.live import Applies, Live
-from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.options import (
     api_options,
-    learn_limits,
-    milvus_options,
-    partition_limits,
-    piece_limits,
-    profile_limits,
     server_options,
     wire_options,
 )
-from memory_extproc.app.recalling import make_recaller, open_canary
+from memory_extproc.app.recalling import open_reading
 from memory_extproc.app.reloading import Reloading, Source
-from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention, open_accesses
-from memory_extproc.app.screening import Door, open_door, putting_aside
-from memory_extproc.app.sealing import open_keys, renewed_keys, sealed_coordination, sealed_journal, sealed_store
-from memory_extproc.app.topics import make_summing, open_topics
-from memory_extproc.app.tracing import caller_tag, open_traces
+from memory_extproc.app.screening import Door
+from memory_extproc.app.sealing import renewed_keys
+from memory_extproc.app.tracing import open_traces
 from memory_extproc.app.transferring import make_transfers
-from memory_extproc.app.wiring import Wire
+from memory_extproc.app.wiring import Wire, open_wire
+from memory_extproc.app.writing import Writing, open_writing
 from memory_extproc.erasure.forgetter import Erasable, Forgetter
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.remember import judge
-from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.certificates import watch_certificate
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.recall.canary import Canary
-from memory_extproc.recall.profile import Profiles
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.retention.noticing import Noticing
 from memory_extproc.settings import Settings
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.opener import Opener, OpenerLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.background import Background
-from memory_extproc.wire.held import HeldBytes
 from memory_extproc.wire.processor import SERVICE
 from memory_extproc.wire.readiness import Readiness
 from memory_extproc.wire.replays import Replays
@@ -113,183 +92,115 @@ async def sidecar(
     async with AsyncExitStack() as stack:
         data = hold_data_directory(settings, stack)
         traces = await open_traces(settings, stack)
-        embedder = await open_embedder(settings, metrics, stack, live)
-        link = await open_link(settings, metrics, stack, live)
-        keys = await open_keys(settings, data, link, stack)
-        coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
-        await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
-        erasing = await open_erasing(settings, data, link, stack)
-        kept = sealed_store(settings, store, keys)
-        hiding = erasing.hiding(kept)
-        partitions = await stack.enter_async_context(
-            Partitions(
-                hiding, coordination, partition_limits(settings), metrics, now=now, forgotten=erasing.forgotten
-            )
-        )
-        await take_part(erasing, partitions, stack)
-        plain_journal, writable = await open_journal(settings, data, link, now, stack)
-        journal = sealed_journal(plain_journal, keys)
-        door = await open_door(settings, data, link, coordination, metrics, stack, live, now=now)
-        sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
-        budget = make_budget(settings, now, live)
-        extraction = make_extraction(settings, metrics, stack, budget, live)
-        summaries, rebuilds = make_summing(settings, budget, embedder, metrics, stack, live, now=now)
-        topics = await open_topics(
-            settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
-        )
-        retention = make_retention(
-            settings,
-            store,
-            hiding,
-            partitions,
-            embedder,
-            coordination,
-            metrics,
-            now=now,
-            rebuilds=rebuilds,
-            reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
-            consolidates=make_consolidator(settings, metrics, stack, extraction.budget, live),
-            live=live,
-        )
-        noticing = Noticing(partitions, retention.soon)
-        learner = await stack.enter_async_context(
-            Learner(
-                journal,
-                sessions,
-                noticing,
-                embedder,
-                coordination,
-                learn_limits(settings),
-                metrics,
-                extractor=read_by(live, extraction.extractor),
-                stand_in=read_by(live, extraction.stand_in),
-                reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
-                now=now,
-                chance=random.random,
-                judged=unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder)))),
-                commands=make_commands(
-                    live, noticing, embedder, journal, coordination, metrics, stack, extraction, now=now
-                ),
-                screens=door.screening,
-                forgotten=erasing.forgotten,
-                traces=traces,
-                topics=topics,
-            )
-        )
-        live.follow(partial(_use, partitions, learner))
-        reranks = await open_reranks(settings, metrics, stack, live)
-        recaller = make_recaller(
-            settings,
-            partitions,
-            embedder,
-            metrics,
-            stack,
-            now=now,
-            reranks=reranks,
-            learns=learner,
-            reads=partitions,
-            live=live,
-            traces=traces,
-        )
-        canary = await open_canary(live, partitions, hiding, embedder, metrics, stack, now=now)
+        frame = Frame(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
+        kept = await open_kept(frame)
+        writing = await open_writing(frame, kept)
+        reading = await open_reading(frame, kept, writing.learner)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
-        replays = Replays(wire_options(settings), coordination, background=background, metrics=metrics, now=now)
-        forgetter = await open_forgetter(
-            settings,
-            erasing,
-            Erasable(
-                store=kept,
-                partitions=partitions,
-                journal=journal,
-                coordination=coordination,
-                keys=renewed_keys(keys, kept, journal),
-                purges=store,
-                caches=(replays.forget, retention.soon, *((topics.forget,) if topics else ())),
-            ),
-            metrics,
-            stack,
-            now=now,
-            seeks=_as_recalled(recaller, live),
+        replays = Replays(
+            wire_options(settings), kept.coordination, background=background, metrics=metrics, now=now
         )
-        hiding.found = forgetter.sweep
-        wire = Wire(
-            identifies=await open_identities(live, stack),
-            recalls=recaller,
-            accesses=await open_accesses(live, partitions, stack, now=now),
-            replays=replays,
-            sessions=sessions,
-            door=door,
-            learns=learner,
-            gets=partitions,
-            held=HeldBytes(settings.limits.process_bytes, metrics),
-            background=background,
-            metrics=metrics,
-            traces=traces,
-            tag=caller_tag(settings),
-            profiles=Profiles(partitions, profile_limits(settings), now=now, learns=learner),
-            compression=make_compression(
-                settings, coordination, extraction, door, background, metrics, stack, live, now=now
-            ),
-            now=now,
-        )
-        server = GrpcServer(server_options(settings), [SERVICE], wire.processor(live).register)
-        transfers = make_transfers(
-            settings,
-            hiding,
-            journal,
-            partitions,
-            embedder,
-            coordination,
-            now=now,
-            consent=door.consent,
-            forgotten=erasing.forgotten,
-        )
-        parts = ApiParts(
-            partitions=partitions,
-            noticing=noticing,
-            embedder=embedder,
-            coordination=coordination,
-            journal=journal,
-            learns=learner,
-            explains=recaller,
-            consent=door.consent,
-            forgets=forgetter,
-            operations=transfers.operations,
-            live=live,
-            metrics=metrics,
-            now=now,
-        )
-        api = await stack.enter_async_context(memory_api(settings, data, parts))
-        readiness = Readiness(writable, partial(_tell, (server, api)))
-        _watch_certificates(settings, metrics)
-        host, _, port = settings.listen.http.rpartition(":")
-        endpoint = await stack.enter_async_context(
-            OperationsEndpoint(
-                host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason, documents=_documents()
-            )
-        )
-        for part in (retention, api, server, readiness):
-            await stack.enter_async_context(part)
+        forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
+        wire = await open_wire(frame, kept, writing, reading.recaller, replays, background)
+        serving = await _open_serving(frame, kept, writing, reading.recaller, wire, forgetter)
         reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
-            ext_proc=server.address,
-            api=api.address,
-            http=f"{host}:{endpoint.port}",
+            ext_proc=serving.ext_proc.address,
+            api=serving.api.address,
+            http=serving.http,
             metrics=metrics,
-            partitions=partitions,
-            door=door,
+            partitions=kept.partitions,
+            door=writing.door,
             forgets=forgetter,
             live=live,
             reloading=reloading,
-            canary=canary,
+            canary=reading.canary,
         )
         log.info("sidecar.stopping")
 
 
-def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
-    partitions.use(partition_limits(new))
-    learner.use(learn_limits(new))
+async def _open_forgetter(
+    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, replays: Replays
+) -> Forgetter:
+    """Everything that holds a person's words stands in here."""
+    topics = writing.topics
+    forgetter = await open_forgetter(
+        frame.settings,
+        kept.erasing,
+        Erasable(
+            store=kept.unsealed,
+            partitions=kept.partitions,
+            journal=kept.journal,
+            coordination=kept.coordination,
+            keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
+            purges=kept.store,
+            caches=(replays.forget, writing.retention.soon, *((topics.forget,) if topics else ())),
+        ),
+        frame.metrics,
+        frame.stack,
+        now=frame.now,
+        seeks=_as_recalled(recaller, frame.live),
+    )
+    kept.shown.found = forgetter.sweep
+    return forgetter
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    ext_proc: GrpcServer
+    api: GrpcServer
+    http: str  # address
+
+
+async def _open_serving(
+    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, wire: Wire, forgetter: Forgetter
+) -> _Serving:
+    """The ports, opened last and so closed first."""
+    settings, metrics, stack = frame.settings, frame.metrics, frame.stack
+    server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
+    parts = _api_parts(frame, kept, writing, recaller, forgetter)
+    api = await stack.enter_async_context(memory_api(settings, frame.data, parts))
+    readiness = Readiness(kept.writable, partial(_tell, (server, api)))
+    _watch_certificates(settings, metrics)
+    host, _, port = settings.listen.http.rpartition(":")
+    endpoint = await stack.enter_async_context(
+        OperationsEndpoint(
+            host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason, documents=_documents()
+        )
+    )
+    for part in (writing.retention, api, server, readiness):
+        await stack.enter_async_context(part)
+    return _Serving(server, api, f"{host}:{endpoint.port}")
+
+
+def _api_parts(frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, forgetter: Forgetter) -> ApiParts:
+    consent = writing.door.consent
+    transfers = make_transfers(
+        frame.settings,
+        kept.shown,
+        kept.journal,
+        kept.partitions,
+        kept.embedder,
+        kept.coordination,
+        now=frame.now,
+        consent=consent,
+        forgotten=kept.erasing.forgotten,
+    )
+    return ApiParts(
+        partitions=kept.partitions,
+        noticing=writing.noticing,
+        embedder=kept.embedder,
+        coordination=kept.coordination,
+        journal=kept.journal,
+        learns=writing.learner,
+        explains=recaller,
+        consent=consent,
+        forgets=forgetter,
+        operations=transfers.operations,
+        live=frame.live,
+        metrics=frame.metrics,
+        now=frame.now,
+    )
 
 
 async def _tell(servers: Sequence[GrpcServer], ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memory_extproc.app.identifying import Identifies, peers_of
+from memory_extproc.app.compressing import make_compression
+from memory_extproc.app.frame import Frame
+from memory_extproc.app.identifying import Identifies, open_identities, peers_of
+from memory_extproc.app.keeping import Kept
 from memory_extproc.app.live import Live
 from memory_extproc.app.options import profile_limits, recall_limits, wire_options
 from memory_extproc.app.recalling import about_caller_of
+from memory_extproc.app.retaining import open_accesses
 from memory_extproc.app.screening import Door
+from memory_extproc.app.tracing import caller_tag
+from memory_extproc.app.writing import Writing
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import CallerTag
 from memory_extproc.observe.metrics import Metrics
@@ -109,3 +115,30 @@ class Wire:
         self.replays.use(wire_options(settings))
         self.profiles.use(profile_limits(settings))
         self.held.use(settings.limits.process_bytes)
+
+
+async def open_wire(
+    frame: Frame, kept: Kept, writing: Writing, recalls: Recaller, replays: Replays, background: Background
+) -> Wire:
+    settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
+    door, learner, partitions = writing.door, writing.learner, kept.partitions
+    return Wire(
+        identifies=await open_identities(live, stack),
+        recalls=recalls,
+        accesses=await open_accesses(live, partitions, stack, now=now),
+        replays=replays,
+        sessions=writing.sessions,
+        door=door,
+        learns=learner,
+        gets=partitions,
+        held=HeldBytes(settings.limits.process_bytes, metrics),
+        background=background,
+        metrics=metrics,
+        traces=frame.traces,
+        tag=caller_tag(settings),
+        profiles=Profiles(partitions, profile_limits(settings), now=now, learns=learner),
+        compression=make_compression(
+            settings, kept.coordination, writing.extraction, door, background, metrics, stack, live, now=now
+        ),
+        now=now,
+    )
