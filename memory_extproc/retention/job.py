@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Self
 
-from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -186,7 +186,7 @@ class RetentionJob:
             while True:
                 done, _ = await asyncio.wait([keeping], timeout=third)
                 if done:
-                    return await keeping
+                    return _came_to(keeping)
                 if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
                     return None
         finally:
@@ -274,6 +274,15 @@ class RetentionJob:
             took_s=round((self._now() - began).total_seconds(), 1),
         )
         return every if not report.failed else min(every, self._limits.again * 10)
+
+
+def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
+    """A bug that one owner's memories bring out is that owner's alone: the others are seen to all the same."""
+    error = keeping.exception()
+    if error is not None and not isinstance(error, MemoryExtprocError):
+        log.error("retention.broken", kind=type(error).__name__)
+        raise GiveUpError("a bug, brought out by what one owner has") from error
+    return keeping.result()
 
 
 _TRIES = 6

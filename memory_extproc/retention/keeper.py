@@ -14,7 +14,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
-from memory_extproc.retention.derived import half_merged, unmade
+from memory_extproc.retention.derived import half_merged, sources_of, unmade
 from memory_extproc.retention.duplicates import DuplicateRules, Merging, duplicates, speaking
 from memory_extproc.retention.histories import About, Agree, Consolidation, HistoryRules, histories
 from memory_extproc.retention.reasons import Reason
@@ -30,7 +30,7 @@ from memory_extproc.retention.rules import (
     unfounded,
 )
 from memory_extproc.retention.subjects import Subjects
-from memory_extproc.retention.writing import AsRead, as_read
+from memory_extproc.retention.writing import AsRead, as_read, same_words
 
 log = logger(__name__)
 
@@ -185,7 +185,7 @@ class Keeper:
         for one in found:
             kept.derived += 1
             if not dry_run:
-                await self._consolidate(owner, one, now)
+                await self._consolidate(owner, known, one, now)
 
     async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: Rebuilds) -> int:
         """Those near to what was said first: others stand on them."""
@@ -193,7 +193,7 @@ class Keeper:
         rebuilt = 0
         for memory in sorted(due, key=lambda one: (_level(one), one.id)):
             anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})
-            if anew is None:
+            if anew is None or not await self._stand(owner, known, sources_of(anew.memory)):
                 continue
             anew = Embedded(restored(anew.memory), anew.vector)
             if await self._written.change(owner, known, {memory.id: anew}):
@@ -213,6 +213,8 @@ class Keeper:
                 log.warning("retention.not_told_together", error=type(error).__name__)
                 continue
             if rows:
+                # What told them before keeps its own vector: its owner may bring it back.
+                rows = [rows[0], *(Embedded(row.memory, known[row.memory.id].vector) for row in rows[1:])]
                 await self._keeps.put(owner, rows)
                 known |= {row.memory.id: row for row in rows}
             kept.derived += bool(rows) or dry_run
@@ -277,12 +279,22 @@ class Keeper:
         others = {one: merged(known[one].memory, best.id, now) for one in merging.others}
         return len(await self._written.change(owner, known, others))
 
-    async def _consolidate(self, owner: Owner, one: Consolidation, now: datetime) -> None:
+    async def _stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
+        """Whether memories still say what they said when they were read. What is forgotten or corrected while a
+        model works on it is not to be in what it made."""
+        there = {memory.id: memory for memory in await self._keeps.get(owner, ids)}
+        return all(one in there and one in known and same_words(there[one], known[one].memory) for one in ids)
+
+    async def _consolidate(
+        self, owner: Owner, known: Mapping[str, Embedded], one: Consolidation, now: datetime
+    ) -> None:
         """The new memory first: a crash in between leaves both, and the next pass comes to the same id."""
         vector = (await self._embedder.embed([one.derived.content]))[0]
         derived = Embedded(replace(one.derived, embed_model=self._embedder.fingerprint), vector)
         there = next(iter(await self._keeps.get(owner, [one.current.id])), None)
         if there is None or not as_read(there, one.current):
+            return
+        if not await self._stand(owner, known, sources_of(derived.memory)):
             return
         await self._keeps.put(owner, [derived])
         into = derived.memory.id

@@ -107,18 +107,17 @@ class Reflections:
         shown = theme.facts[: self._limits.shown]
         found = await self._reflects.reflect(owner, shown)
         said = {row.memory.content for row in rows}
-        drawn: list[Memory] = []
-        for place, (says, named) in enumerate(found):
+        # Before their evidence is looked at: nothing comes between that look and the writing.
+        vectors = await self._embedder.embed([says for says, _ in found]) if found else ()
+        drawn: list[Embedded] = []
+        for place, ((says, named), vector) in enumerate(zip(found, vectors, strict=True)):
             evidence = await self._evidence(owner, named, shown)
             if len(evidence) >= _LEAST and says not in said:
                 # By place and not by words: asked again after a crash, a model may put it otherwise.
                 row_id = digest(REFLECTION, owner.key, project, theme.key, str(place))
-                drawn.append(self._row(row_id, project, says, evidence, now))
+                drawn.append(Embedded(self._row(row_id, project, says, evidence, now), vector))
         if drawn:
-            vectors = await self._embedder.embed([row.content for row in drawn])
-            await self._keeps.put(
-                owner, [Embedded(row, vector) for row, vector in zip(drawn, vectors, strict=True)]
-            )
+            await self._keeps.put(owner, drawn)
         return len(drawn)
 
     async def _evidence(self, owner: Owner, named: Sequence[str], shown: Sequence[Memory]) -> list[Memory]:

@@ -15,6 +15,7 @@ from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, SUBJE
 from memory_extproc.retention.histories import About
 from memory_extproc.retention.reasons import Reason
 from memory_extproc.retention.rules import retired
+from memory_extproc.retention.writing import same_words
 
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _SELF = "user"  # the caller, as facts name them: all that is known is about them
@@ -101,7 +102,7 @@ class Subjects:
         ]
         there = await self._keeps.get(owner, [*ids, *before])
         standing = {memory.id: memory for memory in there}
-        if not all(_same(standing.get(memory.id), memory) for memory in facts):
+        if not all(one.id in standing and same_words(standing[one.id], one) for one in facts):
             return []  # one of them was replaced meanwhile: what was made of it would not hold
         gone = [standing[one] for one in before if one in standing]
         return [Embedded(row, vector), *(Embedded(retired(one, Reason.SOURCES, now), vector) for one in gone)]
@@ -130,8 +131,3 @@ class Subjects:
                 "version": self._consolidates.version,
             },
         )
-
-
-def _same(there: Memory | None, before: Memory) -> bool:
-    """Whether it still says what it said."""
-    return there is not None and there.state is before.state and there.content == before.content

@@ -52,6 +52,11 @@ def as_read(now: Memory, before: Memory) -> bool:
     return with_accesses(now, before) == before
 
 
+def same_words(now: Memory, before: Memory) -> bool:
+    """Whether it says what it said when it was read, and counts as it did."""
+    return now.state is before.state and now.content == before.content
+
+
 def with_accesses(memory: Memory, of: Memory) -> Memory:
     """*memory* with the accesses counted in *of*."""
     metadata = {name: value for name, value in memory.metadata.items() if name != ACCESSED}

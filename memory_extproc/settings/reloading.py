@@ -188,10 +188,18 @@ class _Merging:
 
     def section(self, running: Any, wanted: Any, place: str) -> Any:
         kept: dict[str, Any] = {}
-        for name, about in type(running).model_fields.items():
-            key = about.alias or name
+        fields, secrets = type(running).model_fields, _secrets(running)
+        before = len(self.waiting)
+        # Secrets last: one that came together with another server is not to be told to the former.
+        for name in sorted(fields, key=lambda one: one in secrets):
+            key = fields[name].alias or name
             at = f"{place}.{key}" if place else key
-            kept[name] = self._value(getattr(running, name), getattr(wanted, name), at)
+            old, new = getattr(running, name), getattr(wanted, name)
+            if name in secrets and len(self.waiting) > before and old != new:
+                self.waiting.append(at)
+                kept[name] = old
+            else:
+                kept[name] = self._value(old, new, at)
         return running.model_copy(update=kept)
 
     def _value(self, running: Any, wanted: Any, place: str) -> Any:
@@ -218,11 +226,18 @@ def _alike(running: Any, wanted: Any) -> bool:
 
 def secret_files(section: Section) -> Iterator[Path]:
     """The files that secrets were read from: a change of one is a change of the configuration."""
+    secrets = _secrets(section)
     for name in type(section).model_fields:
         value = getattr(section, name)
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, Section):
                 yield from secret_files(each)
-        secret = name.removesuffix("_file")
-        if value and isinstance(value, str) and secret != name and secret in type(section).model_fields:
+        if name in secrets and name.endswith("_file") and value:
             yield Path(value)
+
+
+def _secrets(section: Section) -> frozenset[str]:
+    """Fields that hold a secret, or the file of one."""
+    fields = type(section).model_fields
+    held = {name for name in fields if f"{name}_file" in fields}
+    return frozenset(held | {f"{name}_file" for name in held})

@@ -13,7 +13,7 @@ from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Embedded, Memory, MemoryState, Role, Source, Vector
 from memory_extproc.ports import Embeds, Now
 from memory_extproc.topics.condensing import PARAGRAPH, SENTENCE, Band, is_topic
-from memory_extproc.topics.rows import MADE, Kind, cut, made_at, span_of
+from memory_extproc.topics.rows import MADE, Kind, cut, made_at, sources_of, span_of
 from memory_extproc.topics.sayings import Said, said_in
 from memory_extproc.topics.shift import unit
 from memory_extproc.topics.state import SaidTurn
@@ -93,7 +93,8 @@ class Rebuilding:
 
 def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
     """Of a topic, its turns; of what sums topics up, the words of each; of what sums such summaries up, these."""
-    sums_up_summaries = int(memory.metadata.get("level", 0)) > 1
+    level = memory.metadata.get("level")
+    sums_up_summaries = isinstance(level, int) and level > 1
     messages: list[Memory] = []
     sources: list[Memory] = []
     texts: list[str] = []
@@ -124,7 +125,7 @@ def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
 def _whole(memory: Memory, known: Mapping[str, Memory]) -> bool:
     """Whether every message that it was made of is there as it was."""
     found = _rows(memory, known)
-    return len(found) == len(memory.metadata.get("sources", ())) and all(
+    return len(found) == len(sources_of(memory)) and all(
         source.state is MemoryState.ACTIVE
         and max((source.valid_from or source.created_at).timestamp(), made_at(source)) <= made_at(memory)
         for source in found
@@ -142,8 +143,7 @@ def _messages(memory: Memory, known: Mapping[str, Memory], seen: frozenset[str] 
 
 
 def _rows(memory: Memory, known: Mapping[str, Memory]) -> list[Memory]:
-    named = memory.metadata.get("sources", ())
-    return [known[one] for one in named if one in known]
+    return [known[one] for one in sources_of(memory) if one in known]
 
 
 def _turns(messages: Iterable[Memory]) -> list[Said]:
@@ -156,6 +156,8 @@ def _turns(messages: Iterable[Memory]) -> list[Said]:
 
 def _turn(turn: str, rows: Iterable[Memory]) -> SaidTurn:
     first = min(rows, key=lambda row: (row.seq, row.id))
-    at = first.metadata.get("said", first.created_at.timestamp())
+    at = first.metadata.get("said")
+    moment = float(at) if isinstance(at, int | float) else first.created_at.timestamp()
     seq = first.seq - (first.role is Role.ASSISTANT)
-    return SaidTurn(bytes.fromhex(turn), seq, float(at))
+    # Not as it stands in a session: whatever a file brought it by, one turn is one here.
+    return SaidTurn(turn.encode("utf-8", "surrogatepass"), seq, moment)

@@ -111,6 +111,12 @@ def made_at(memory: Memory) -> float:
     return float(made) if isinstance(made, int | float) else 0.0
 
 
+def sources_of(memory: Memory) -> list[str]:
+    """Ids of what *memory* was made of; what came from a file may say anything of itself."""
+    named = memory.metadata.get("sources")
+    return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
+
+
 def span_of(seqs: Sequence[int]) -> list[int]:
     """The places, half open, of the messages of turns that begin at *seqs*: each has its own and its answer's."""
     return [min(seqs), max(seqs) + 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,7 +16,7 @@ from memory_extproc.learn.commanded import CommandOptions, Commands
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.model import Caller, Embedded, Memory, MemoryState
+from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState
 from memory_extproc.recall.profile import ProfileLimits, Profiles
 from tests.builders import ANN, a_turn, later
 from tests.unit.retention.test_keeping import Desk, desk, three_budgets
@@ -137,3 +138,19 @@ async def test_a_correction_in_the_second_in_which_something_was_made_counts(des
     await curator.correct(ANN, made.id, Correction(values={"content": "Hawaii trip budget: $9."}))
     await told.told()
     assert (await desk.rows())["insight"].state is MemoryState.DELETED
+
+
+async def test_an_earlier_value_that_is_forgotten_while_a_history_is_made_is_not_in_it(desk: Desk) -> None:
+    await desk.put(*three_budgets())
+    told = Told(desk, three_budgets()[2])
+    keeper = desk.keeper()
+
+    class Meanwhile(CannedEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Matrix:
+            if any("then" in text for text in texts):
+                await told.says_forget("$11,000")
+            return await super().embed(texts)
+
+    keeper._embedder = Meanwhile()
+    await keeper.keep(ANN)
+    assert all("$11,000" not in memory.content for memory in await desk.active())

@@ -35,7 +35,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.accesses import Accesses, AccessLimits, CountedRecalls
 from memory_extproc.retention.job import JobLimits, RetentionJob
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
+from memory_extproc.retention.keeper import Keeper, KeeperRules, Kept, Wording
 from memory_extproc.retention.reasons import Reason
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
@@ -380,6 +380,22 @@ async def test_what_fails_for_one_fails_for_no_other(desk: Desk) -> None:
 
     await desk.put(a_memory("a"))
     report = await desk.job(Lists()).round()
+    assert (report.owners, report.failed) == (1, 1)
+
+
+async def test_a_bug_that_one_owners_memories_bring_out_ends_no_round(desk: Desk) -> None:
+    await desk.put(a_memory("a"), replace(a_memory("b"), owner=BOB))
+    job = desk.job()
+    keeper = desk.keeper()
+
+    class Broken:
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+            if owner == ANN:
+                raise ValueError("what nobody thought of")
+            return await keeper.keep(owner, dry_run=dry_run)
+
+    job._keeper = Broken()  # type: ignore[assignment]  # the one method that a round asks for
+    report = await job.round()
     assert (report.owners, report.failed) == (1, 1)
 
 

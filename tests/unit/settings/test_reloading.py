@@ -52,6 +52,32 @@ def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:
     assert change.waiting == ("external_models[0].llm_model_name",)
 
 
+@pytest.mark.parametrize("how", ["moved", "changed places"])
+def test_a_key_that_came_with_another_server_is_not_told_to_the_one_in_use(how: str) -> None:
+    mine = {**QWEN, "llm_endpoint": {"address": "mine", "port": 1, "access_key": "of mine"}}
+    other = {
+        **QWEN,
+        "model_role": "memory_rewrite",
+        "llm_endpoint": {"address": "other", "port": 1, "access_key": "of other"},
+    }
+    wanted = [other, mine] if how == "changed places" else [{**mine, "llm_endpoint": other["llm_endpoint"]}, other]
+    change = merged(settings(external_models=[mine, other]), settings(external_models=wanted), FIXED)
+    told = {
+        model.llm_endpoint.address: model.llm_endpoint.access_key.get_secret_value()
+        for model in change.settings.external_models
+    }
+    assert told == {"mine": "of mine", "other": "of other"}
+    assert not change
+    assert "external_models[0].llm_endpoint.access_key" in change.waiting
+
+
+def test_a_password_that_came_with_another_redis_waits_with_it() -> None:
+    here = settings(coordination={"url": "redis://here:6379/0", "password": "old"})
+    change = merged(here, settings(coordination={"url": "redis://there:6379/0", "password": "new"}), FIXED)
+    assert change.settings.coordination.password.get_secret_value() == "old"
+    assert set(change.waiting) == {"coordination.url", "coordination.password"}
+
+
 def test_another_number_of_models_waits_for_a_restart() -> None:
     change = merged(settings(), settings(external_models=[QWEN]), FIXED)
     assert not change

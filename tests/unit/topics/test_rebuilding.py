@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -218,3 +219,57 @@ async def test_only_what_changes_words_or_takes_a_memory_away_is_told() -> None:
     await noticing.delete(ANN, [third])
     assert told == [ANN] * 4
     assert {row.source async for page in noticing.rows(ANN) for row in page} <= {Source.VERBATIM, Source.QUESTION}
+
+
+async def test_what_is_forgotten_in_a_chat_while_a_summary_is_made_anew_is_not_in_it() -> None:
+    around = Aging()
+    said = turns_of(*LONG, BUDGET, last=True)
+    await around.told(said)
+    await around.rewrite(message_id(said[2], 0), content="The budget is open.", valid_from=around.now)
+    keeper = around.keeper()
+    rebuilds = keeper._rebuilds
+
+    class Meanwhile:
+        """Its owner has the budget forgotten while a model sums up what is left."""
+
+        async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
+            assert rebuilds is not None
+            made = await rebuilds.rebuild(memory, known)
+            gone = {RETIRED: "chat", RETIRED_AT: int(around.now.timestamp())}
+            for side in (0, 1):
+                await around.rewrite(
+                    message_id(said[3], side), state=MemoryState.DELETED, metadata={"turn": said[3].id, **gone}
+                )
+            return made
+
+    keeper._rebuilds = Meanwhile()
+    await keeper.mend(ANN)
+    assert all("10,000" not in one.content for one in (await around.active()).values())
+    assert (await around.keeper().mend(ANN)).rebuilt == 2
+    assert all("10,000" not in one.content for one in (await around.active()).values())
+
+
+@pytest.mark.parametrize(
+    ("row", "metadata"),
+    [
+        ("topic", {"level": "deep"}),
+        ("topic", {"sources": 7}),
+        ("topic", {"sources": [["nested"], None]}),
+        ("topic", {"sources": {"a": 1}}),
+        ("message", {"turn": "no hexadecimal"}),
+        ("message", {"turn": ["a"]}),
+        ("message", {"said": "yesterday"}),
+        ("message", {"said": 1e300}),
+    ],
+)
+async def test_a_summary_from_a_file_that_says_nonsense_of_itself_ends_no_pass(
+    row: str, metadata: dict[str, object]
+) -> None:
+    around = Aging()
+    said = turns_of(*LONG, BUDGET, last=True)
+    await around.told(said)
+    changed = message_id(said[0], 0) if row == "message" else (await around.active())["topic"].id
+    before = next(iter(await around.partitions.get(ANN, [changed])))
+    await around.rewrite(changed, metadata={**before.metadata, **metadata})
+    await around.partitions.delete(ANN, [message_id(said[3], side) for side in (0, 1)])
+    assert (await around.keeper().keep(ANN)).memories == len(await around.messages()) + len(await around.rows())
