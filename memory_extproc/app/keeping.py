@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memory_extproc.app.coordinating import open_coordination, open_journal, open_link
 from memory_extproc.app.erasing import Erasing, open_erasing, take_part
@@ -14,11 +15,13 @@ from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_jo
 from memory_extproc.erasure.forgotten import HidingStore
 from memory_extproc.learn.journal_spare import Check
 from memory_extproc.ports import Coordination, Embeds, Journal, MemoryStore
-from memory_extproc.redis_link import RedisLink
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.opener import Opener, OpenerLimits
 from memory_extproc.store.partition import Partitions
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from memory_extproc.dialect.base import Answer
 from memory_extproc.model import Arm
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.wire.enrich import Enriched
+from memory_extproc.wire.enriched import Enriched
 
 OTHERS = "other"  # the label of every tenant that is not named
 

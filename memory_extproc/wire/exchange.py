@@ -25,7 +25,7 @@ from memory_extproc.wire.accounts import Accounts
 from memory_extproc.wire.admission import NO_DIALECT, Admitted, Declined
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.capture import Capture, capture
-from memory_extproc.wire.enrich import Enriched, Heard
+from memory_extproc.wire.enriched import Enriched, Heard
 from memory_extproc.wire.events import (
     PASS,
     Event,

@@ -18,8 +18,9 @@ from memory_extproc.observe.log import logger
 from memory_extproc.wire.admission import Admitted
 from memory_extproc.wire.codec import HANDED, TURN
 from memory_extproc.wire.coding import packed, unpack
-from memory_extproc.wire.enrich import Enriched, Heard, as_written
+from memory_extproc.wire.enriched import Enriched, Heard
 from memory_extproc.wire.large import off_loop
+from memory_extproc.wire.reading import read_plain
 from memory_extproc.wire.replays import InView, Replays
 
 log = logger(__name__)
@@ -132,7 +133,7 @@ class Overhears:
             plain = await off_loop(
                 limit if packed(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
             )
-            request = await off_loop(len(plain), lambda: as_written(admitted.dialect.read(plain)))
+            request = await read_plain(admitted, plain)
         except BadBodyError:
             return None
         return Overheard(request.history, request.asked, request.previous_response_id)

@@ -10,7 +10,7 @@ from memory_extproc.model import Outcome, Stored
 from memory_extproc.observe.tracing import Trail
 from memory_extproc.wire.admission import Admitted, Declined
 from memory_extproc.wire.capture import Capture
-from memory_extproc.wire.enrich import Enriched, Heard
+from memory_extproc.wire.enriched import Enriched, Heard
 from memory_extproc.wire.events import PASS, Reply, RequestHeaders, ResponseHeaders
 from memory_extproc.wire.exchange import Exchange, Phase, Terms, Workshop
 from memory_extproc.wire.handover import Overheard, Overhears, handed_in

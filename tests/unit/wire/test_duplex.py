@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Outcome
 from memory_extproc.wire.duplex import CHUNK
-from memory_extproc.wire.enrich import Enriched
+from memory_extproc.wire.enriched import Enriched
 from memory_extproc.wire.events import (
     Event,
     Headers,

@@ -18,7 +18,7 @@ from memory_extproc.dialect.chat_completions import ChatCompletions
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
 from memory_extproc.ports import Chain
-from memory_extproc.wire.enrich import Enriched
+from memory_extproc.wire.enriched import Enriched
 from memory_extproc.wire.given import Decision
 from memory_extproc.wire.identity import IdentityOptions
 from memory_extproc.wire.options import Mode

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Arm, Caller, Outcome, Owner
 from memory_extproc.wire.admission import Admission, Declined
-from memory_extproc.wire.enrich import Enriched
+from memory_extproc.wire.enriched import Enriched
 from memory_extproc.wire.events import (
     PASS,
     Event,

@@ -19,7 +19,7 @@ from memory_extproc.wire.admission import Admission
 from memory_extproc.wire.background import Background
 from memory_extproc.wire.canned import RecordedTurns
 from memory_extproc.wire.codec import HANDED, TURN
-from memory_extproc.wire.enrich import Enriched, Heard
+from memory_extproc.wire.enriched import Enriched, Heard
 from memory_extproc.wire.events import (
     Event,
     Headers,

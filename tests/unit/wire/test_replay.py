@@ -18,7 +18,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Memory, Outcome, Owner, Ranked, Recalled, Switch, Wish
 from memory_extproc.recall.block import CLOSING, OPENING, OPENING_AGAIN, render, without_blocks
 from memory_extproc.wire.canned import CannedRecalls
-from memory_extproc.wire.enrich import Enriched
+from memory_extproc.wire.enriched import Enriched
 from memory_extproc.wire.given import Decision, Given, fitting, tokens_of
 from memory_extproc.wire.options import Mode
 from memory_extproc.wire.replays import InView, Record
