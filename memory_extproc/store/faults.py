@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import StrEnum
 
 import grpc
@@ -91,6 +92,11 @@ _WORDS = (
     ("shard leader", Fault.NOT_READY),
     ("node not match", Fault.NOT_READY),
     ("context canceled", Fault.NOT_READY),
+    # Lite says of its disk what Python says: full, in any way, or not to be read or written for now.
+    *(
+        (f"[errno {number}]", Fault.NOT_READY)
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE)
+    ),
 )
 
 

@@ -12,9 +12,12 @@ import shutil
 import tempfile
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent import futures
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import grpc
 
@@ -30,6 +33,7 @@ _MOST_MESSAGE_BYTES = 256 * 1024 * 1024
 _SCHEMA_FILE = "schema.json"  # of a collection; written last but for its data, in one step
 _THREADS = 8
 _GRACE_SECONDS = 2.0
+_FROM_THE_SYSTEM = "[Errno "  # begins what an OSError says of itself
 
 
 class EmbeddedLite:
@@ -113,21 +117,55 @@ def _one_writer(database: Any) -> Any:
             with self._making:
                 return self._writing[database.get_collection(name).name if database.has_collection(name) else name]
 
+        def _write(self, name: str, write: Callable[[], Any]) -> Any:
+            with self._lock(name):
+                before = database.get_collection(name)._wal if database.has_collection(name) else None  # noqa: SLF001
+                answer = write()
+                if answer.status.reason.startswith(_FROM_THE_SYSTEM):
+                    _take_up_again(database, name, before)
+                return answer
+
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
-            with self._lock(request.collection_name):
-                return super().Insert(request, context)
+            return self._write(request.collection_name, partial(super().Insert, request, context))
 
         def Upsert(self, request: Any, context: Any) -> Any:  # noqa: N802
-            with self._lock(request.collection_name):
-                return super().Upsert(request, context)
+            return self._write(request.collection_name, partial(super().Upsert, request, context))
 
         def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
-            with self._lock(request.collection_name):
-                return super().Delete(request, context)
+            return self._write(request.collection_name, partial(super().Delete, request, context))
 
         def Flush(self, request: Any, context: Any) -> Any:  # noqa: N802
             name = request.collection_names[0] if request.collection_names else ""
-            with self._lock(name):
-                return super().Flush(request, context)
+            return self._write(name, partial(super().Flush, request, context))
 
     return OneWriter()
+
+
+def _take_up_again(database: Any, name: str, before: Any) -> None:
+    """Has Lite read a collection anew from its files, after one of them took nothing (a full disk, mostly).
+    *before*: the log that it wrote to when it was asked.
+
+    Lite itself goes on without the rows of a flush that failed, and the next flush deletes the log that still has
+    them; and what it writes behind half a record is not read any more after a crash. The logs as they stand hold
+    every acknowledged row, and a new one is begun."""
+    if not database.has_collection(name):
+        return  # the files are gone: there is nothing to read
+    left = database.get_collection(name)
+    database._collections = {key: one for key, one in database._collections.items() if one is not left}  # noqa: SLF001
+    left._bg_closed = True  # noqa: SLF001  it merges no segments any more, beside who comes after it
+    left._bg_executor.shutdown(wait=True)  # noqa: SLF001
+    for log in {before, left._wal} - {None}:  # noqa: SLF001
+        for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
+            if sink is not None:
+                _let_go(sink)
+    with suppress(OSError):  # without room for an index it is not loaded, and who asks for it is told so
+        database.get_collection(name).load()
+
+
+def _let_go(log: IO[bytes]) -> None:
+    with suppress(OSError):  # it tries once more to write what it could not
+        log.close()
+    path = Path(log.name)
+    # One would be left by each attempt, for as long as the disk is full.
+    if path.exists() and not path.stat().st_size:
+        path.unlink()

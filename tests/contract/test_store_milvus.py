@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,12 +17,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError
 from memory_extproc.model import Owner, Scope
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.client import AsyncMilvusClient, DataType, connect
+from memory_extproc.store.client import AsyncMilvusClient, DataType, MilvusException, connect
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.options import Layout, MilvusOptions
 from memory_extproc.store.schema import physical_name
@@ -102,6 +105,54 @@ async def test_a_lite_file_keeps_the_number_of_shards_it_was_made_with(tmp_path:
             await store.put(owner, [a_row("said", owner)])
     async with opened(replace(chosen, shards=7)) as store:
         assert [await store.count(owner) for owner in people] == [1] * len(people)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file of this process grows any more, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with structlog.testing.capture_logs():  # which go to a file, too
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def flushed(chosen: MilvusOptions, store: MilvusStore) -> None:
+    client = connect(chosen, store.address)
+    try:
+        for collection in await client.list_collections():
+            await client.flush(collection)
+    finally:
+        await client.close()
+
+
+async def test_a_disk_without_room_for_a_while_costs_no_row_that_a_lite_file_has_taken(tmp_path: Path) -> None:
+    """Not by a write of a row that failed, not by one of what was flushed, and not by a crash afterwards."""
+    chosen = replace(options(tmp_path), flush_idle=timedelta(hours=1))
+    copied = replace(chosen, path=tmp_path / "as a crash left it" / chosen.path.name)
+    async with measured(chosen) as (store, registry):
+        await store.open()
+        for number in range(3):
+            await store.put(ANN, [a_row(f"before {number}", ANN)])
+        with no_room():
+            with pytest.raises(MilvusException):
+                await flushed(chosen, store)
+            assert await store.count(ANN) == 3
+            # Not for ever, and so no turn is given up for it.
+            with pytest.raises(NotReadyError):
+                await store.put(ANN, [a_row("meanwhile", ANN)])
+            assert registry.get_sample_value("memory_extproc_store_up") == 0
+        for number in range(2):
+            await store.put(ANN, [a_row(f"after {number}", ANN)])
+        assert await store.count(ANN) == 5
+        await asyncio.to_thread(shutil.copytree, chosen.path, copied.path)
+        await flushed(chosen, store)
+        assert len((await store.nearest(ANN, pointing(1.0), 10, Scope())).found) == 5
+    for one in (chosen, copied):
+        async with opened(one) as store:
+            assert await store.count(ANN) == 5
 
 
 async def test_a_lite_file_is_reached_by_nobody_but_us(tmp_path: Path) -> None:
