@@ -215,6 +215,8 @@ class Commands:
             why = MADE_OF if memory_id in made else BY_CHAT
             await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now(), why))
         await self._withdraw(turn, command.what)
+        # What requests under way were given, here and at other replicas, is not yet among the records.
+        await self._coordination.advance_epoch(turn.owner)
         await self._coordination.delete_records(turn.owner, self._options.worded)
 
     async def _recallable(

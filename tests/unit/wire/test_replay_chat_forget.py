@@ -1,0 +1,66 @@
+"""Of what conversations were given, nothing that its owner has forgotten in a chat goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from memory_extproc.learn.chat_commands import Act, Command
+from memory_extproc.learn.commanded import CommandOptions, Commands
+from memory_extproc.model import Recalled, Wish
+from memory_extproc.wire.replays import WORDED
+from tests.builders import a_turn
+from tests.unit.learn.learning import Surroundings
+from tests.unit.wire.test_replay import ANN, BUDGET, CLOSING, SEAT, Desk, Talk, a_desk, now_known
+
+
+async def forgotten(desk: Desk, around: Surroundings) -> None:
+    commands = Commands(
+        CommandOptions(worded=WORDED),
+        around.partitions,
+        around.embedder,
+        around.extractor,
+        around.reconciles,
+        around.journal,
+        around.coordination,
+        around.metrics,
+        now=lambda: around.now,
+    )
+    now_known(desk, seat=SEAT)
+    await commands._forget(a_turn("Forget my budget.", owner=ANN, at=around.now), Command(Act.FORGET, "budget"))
+
+
+async def written(desk: Desk) -> None:
+    await asyncio.gather(*desk.background._tasks)
+
+
+async def test_a_record_that_was_on_its_way_when_its_owner_forgot_is_not_read() -> None:
+    around = Surroundings()
+    desk = a_desk(shared=around.coordination)
+    talk = Talk(desk)
+    talk.user("my budget?")
+    body = json.dumps({"model": "demo", "max_tokens": 64, "messages": talk.items}).encode()
+    enriched = await desk.enricher.enrich(desk.admit(), body, watching=False)
+    assert BUDGET in (enriched.body or b"").decode()
+    await forgotten(desk, around)
+    await written(desk)
+    talk.assistant("Yes.")
+    assert BUDGET not in await talk.ask("and then?")
+    assert SEAT in await talk.ask("my seat?")
+
+
+async def test_a_request_under_way_while_its_owner_forgets_gives_the_block_back_to_nobody() -> None:
+    around = Surroundings()
+    desk = a_desk(shared=around.coordination)
+    talk = Talk(desk)
+    await talk.ask("my budget?")
+    recall = desk.recalls.recall
+
+    async def meanwhile(wish: Wish) -> Recalled:
+        desk.recalls.recall = recall  # type: ignore[method-assign]  # this once
+        await forgotten(desk, around)
+        return await recall(wish)
+
+    desk.recalls.recall = meanwhile  # type: ignore[method-assign]
+    assert CLOSING not in await talk.ask("and what else?")
+    assert BUDGET not in await talk.ask("and then?")
