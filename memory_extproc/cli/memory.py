@@ -21,6 +21,7 @@ from memory_extproc.cli.memory_arguments import (
     words,
 )
 from memory_extproc.cli.memory_files import export, import_, sync
+from memory_extproc.cli.memory_forget import forget, receipt
 from memory_extproc.errors import ConfigurationError
 
 # The API's messages are imported where they are used: gRPC takes a third of a second, which `--help` need not wait.
@@ -218,82 +219,6 @@ def restore(
 
     request = pb.RestoreMemoryRequest(id=id_, user_id=user, request_id=request_id)
     show.show_one(api.call("RestoreMemory", request), as_json=as_json)
-
-
-@with_api
-def forget(
-    api: Api,
-    *,
-    ids: Annotated[list[str] | None, typer.Argument(help="memories' ids")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="everything that is remembered")] = False,
-    query: Annotated[str, typer.Option(help="what is known about this")] = "",
-    types: Types = None,
-    project: Project = "",
-    session: Session = "",
-    before: Annotated[str, typer.Option(help="only what came to be before")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and forget nothing")] = False,
-    request_id: RequestId = "",
-    user: UserOption = "",
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Forget memories, and all that came from them. It cannot be undone."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    request = pb.ForgetMemoriesRequest(
-        user_id=user,
-        memory_ids=ids or [],
-        query=query,
-        type=words(types),
-        project_id=project,
-        session_id=session,
-        before=moment(before) if before else None,
-    )
-    narrowed = bool(ids or query or types or project or session or before)
-    if narrowed == everything:
-        raise ConfigurationError(
-            ["say what to forget: ids, --query, --type, --project, --session, --before or --all"]
-        )
-    request.dry_run = True
-    plan = api.call("ForgetMemories", request)
-    if dry_run:
-        show.show_plan(plan, as_json=as_json)
-        return
-    if not yes:
-        if as_json:
-            raise ConfigurationError(["--json asks nobody: add --yes"])
-        show.show_plan(plan, as_json=False)
-        if not typer.confirm(f"forget {plan.total} memories for good?", err=True):
-            raise typer.Exit(1)
-    request.dry_run = False
-    # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
-    if query:
-        request.confirmation_token = plan.confirmation_token
-    request.request_id = request_id
-    done = api.call("ForgetMemories", request)
-    if as_json:
-        show.show_json(show.plain(done))
-    else:
-        show.console().print(done.message, markup=False)
-        show.show_receipt(done.receipt)
-
-
-@with_api
-def receipt(
-    api: Api,
-    *,
-    id_: Annotated[str, typer.Argument(help="a receipt's id")],
-    user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
-    """Show how far a forget has come. With --json: what `verify-forget` takes."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    found = api.call("GetForgetReceipt", pb.GetForgetReceiptRequest(receipt_id=id_, user_id=user))
-    if as_json:
-        show.show_json(show.plain(found))
-    else:
-        show.show_receipt(found)
 
 
 @with_api

@@ -10,9 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings.agreement import broken
 from memory_extproc.settings.environment import lay_over
 from memory_extproc.settings.faults import Place, faults_of, unknown_key
-from memory_extproc.settings.root import Settings, broken
+from memory_extproc.settings.root import Settings
 from memory_extproc.settings.shape import is_section
 from memory_extproc.settings.yaml_file import read
 

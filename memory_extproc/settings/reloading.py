@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.settings.root import Settings, broken
+from memory_extproc.settings.agreement import broken
+from memory_extproc.settings.root import Settings
 from memory_extproc.settings.values import Section
 from memory_extproc.wire.options import most_received
 
