@@ -21,7 +21,8 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.sessions import WORDED

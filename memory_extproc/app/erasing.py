@@ -12,7 +12,8 @@ from pathlib import Path
 
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
-from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter, Seeks
+from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.errors import ConfigurationError, GiveUpError

@@ -37,7 +37,8 @@ from memory_extproc.app.tracing import open_traces
 from memory_extproc.app.transferring import make_transfers
 from memory_extproc.app.wiring import Wire, open_wire
 from memory_extproc.app.writing import Writing, open_writing
-from memory_extproc.erasure.forgetter import Erasable, Forgetter
+from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.observe.certificates import watch_certificate
 from memory_extproc.observe.endpoint import OperationsEndpoint

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, Self, TypeVar
 
 import msgspec
 
-from memory_extproc.erasure.closure import Closure, closure
+from memory_extproc.erasure.closure import closure
+from memory_extproc.erasure.eraser import Erasable, Eraser
 from memory_extproc.erasure.forgotten import Forgotten
 from memory_extproc.erasure.job import Job, without_words
-from memory_extproc.erasure.marks import items_of_turn
 from memory_extproc.erasure.plans import Plans
 from memory_extproc.erasure.receipts import Signer, unsigned
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotConfirmedError, TryLaterError
@@ -40,30 +39,10 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, Journal, Keys, Ledger, MemoryStore, Now, Purges, Replicas
+from memory_extproc.ports import Chance, Ledger, Now, Replicas
 
 log = logger(__name__)
 T = TypeVar("T")
-_PAGE = 500
-_NOT_PURGED = "the server purges deleted rows by compaction, garbage collection and the retention of its log"
-
-
-class Alone(Protocol):
-    """An owner's partition with nobody else writing."""
-
-    @property
-    def unstored(self) -> Callable[[], Sequence[Memory]]: ...
-    @property
-    def delete(self) -> Callable[[Sequence[str]], Awaitable[None]]: ...
-    @property
-    def delete_all(self) -> Callable[[], Awaitable[None]]: ...
-
-
-class HoldsMemories(Protocol):
-    """What a forget asks of the partitions."""
-
-    def alone(self, owner: Owner) -> AbstractAsyncContextManager[Alone]: ...
-    def drop(self, owner: Owner) -> None: ...
 
 
 class Seeks(Protocol):
@@ -81,19 +60,6 @@ class ForgetLimits:
     server_purge: timedelta = timedelta(days=4)  # what a server may take until deleted rows are gone from its files
     plan: timedelta = timedelta(minutes=10)  # how long a dry run can be confirmed
     worded: tuple[str, ...] = ()  # kinds of records that hold words or memories
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erasable:
-    """Everything that holds something of people."""
-
-    store: MemoryStore  # the store itself, not what hides
-    partitions: HoldsMemories
-    journal: Journal
-    coordination: Coordination
-    purges: Purges
-    caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
-    keys: Keys | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +95,15 @@ class Forgetter:
         self._chance = chance
         self._signer = signer
         self._seeks = seeks
+        self._eraser = Eraser(
+            ledger,
+            forgotten,
+            replicas,
+            holders,
+            worded=limits.worded,
+            server_purge=limits.server_purge,
+            now=now,
+        )
         self._plans = Plans(holders.coordination, limits.plan, now)
         self._running: dict[str, _Running] = {}
         self._one_at_a_time: dict[str, asyncio.Lock] = {}  # by subject
@@ -156,7 +131,7 @@ class Forgetter:
         await self._forgotten.check(owner)
         at = self._now().timestamp()
         named = await self._named(owner, scope)
-        rows = [memory async for memory in self._rows(owner)]
+        rows = [memory async for memory in self._eraser.rows(owner)]
         taken = closure(rows, named, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.made(owner, scope, memories)
@@ -266,135 +241,30 @@ class Forgetter:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())
         if job.state is ForgetState.ACCEPTED:
             async with lock:
-                job = await self._insist(lambda: self._cleaned(job))
+                job = await self._insist(lambda: self._eraser.cleaned(job))
             clean.set()
         # The others may show what is left; they are told once more after a crash too.
         await self._insist(lambda: self._replicas.tell(job.subject))
         if self._limits.settle:
             await self._at(job, self._limits.settle)
         async with lock:
-            job = await self._insist(lambda: self._looked_again(job))
-        job = await self._insist(lambda: self._purged(job))
+            job = await self._insist(lambda: self._eraser.looked_again(job))
+        job = await self._insist(lambda: self._eraser.purged(job))
         until = job.steps["files"].pending_until
         if until is not None:
             self._left_to_server.add(job.id)
             await asyncio.sleep(max(0.0, (until - self._now()).total_seconds()))
-        await self._insist(lambda: self._completed(job))
+        await self._insist(lambda: self._eraser.completed(job))
 
     async def _at(self, job: Job, after: timedelta) -> None:
         since = job.clean_at or job.at
         await asyncio.sleep(max(0.0, (since + after - self._now()).total_seconds()))
 
-    async def _cleaned(self, job: Job) -> Job:
-        """Steps 2 and 3."""
-        owner, holders = _owner(job), self._holders
-        self._forgotten.renew(job.subject)
-        self._drop(owner)
-        await holders.coordination.advance_epoch(owner)
-        await self._replicas.tell(job.subject)
-        async with holders.partitions.alone(owner) as alone:
-            rows = {memory.id: memory async for memory in self._rows(owner)}
-            rows |= {memory.id: memory for memory in alone.unstored()}
-            taken = closure(rows.values(), _scope(job), job.until)
-            job = await self._erased(job, rows, taken, alone)
-        job = msgspec.structs.replace(await self._records_gone(job), state=ForgetState.CLEAN, clean_at=self._now())
-        await self._ledger.write(job.kept())
-        self._drop(owner)
-        self._forgotten.renew(job.subject)
-        log.info("forget.clean", scope=job.name, memories=job.steps["memories"].removed)
-        return job
-
-    async def _erased(self, job: Job, rows: Mapping[str, Memory], taken: Closure, alone: Alone) -> Job:
-        """Hashes first: what is erased after them stays erased whatever happens in between."""
-        owner, journal = _owner(job), self._holders.journal
-        blind = await self._forgotten.blind()
-        await self._noted(job, taken.items(blind))
-        marks = await self._forgotten.of(owner)
-        turns = [
-            entry.turn
-            async for entry in journal.of_owner(owner)
-            if entry.turn.id in taken.turns | taken.quoted or marks.covers_turn(entry.turn)
-        ]
-        await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
-        if turns:
-            job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
-        # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
-        ids = taken.memories.keys() | {one for one, memory in rows.items() if marks.covers(memory)}
-        if ids and len(ids) == len(rows):
-            await alone.delete_all()
-        elif ids:
-            await alone.delete(sorted(ids))
-        if _scope(job).everything and self._holders.keys is not None:
-            await self._holders.keys.destroy(owner)
-        job = job.removed("memories", len(ids)).done("journal", self._now())
-        return job.pends("files", "deleted rows are being purged from the store's files")
-
-    async def _noted(self, job: Job, items: set[bytes]) -> None:
-        await self._ledger.write(job.kept(), items=sorted(items), at=job.until)
-        self._forgotten.renew(job.subject)
-
-    async def _records_gone(self, job: Job) -> Job:
-        """What conversations were given, and words kept with response ids. Where a conversation stands is kept by
-        hashes, and goes only with everything."""
-        kinds = None if _scope(job).everything else self._limits.worded
-        await self._holders.coordination.delete_records(_owner(job), kinds)
-        return job.done("records", self._now())
-
-    async def _looked_again(self, job: Job) -> Job:
-        late, turns = await self._erased_again(_owner(job))
-        # A turn that was on its way into the journal may have noted its words after we had looked.
-        await self._holders.coordination.delete_records(_owner(job), self._limits.worded)
-        job = job.removed("memories", late).removed("journal", turns).done("memories", self._now())
-        await self._ledger.write(job.kept())
-        return job
-
     async def _swept(self, owner: Owner) -> None:
-        late, turns = await self._insist(lambda: self._erased_again(owner))
+        late, turns = await self._insist(lambda: self._eraser.erased_again(owner))
         if late or turns:
             await self._insist(lambda: self._holders.purges.purge(owner))
             log.warning("forget.again", memories=late, turns=turns)
-
-    async def _erased_again(self, owner: Owner) -> tuple[int, int]:
-        """What arrived after all goes too: from another replica's write that was under way, or a restored file.
-        How many memories and turns that were."""
-        holders = self._holders
-        marks = await self._forgotten.of(owner)
-        async with holders.partitions.alone(owner) as alone:
-            late = [memory.id async for memory in self._rows(owner) if marks.covers(memory)]
-            if late:
-                await alone.delete(late)
-            turns = [
-                entry.turn.id async for entry in holders.journal.of_owner(owner) if marks.covers_turn(entry.turn)
-            ]
-            if turns:
-                await holders.journal.erase(owner, turns)
-        return len(late), len(turns)
-
-    async def _purged(self, job: Job) -> Job:
-        if await self._holders.purges.purge(_owner(job)):
-            return job.done("files", self._now())
-        if job.steps["files"].pending_until is None:
-            job = job.pends("files", _NOT_PURGED, self._now() + self._limits.server_purge)
-            await self._ledger.write(job.kept())
-        return job
-
-    async def _completed(self, job: Job) -> Job:
-        now = self._now()
-        job = msgspec.structs.replace(job.done("files", now), state=ForgetState.COMPLETE, completed_at=now)
-        await self._ledger.write(job.kept())
-        log.info("forget.complete", scope=job.name)
-        return job
-
-    # --- around it -------------------------------------------------------------------------------------
-    async def _rows(self, owner: Owner) -> AsyncIterator[Memory]:
-        async for page in self._holders.store.pages(owner, _PAGE, fresh=True):
-            for row in page:
-                yield row.memory
-
-    def _drop(self, owner: Owner) -> None:
-        self._holders.partitions.drop(owner)
-        for drop in self._holders.caches:
-            drop(owner)
 
     async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
         """Takes *step* until it is done: what was promised is never given up."""
@@ -409,15 +279,3 @@ class Forgetter:
             failures += 1
             pause = min(self._limits.longest, self._limits.first * 2 ** min(failures - 1, 16))
             await asyncio.sleep(pause.total_seconds() * (1 - self._chance() / 2))
-
-
-def _owner(job: Job) -> Owner:
-    if job.owner is None:
-        raise GiveUpError("a forget that does not say whose")
-    return job.owner
-
-
-def _scope(job: Job) -> ForgetScope:
-    if job.scope is None:
-        raise GiveUpError("a forget that does not say what")
-    return job.scope

@@ -19,7 +19,8 @@ from memory_extproc.api.repeats import Repeats
 from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.curate.catalogue import Catalogue
-from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
 from memory_extproc.store.partition import PartitionLimits, Partitions

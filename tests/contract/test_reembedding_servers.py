@@ -16,7 +16,8 @@ import pytest
 from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.errors import TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder

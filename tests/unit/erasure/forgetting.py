@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.erasure.forgetter import Erasable, ForgetLimits, Forgetter
+from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer
 from memory_extproc.learn.learner import Learner
