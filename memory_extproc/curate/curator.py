@@ -196,10 +196,10 @@ class Curator:
     async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
         """The sources of what was made of facts: those whose values it still tells, and the others. What it is made
         of no more does not take it along when it is forgotten."""
-        named = memory.metadata.get("sources")
-        if "derived" not in memory.metadata or not isinstance(named, list | tuple):
+        named = _texts(memory.metadata.get("sources"))
+        if "derived" not in memory.metadata or not named:
             return [], []
-        rows = await self._keeps.get(memory.owner, [str(one) for one in named])
+        rows = await self._keeps.get(memory.owner, named)
         content = memory.content.casefold()
         told = {row.id for row in rows if str(row.metadata.get("value") or row.content).casefold() in content}
         return [one for one in named if one in told], [one for one in named if one not in told]
@@ -355,9 +355,14 @@ def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, A
     kept = {name: value for name, value in metadata.items() if name not in _MAKING}
     if not sources:
         return kept
-    past = [one for one in metadata.get("past", ()) if one in sources]
+    past = [one for one in _texts(metadata.get("past")) if one in sources]
     made = {name: metadata[name] for name in _MAKING & metadata.keys()}
     return {**kept, **made, "sources": list(sources), "past": past}
+
+
+def _texts(value: object) -> list[str]:
+    """What came from a file may say anything of itself."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
 def _masked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from memory_extproc.model import Memory
+from memory_extproc.recall.ongoing import sources_of
 
 _SEVERAL = 2
 
@@ -29,8 +30,7 @@ def together(ordered: Sequence[C], passing: Sequence[C]) -> tuple[Sequence[C], f
     place = {one: float(number) for one, number in at.items()}
     hidden: set[str] = set()
     for whole in wholes:
-        named = whole.memory.metadata.get("sources")
-        told = [one for one in named if one in found] if isinstance(named, list | tuple) else []
+        told = [one for one in sources_of(whole.memory) if one in found]
         if len(told) >= _SEVERAL:
             hidden |= set(told)
             # Just ahead of it: two wholes do not meet, for a fact is of one subject.

@@ -12,7 +12,10 @@ import numpy.typing as npt
 from memory_extproc.model import Embedded, Memory, digest
 from memory_extproc.retention.histories import About
 
+Floats = npt.NDArray[np.float64]
+
 _SELF = "user"  # the caller, as facts name them: everything is about them
+_LEAST_LENGTH = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +78,24 @@ def _near_one_another(rows: Sequence[Embedded], near: float) -> list[list[Embedd
         return []
     ordered = sorted(rows, key=lambda row: (row.memory.created_at, row.memory.id))
     vectors = np.stack([row.vector for row in ordered]).astype(np.float64)
-    middles: list[npt.NDArray[np.float64]] = []
+    middles, lengths, count = np.zeros_like(vectors), np.zeros(len(vectors)), 0
     for vector in vectors:
-        at, cosine = _nearest(vector, middles)
-        if cosine >= near:
-            middles[at] = middles[at] + vector
-        else:
-            middles.append(vector)
+        at, cosine = _nearest(vector, middles[:count], lengths[:count])
+        if cosine < near:
+            at, count = count, count + 1
+        middles[at] += vector
+        lengths[at] = max(float(np.linalg.norm(middles[at])), _LEAST_LENGTH)
     groups: defaultdict[int, list[Embedded]] = defaultdict(list)
     for row, vector in zip(ordered, vectors, strict=True):
-        at, cosine = _nearest(vector, middles)
+        at, cosine = _nearest(vector, middles[:count], lengths[:count])
         if cosine >= near:
             groups[at].append(row)
     return list(groups.values())
 
 
-def _nearest(vector: npt.NDArray[np.float64], middles: Sequence[npt.NDArray[np.float64]]) -> tuple[int, float]:
-    if not middles:
+def _nearest(vector: Floats, middles: Floats, lengths: Floats) -> tuple[int, float]:
+    if not len(middles):
         return 0, -1.0
-    stacked = np.stack(middles)
-    cosines = (stacked @ vector) / np.maximum(np.linalg.norm(stacked, axis=1), 1e-9)
+    cosines = (middles @ vector) / lengths
     at = int(np.argmax(cosines))
     return at, float(cosines[at])

@@ -467,7 +467,12 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
         job.use(JobLimits(every=timedelta(milliseconds=1), pause=timedelta()))
         await until(went_round)
         job.use(JobLimits(every=None))
-        await asyncio.sleep(0.01)
+
+        async def waits_for_nothing_but_a_word() -> bool:
+            # The round that was under way is over, however long it took.
+            return not job._changed and bool(job._wake._waiters)
+
+        await until(waits_for_nothing_but_a_word)
         done = rounds()
         await asyncio.sleep(0.01)
         assert rounds() == done

@@ -173,6 +173,9 @@ def test_recall_gives_the_whole_where_several_facts_are_asked_for_and_the_one_fa
     assert given((PORT, 0.9), (whole, 0.8), (OWNER, 0.5)) == [PORT.content]
     assert given((whole, 0.8), (OWNER, 0.5)) == [TEXT]
     assert given((PORT, 0.9), (OWNER, 0.8), (whole, 0.5)) == [PORT.content, OWNER.content]
+    # A row that came from a file may say anything of itself.
+    odd = replace(whole, metadata={"derived": "subject", "sources": [["nested"], None, PORT.id]})
+    assert given((PORT, 0.9), (odd, 0.8)) == [PORT.content]
 
 
 async def test_nothing_is_told_together_of_the_caller_nor_of_what_several_share(desk: Desk) -> None:

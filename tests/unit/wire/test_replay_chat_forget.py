@@ -7,11 +7,15 @@ import json
 
 from memory_extproc.learn.chat_commands import Act, Command
 from memory_extproc.learn.commanded import CommandOptions, Commands
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Recalled, Wish
+from memory_extproc.recall.block import CLOSING
 from memory_extproc.wire.replays import WORDED
 from tests.builders import a_turn
+from tests.fixtures.desk import Desk
 from tests.unit.learn.learning import Surroundings
-from tests.unit.wire.test_replay import ANN, BUDGET, CLOSING, SEAT, Desk, Talk, a_desk, now_known
+from tests.unit.wire.test_replay import ANN, BUDGET, SEAT, Talk, a_desk, now_known
 
 
 async def forgotten(desk: Desk, around: Surroundings) -> None:
@@ -19,8 +23,8 @@ async def forgotten(desk: Desk, around: Surroundings) -> None:
         CommandOptions(worded=WORDED),
         around.partitions,
         around.embedder,
-        around.extractor,
-        around.reconciles,
+        RulesExtractor(),
+        Reconciler(around.partitions, around.embedder, around.metrics),
         around.journal,
         around.coordination,
         around.metrics,
