@@ -9,9 +9,8 @@ search answers with the overlay laid over it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,17 +28,17 @@ from memory_extproc.model import (
     Sought,
     Vector,
 )
-from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now
 from memory_extproc.store.alone import Alone
 from memory_extproc.store.changes import confirmed, superseded
+from memory_extproc.store.filling import FillLimits, Fills
 from memory_extproc.store.held import Glance, candidates_among, nearest_of, order
 from memory_extproc.store.owned import Owned
-from memory_extproc.store.reading import few_at_a_time, held_rows, read_ahead, stored_rows
+from memory_extproc.store.reading import held_rows, read_ahead, stored_rows
+from memory_extproc.store.roster import Roster
 from memory_extproc.store.wording import Words
 
-_LOG = log.logger(__name__)
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
 _MOST_READ_ANEW = 100  # candidates of the store's own search; about 0.1 ms each
@@ -53,12 +52,6 @@ class PartitionLimits:
     patience: timedelta = timedelta(milliseconds=40)  # a cold owner's request waits this long for its fill
     settle: timedelta = timedelta(seconds=10)  # after it, a store's read shows what was acknowledged before
     retry: timedelta = timedelta(seconds=1)  # after a failed fill
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fill:
-    task: asyncio.Task[None]
-    published: asyncio.Event  # something can be served, or nothing will come of it
 
 
 class Partitions:
@@ -78,41 +71,37 @@ class Partitions:
         self._store = store
         self._coordination = coordination
         self._limits = limits
-        self._metrics = metrics
         self._now = now
         self._forgotten = forgotten
-        self._owned: OrderedDict[Owner, Owned] = OrderedDict()  # least recently used first
-        self._bytes = 0
-        self._fills: dict[Owner, _Fill] = {}
-        self._slots = asyncio.Semaphore(limits.fills)
+        self._roster = Roster(limits.bytes, lambda: self._settle, metrics, now=now)
+        self._fills = Fills(store, coordination, self._roster, _of_fills(limits), metrics, now=now)
 
     def use(self, limits: PartitionLimits) -> None:
         """Another bound for what is held. Lower: what is too much goes when it is next used."""
         self._limits = limits
+        self._roster.most = limits.bytes
+        self._fills.use(_of_fills(limits))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [fill.task for fill in self._fills.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fills.end()
 
     @property
     def size(self) -> int:
         """Bytes of all that is held."""
-        return self._bytes
+        return self._roster.size
 
     @property
     def filling(self) -> int:
         """Fills that run or wait."""
-        return len(self._fills)
+        return self._fills.under_way
 
     # --- finding -------------------------------------------------------------------------------------
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         await self._check(owner)
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
                 await self._let_fill(owner, owned)
@@ -130,7 +119,7 @@ class Partitions:
         scope: Scope,
         vector: ComingVector | None = None,
     ) -> Candidates:
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             glance: Glance | None = None
             if vector is not None:
                 # Only numbers, and of use only while nothing changes: whether it may be used is asked below.
@@ -153,12 +142,12 @@ class Partitions:
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         await self._check(owner)
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
 
     async def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
         await self._check(owner)
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
                 await self._let_fill(owner, owned)
@@ -185,7 +174,7 @@ class Partitions:
     async def _let_fill(self, owner: Owner, owned: Owned) -> None:
         """Sees to it that a fill runs; waits for it shortly where it is likely to be done in time."""
         outdated = owned.held is not None
-        fill = self._start_fill(owner, owned)
+        fill = self._fills.start(owner, owned)
         # A fresh read of a lagging store takes a tick of its clock, which is longer than we would wait.
         if fill is None or (outdated and self._store.lags):
             return
@@ -228,7 +217,7 @@ class Partitions:
         if any(row.memory.owner != owner for row in rows):
             raise GiveUpError("a memory of another owner")
         await read_ahead([row.memory for row in rows])
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 await self._write(owner, owned, rows, shown)
 
@@ -247,20 +236,20 @@ class Partitions:
         await self._change(owner, id, partial(confirmed, at=at, turn=turn, beside=beside))
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 await self._delete(owner, owned, ids)
 
     async def delete_owner(self, owner: Owner) -> None:
         """Everything *owner* has: at once in this process, and in the store when it returns."""
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 await self._delete_all(owner, owned)
 
     @asynccontextmanager
     async def alone(self, owner: Owner) -> AsyncIterator[Alone]:
         """No other write of *owner*'s in this process runs within; those that began before have ended."""
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 yield Alone(
                     lambda: [row.memory for row in owned.live_writes()],
@@ -271,20 +260,20 @@ class Partitions:
     def drop(self, owner: Owner) -> None:
         """What is held of *owner*, and what a running fill brings, is not shown any more; the store is asked anew.
         Our own writes stay until it has them."""
-        owned = self._owned.get(owner)
+        owned = self._roster.of(owner)
         if owned is not None:
             owned.outdate()
-            self._account(owned)
-            self._release(owner, owned)
+            self._roster.account(owned)
+            self._roster.release(owner, owned)
 
     def owners(self) -> list[Owner]:
         """Those of whom anything is held."""
-        return list(self._owned)
+        return self._roster.owners()
 
     async def _delete(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> None:
         """Under `owned.writes`, here and below."""
         mark = owned.delete(ids)
-        self._account(owned)
+        self._roster.account(owned)
         with owned.writing():
             await self._store.delete(owner, ids)
             owned.acknowledge(mark, self._now())
@@ -292,14 +281,14 @@ class Partitions:
 
     async def _delete_all(self, owner: Owner, owned: Owned) -> None:
         owned.forget(await self._version(owner, owned))
-        self._account(owned)
+        self._roster.account(owned)
         with owned.writing():
             await self._store.delete_owner(owner)
             owned.forgotten(self._now())
             owned.count_own(await self._coordination.bump(owner))
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 rows = await self._fetch(owner, owned, [id])
                 changed = change(rows[0]) if rows else ()
@@ -308,7 +297,7 @@ class Partitions:
                 return bool(rows)
 
     async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 changed = [new for row in await self._fetch(owner, owned, ids) for new in change(row)]
                 if changed:
@@ -316,7 +305,7 @@ class Partitions:
                 return len(changed)
 
     async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
-        with self._using(owner) as owned:
+        with self._roster.using(owner) as owned:
             async with owned.writes:
                 rows = await self._fetch(owner, owned, ids)
                 chosen = [row.memory.id for row in rows if still(row.memory)]
@@ -335,7 +324,7 @@ class Partitions:
             # A forget takes the same lock to look at what is there: what passes here it will find.
             rows = await self._forgotten.admitted(owner, rows)
         mark = owned.put(rows)
-        self._account(owned)
+        self._roster.account(owned)
         shown()
         with owned.writing():
             try:
@@ -347,123 +336,10 @@ class Partitions:
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
 
-    # --- filling -------------------------------------------------------------------------------------
-    def _start_fill(self, owner: Owner, owned: Owned) -> _Fill | None:
-        running = self._fills.get(owner)
-        if running is not None:
-            return running
-        waits = owned.not_before is not None and self._now() < owned.not_before
-        if owned.too_large or waits or len(self._fills) >= self._limits.fills * 16:
-            return None
-        published = asyncio.Event()
-        task = asyncio.create_task(self._fill(owner, published), name="partition fill")
-        fill = self._fills[owner] = _Fill(task, published)
-        task.add_done_callback(lambda _: self._filled(owner, owned, fill))
-        return fill
-
-    async def _fill(self, owner: Owner, published: asyncio.Event) -> None:
-        with self._using(owner) as owned:
-            async with self._slots:
-                # A cold owner gets what a lagging read shows at once, as the store's own search would
-                # give; a fresh read follows and takes its place.
-                if self._store.lags and owned.held is None:
-                    await self._read_all(owner, owned, fresh=False)
-                    published.set()
-                await self._read_all(owner, owned, fresh=self._store.lags)
-
-    async def _read_all(self, owner: Owner, owned: Owned, *, fresh: bool) -> None:
-        if owned.too_large:
-            return
-        attempt = owned.begin_fill(await self._coordination.version(owner))
-        try:
-            async for page in self._store.pages(owner, self._limits.page, fresh=fresh):
-                for few in few_at_a_time(page):
-                    attempt.take(few)
-                    await asyncio.sleep(0)  # others' requests run in between
-                if attempt.held.size > self._limits.bytes:
-                    owned.too_large = True
-                    break
-        except BaseException:
-            owned.abandon_fill()
-            raise
-        if owned.too_large:
-            owned.abandon_fill()
-            owned.drop_held()
-        else:
-            owned.end_fill(attempt, complete=fresh or not self._store.lags)
-        self._account(owned)
-
-    def _filled(self, owner: Owner, owned: Owned, fill: _Fill) -> None:
-        """The end of a fill's task, however it came."""
-        del self._fills[owner]
-        fill.published.set()
-        error = None if fill.task.cancelled() else fill.task.exception()
-        outcome = "filled"
-        if fill.task.cancelled():
-            outcome = "cancelled"
-        elif error is not None:
-            outcome = "failed"
-            owned.not_before = self._now() + self._limits.retry
-            _LOG.warning("partition.fill_failed", error=type(error).__name__)
-        elif owned.too_large:
-            outcome = "too_large"
-        self._metrics.partition_fills.labels(outcome).inc()
-
-    # --- bounds --------------------------------------------------------------------------------------
     @property
     def _settle(self) -> timedelta:
         return self._limits.settle if self._store.lags else timedelta(0)
 
-    @contextmanager
-    def _using(self, owner: Owner) -> Iterator[Owned]:
-        """What we know of *owner*, which stays ours until the end of the block."""
-        owned = self._owned.get(owner)
-        if owned is None:
-            owned = self._owned[owner] = Owned()
-        self._owned.move_to_end(owner)
-        owned.users += 1
-        try:
-            yield owned
-        finally:
-            owned.users -= 1
-            if owned.overlay:
-                owned.prune(self._now(), self._settle)
-            if owned.held is not None and owned.size > self._limits.bytes:
-                owned.too_large = True
-                owned.drop_held()
-            self._account(owned)
-            self._release(owner, owned)
-            if self._bytes > self._limits.bytes:
-                self._trim()
 
-    def _account(self, owned: Owned) -> None:
-        size = owned.size
-        if size != owned.counted:
-            self._bytes += size - owned.counted
-            owned.counted = size
-            self._metrics.partition_bytes.set(self._bytes)
-            self._metrics.partitions.set(len(self._owned))
-
-    def _release(self, owner: Owner, owned: Owned) -> None:
-        if not owned.users and owned.may_go(self._now()) and owner in self._owned:
-            del self._owned[owner]
-            self._bytes -= owned.counted
-            self._metrics.partition_bytes.set(self._bytes)
-            self._metrics.partitions.set(len(self._owned))
-
-    def _trim(self) -> None:
-        """Lets the least recently used go until all fits; what the store may not show yet stays."""
-        now, over = self._now(), self._bytes - self._limits.bytes
-        victims: list[tuple[Owner, Owned]] = []
-        for owner, owned in self._owned.items():
-            if over <= 0:
-                break
-            if not owned.users and not owned.hides_store(now, self._settle):
-                victims.append((owner, owned))
-                over -= owned.size
-        for owner, owned in victims:
-            owned.prune(now, self._settle)
-            owned.drop_held()
-            owned.too_large = False
-            self._account(owned)
-            self._release(owner, owned)
+def _of_fills(limits: PartitionLimits) -> FillLimits:
+    return FillLimits(bytes=limits.bytes, page=limits.page, at_once=limits.fills, retry=limits.retry)
