@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,11 +23,13 @@ Checks = Callable[[], Awaitable[None]]  # raises TryLaterError when what was rea
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A closed topic as part of its session; *first* word and when it was *made*, in seconds since 1970."""
+    """A closed topic as part of its session; *first* word and when it was *made*, in seconds since 1970. *rows*: of
+    all that was read of it."""
 
     part: Part
     first: float
     made: float
+    rows: tuple[Memory, ...] = field(repr=False)
 
 
 class Closing:
@@ -58,7 +60,7 @@ class Closing:
         row = rows.topic_row(self._written(owner, read), thread, group, said, summary)
         vector = await self._middle([one.text for one in said])
         await checks()
-        await self._unchanged(owner, row)
+        await self._unchanged(owner, [row for one in said for row in one.rows])
         await self._keeps.put(owner, [Embedded(row, vector)])
         return True
 
@@ -99,7 +101,8 @@ class Closing:
                 made.append(Embedded(row, await self._middle([one.text])))
             sources = [(memory_id,) for memory_id in ids]
         await checks()
-        await self._unchanged(owner, *(one.memory for one in made))
+        read_rows = [row for one in kept for row in one.rows]
+        await self._unchanged(owner, [*read_rows, *([earlier] if earlier else [])])
         await self._keeps.put(owner, made)
         latest = made[-1].memory
         if earlier is not None and earlier.id != latest.id:
@@ -116,16 +119,17 @@ class Closing:
         sources = [row.id for row in there] or [source for one in said for source in one.sources]
         moments = [one.moment for one in said]
         part = Part("\n".join(one.text for one in said), tuple(sources))
-        return _Closed(part, min(moments), max([*moments, *map(rows.made_at, there)]))
+        read = (*there, *(row for one in said for row in one.rows))
+        return _Closed(part, min(moments), max([*moments, *map(rows.made_at, there)]), read)
 
-    async def _unchanged(self, owner: Owner, *made: Memory) -> None:
-        """TryLaterError where something that *made* stand on was forgotten in a chat, put aside or replaced while a
-        model worked on it: no epoch tells of that."""
-        written = {memory.id for memory in made}
-        named = {str(source) for memory in made for source in memory.metadata["sources"]} - written
-        there = {row.id for row in await self._keeps.get(owner, sorted(named)) if row.state is MemoryState.ACTIVE}
-        if there != named:
-            raise TryLaterError("what was summed up changed while we worked")
+    async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
+        """TryLaterError where something of what was *read* was forgotten in a chat, corrected, put aside or replaced
+        while a model worked on it: no epoch tells of that, and nobody looks again for it."""
+        there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
+        for row in read:
+            now = there.get(row.id)
+            if now is None or now.state is not MemoryState.ACTIVE or now.content != row.content:
+                raise TryLaterError("what was summed up changed while we worked")
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
         """Of what was said, whatever words sum it up."""

@@ -11,6 +11,7 @@ from memory_extproc.erasure.closure import closure
 from memory_extproc.erasure.marks import Blind, Marks
 from memory_extproc.learn.remember import message_id
 from memory_extproc.model import Embedded, ForgetScope, Memory, MemoryState, Owner
+from memory_extproc.ports import Change
 from memory_extproc.topics.summing import Prompts
 from tests.builders import ANN
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
@@ -58,16 +59,16 @@ async def test_what_is_held_in_process_goes_too() -> None:
 
 
 class Interrupted:
-    """A model that takes its time: meanwhile what was said last is forgotten in a chat."""
+    """A model that takes its time: meanwhile *happens* to what was said last."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self.around = around
+    def __init__(self, around: Surroundings, happens: Change) -> None:
+        self.around, self.happens = around, happens
         self.asked = 0
 
     async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
         self.asked += 1
         if self.asked == 1:
-            await self.around.partitions.change(owner, message_id(SAID[2], 0), retired)
+            await self.around.partitions.change(owner, message_id(SAID[2], 0), self.happens)
         budget = " The family budget is $10,000." if "10,000" in shown else ""
         return parsed(json.dumps({"name": "Hawaii", "summary": f"A trip to Hawaii.{budget}"}).encode())
 
@@ -76,9 +77,26 @@ def retired(row: Embedded) -> list[Embedded]:
     return [replace(row, memory=replace(row.memory, state=MemoryState.DELETED))]
 
 
+def corrected(row: Embedded) -> list[Embedded]:
+    memory = replace(row.memory, content="The budget is open.", valid_from=row.memory.created_at)
+    return [replace(row, memory=memory)]
+
+
+async def test_what_is_corrected_while_a_model_sums_it_up_is_not_in_the_summary_as_it_was() -> None:
+    around = Surroundings()
+    model = Interrupted(around, corrected)
+    around.prompts = Prompts(model, model, model)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, SAID)
+        (topic,) = await around.topics()
+    assert model.asked > 1
+    assert "10,000" not in topic.content
+    assert message_id(SAID[2], 0) in topic.metadata["sources"]
+
+
 async def test_what_is_forgotten_in_a_chat_while_a_model_sums_it_up_is_not_in_the_summary() -> None:
     around = Surroundings()
-    model = Interrupted(around)
+    model = Interrupted(around, retired)
     around.prompts = Prompts(model, model, model)
     async with around.partitions, around.build() as topics:
         await around.say(topics, SAID)
