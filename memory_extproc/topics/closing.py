@@ -123,7 +123,7 @@ class Closing:
         return _Closed(part, min(moments), max([*moments, *map(rows.made_at, there)]), read)
 
     async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
-        """TryLaterError where something of what was *read* was forgotten in a chat, corrected, put aside or replaced
+        """TryLaterError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
         while a model worked on it: no epoch tells of that, and nobody looks again for it."""
         there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
         for row in read:
