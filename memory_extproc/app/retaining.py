@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -146,17 +147,20 @@ def make_retention(
         chance=random.random,
     )
 
-    def use(new: Settings) -> None:
-        keeper.use(keeper_rules(new))
-        job.use(job_limits(new))
-        if reflections is not None:
-            reflections.use(reflection_limits(new))
-        if subjects is not None:
-            subjects.use(subject_rules(new))
-
     if live is not None:
-        live.follow(use)
+        live.follow(partial(_use, keeper, job, reflections, subjects))
     return job
+
+
+def _use(
+    keeper: Keeper, job: RetentionJob, reflections: Reflections | None, subjects: Subjects | None, new: Settings
+) -> None:
+    keeper.use(keeper_rules(new))
+    job.use(job_limits(new))
+    if reflections is not None:
+        reflections.use(reflection_limits(new))
+    if subjects is not None:
+        subjects.use(subject_rules(new))
 
 
 def job_limits(settings: Settings) -> JobLimits:

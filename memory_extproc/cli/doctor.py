@@ -137,12 +137,7 @@ def options_from(
         raise ConfigurationError(faults)
     everybody = dict(pairs)
     user, tenant, session, roles = names
-    name = f"doctor-{random.SystemRandom().getrandbits(32):08x}"
-    proofs = (
-        [{"authorization": f"Bearer {token}"} for token in tokens]
-        if tokens
-        else [{user: f"{name}-ann"}, {user: f"{name}-bob"}]
-    )
+    proofs = _proofs(tokens, user)
     ann, bob = (Person({**everybody, **proof}) for proof in proofs)
     return VisitOptions(
         ann=ann,
@@ -157,6 +152,14 @@ def options_from(
         body_bytes=most,
         learned_within=min(patience, _LEARNED_WITHIN),
     )
+
+
+def _proofs(tokens: Sequence[str], user_header: str) -> list[dict[str, str]]:
+    """The headers by which each of two people is known."""
+    if tokens:
+        return [{"authorization": f"Bearer {token}"} for token in tokens]
+    name = f"doctor-{random.SystemRandom().getrandbits(32):08x}"
+    return [{user_header: f"{name}-ann"}, {user_header: f"{name}-bob"}]
 
 
 async def examine_through(options: VisitOptions, through: Through, console: Console | None) -> list[Finding]:

@@ -69,20 +69,24 @@ def verify_forget(
     except MemoryExtprocError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
-    if as_json:
-        shown = {"genuine": True, "receipt": proof.body, "stores": [asdict(look) for look in looks]}
-        typer.echo(json.dumps(shown, indent=2))
-    else:
-        typer.echo(f"genuine: {proof.body['scope']} forgotten, {proof.body['state']}")
-        if looks:
-            table = Table("store", "verdict", "found", "why")
-            for look in looks:
-                table.add_row(look.store, look.verdict, str(look.found), look.why)
-            Console(highlight=False).print(table)
+    _show(proof, looks, as_json=as_json)
     if any(look.verdict is Verdict.FOUND for look in looks):
         raise typer.Exit(1)
     if any(look.verdict is Verdict.NOT_LOOKED_AT for look in looks):
         raise typer.Exit(2)
+
+
+def _show(proof: Proof, looks: Sequence[Look], *, as_json: bool) -> None:
+    if as_json:
+        shown = {"genuine": True, "receipt": proof.body, "stores": [asdict(look) for look in looks]}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    typer.echo(f"genuine: {proof.body['scope']} forgotten, {proof.body['state']}")
+    if looks:
+        table = Table("store", "verdict", "found", "why")
+        for look in looks:
+            table.add_row(look.store, look.verdict, str(look.found), look.why)
+        Console(highlight=False).print(table)
 
 
 async def _looked(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:

@@ -126,6 +126,34 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
         why = "Envoy Gateway does not let FullDuplexStreamed fail open: without the sidecar no request would pass"
         raise ConfigurationError([f"--bodies: {why}. It offers Buffered: leave this at buffered"])
     target = {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway}]}
+    client: Tree = {
+        **target,
+        "connection": {"bufferLimit": options.buffer_bytes},
+        "timeout": {"http": {"streamIdleTimeout": _go(options.idle_timeout)}},
+    }
+    if options.identity is not IdentityMode.TRUST and options.identity_headers:
+        client["headers"] = {"earlyRequestHeaders": {"remove": list(options.identity_headers)}}
+    patience = {
+        "http": {"requestTimeout": _go(options.route_timeout), "streamIdleTimeout": _go(options.idle_timeout)}
+    }
+    return [
+        _named(
+            "EnvoyExtensionPolicy", _EG, "memory-extproc", namespace, {**target, "extProc": _eg_processors(options)}
+        ),
+        _named("ClientTrafficPolicy", _EG, "memory-extproc", namespace, client),
+        _named(
+            "BackendTrafficPolicy",
+            _EG,
+            "memory-extproc",
+            namespace,
+            {**target, "timeout": patience, "circuitBreaker": _eg_breaker(options.streams)},
+        ),
+        *_eg_security(options, target, namespace),
+    ]
+
+
+def _eg_processors(options: EnvoyOptions) -> list[Tree]:
+    """The filters in their order: what watches stands before what changes."""
     name, where, port = _service(options)
     backend = {"name": name, "namespace": where, "port": port}
     processor: Tree = {
@@ -156,41 +184,19 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
     processor["metadata"] = {"writableNamespaces": [METADATA]}
     if options.forwarded_namespaces:
         processor["metadata"]["accessibleNamespaces"] = list(options.forwarded_namespaces)
-    processors = [processor]
-    if options.two_filters:
-        processor["processingMode"]["response"] = {}
-        processor["metadata"]["writableNamespaces"].append(HANDED)
-        watching = {
-            "backendRefs": [backend],
-            "failOpen": True,
-            "shadowMode": True,
-            "processingMode": {"request": {"body": "Streamed"}, "response": {"body": "Streamed"}},
-            "metadata": {"accessibleNamespaces": [HANDED]},
-            "backendSettings": processor["backendSettings"],
-        }
-        processors.insert(0, watching)
-    client: Tree = {
-        **target,
-        "connection": {"bufferLimit": options.buffer_bytes},
-        "timeout": {"http": {"streamIdleTimeout": _go(options.idle_timeout)}},
+    if not options.two_filters:
+        return [processor]
+    processor["processingMode"]["response"] = {}
+    processor["metadata"]["writableNamespaces"].append(HANDED)
+    watching = {
+        "backendRefs": [backend],
+        "failOpen": True,
+        "shadowMode": True,
+        "processingMode": {"request": {"body": "Streamed"}, "response": {"body": "Streamed"}},
+        "metadata": {"accessibleNamespaces": [HANDED]},
+        "backendSettings": processor["backendSettings"],
     }
-    if options.identity is not IdentityMode.TRUST and options.identity_headers:
-        client["headers"] = {"earlyRequestHeaders": {"remove": list(options.identity_headers)}}
-    patience = {
-        "http": {"requestTimeout": _go(options.route_timeout), "streamIdleTimeout": _go(options.idle_timeout)}
-    }
-    return [
-        _named("EnvoyExtensionPolicy", _EG, "memory-extproc", namespace, {**target, "extProc": processors}),
-        _named("ClientTrafficPolicy", _EG, "memory-extproc", namespace, client),
-        _named(
-            "BackendTrafficPolicy",
-            _EG,
-            "memory-extproc",
-            namespace,
-            {**target, "timeout": patience, "circuitBreaker": _eg_breaker(options.streams)},
-        ),
-        *_eg_security(options, target, namespace),
-    ]
+    return [watching, processor]
 
 
 def _eg_breaker(streams: int) -> Tree:
