@@ -37,7 +37,9 @@ def test_a_directory_that_is_there_is_taken_before_a_hub(tmp_path: Path) -> None
     assert parse_source(str(tmp_path / "model")) == ModelSource("directory", str(tmp_path / "model"), "model")
 
 
-@pytest.mark.parametrize("written", ["", "nowhere", "/no/such/place", "pypi:", "hub:", "../x", "./a/b", "a/b/c"])
+@pytest.mark.parametrize(
+    "written", ["", "nowhere", "/no/such/place", "pypi:", "hub:", "../no-such", "./a/b", "a/b/c"]
+)
 def test_what_is_no_source_is_refused(written: str) -> None:
     with pytest.raises(GiveUpError, match="is no directory"):
         parse_source(written)
