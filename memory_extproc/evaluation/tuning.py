@@ -56,9 +56,10 @@ class Aims:
     neutral: float = 0.33
     foreign: float = 0.33
     swapped: float = 0.17
-    notes: float = 0.6
+    notes: float = 1.8
+    notes_nothing: float = 1.75  # times that, where nothing answers: there are few such questions to notes
     notes_sound: float = 10.0  # in learning which memories are sound: much, for most stores are small
-    notes_ranked: float = 0.25  # in learning the order: little, for they have no surroundings to learn from
+    notes_ranked: float = 0.4  # in learning the order: little, for they have no surroundings to learn from
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> float:
 def _counts(one: Gathered, aims: Aims) -> float:
     """How much a question counts in learning whether anything helps."""
     if not one.talk:
-        return aims.notes
+        return aims.notes if one.question.relevant else aims.notes * aims.notes_nothing
     if one.names is Names.SWAPPED:
         return aims.swapped
     if not one.question.relevant:

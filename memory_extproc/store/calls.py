@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -40,8 +41,9 @@ class Calls:
             raise
         started, outcome, seconds = self._clock(), "cancelled", limit.total_seconds()
         try:
-            async with asyncio.timeout(seconds + _MARGIN_SECONDS):
-                result = await call(seconds)
+            with _cancellation_kept():
+                async with asyncio.timeout(seconds + _MARGIN_SECONDS):
+                    result = await call(seconds)
         except _RAISED as error:  # TimeoutError is an OSError
             fault = fault_of(error)
             outcome = fault.value
@@ -79,3 +81,17 @@ class Calls:
             _LOG.warning("store.down")
         self._up = up
         self._metrics.store_up.set(1 if up else 0)
+
+
+@contextmanager
+def _cancellation_kept() -> Iterator[None]:
+    """Lets a cancellation through that the client took for itself. It waits with asyncio.wait_for, which until
+    Python 3.12 forgets one that comes together with the answer (python/cpython#86296): a task of ours that was told
+    to end would then go on, and whoever waits for its end would wait for ever."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError

@@ -377,3 +377,24 @@ def test_held_rows_are_those_that_were_put_and_not_removed(steps: list[tuple[str
 def test_only_a_server_is_pinged_for_a_lite_file_would_hang_up_over_it() -> None:
     assert channel_options("unix:/tmp/milvus.sock")["grpc.keepalive_time_ms"] > 24 * 3600 * 1000
     assert channel_options("http://milvus:19530") == {}
+
+
+@pytest.mark.parametrize("answer", ["an answer", "an error"])
+async def test_who_is_told_to_end_as_the_answer_comes_ends(answer: str) -> None:
+    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(CollectorRegistry(), "test"), Seconds())
+    coming: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    asked = asyncio.Event()
+
+    async def call(limit: float) -> str:
+        asked.set()
+        return await asyncio.wait_for(coming, limit)  # as pymilvus does
+
+    task = asyncio.create_task(calls.run("search", timedelta(seconds=30), call))
+    await asked.wait()
+    if answer == "an answer":
+        coming.set_result(answer)
+    else:
+        coming.set_exception(MilvusException(message=answer))
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
