@@ -20,6 +20,7 @@ from memory_extproc.index.features import CLOSELY
 from memory_extproc.recall.weights import VERSION, Ranker, Weights, packaged_weights
 
 _FEWEST = 2  # conversations: one to fit on, one to judge by
+AMONG_MANY = Aims(notes=0.6, notes_ranked=0.05)  # of what is for long conversations, notes teach little
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,17 @@ async def fitted_weights(
     kinds = {"lexical": before.lexical, "hybrid": before.hybrid}
     if close_reader(bench) is not None:
         kinds["close"] = before.close or before.hybrid
+        kinds["close_few"] = before.close_few or kinds["close"]
     for name, now in kinds.items():
-        dense, closely = name != "lexical", name == "close"
-        gathered = await gather(dataset, bench, dense=dense, closely=closely, says=_named(name, says))
+        dense, closely = name != "lexical", name.startswith("close")
+        if name != "close_few":  # that has the same to learn from, and takes what notes teach for more
+            gathered = await gather(dataset, bench, dense=dense, closely=closely, says=_named(name, says))
         if closely:
             # Among a few memories nothing is read closely: such questions teach this ranker nothing.
             gathered = [one for one in gathered if CLOSELY in one.candidates.names]
             if len({one.conversation for one in gathered}) < _FEWEST:
                 continue
-        tuned = _tuned(gathered, aims, _named(name, says))
+        tuned = _tuned(gathered, AMONG_MANY if name == "close" else aims, _named(name, says))
         rankers[name] = tuned.ranker
         said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
         # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
@@ -68,13 +71,14 @@ async def fitted_weights(
     if features:
         said["features"] = _features(last, aims, says)
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
+    known = bench.embedder.fingerprint in before.embedding_models
     weights = Weights(
         VERSION,
         (bench.embedder.fingerprint,),
         fitted_on,
         rankers["hybrid"],
         rankers["lexical"],
-        rankers.get("close", before.close if bench.embedder.fingerprint in before.embedding_models else None),
+        *(rankers.get(name, getattr(before, name) if known else None) for name in ("close", "close_few")),
     )
     return Fitted(weights, said)
 

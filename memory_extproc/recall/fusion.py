@@ -23,6 +23,9 @@ Floats = npt.NDArray[np.float64]
 # memories a mean and a deviation say nothing, with a thousand ours say nothing.
 IMAGINED = 10.0
 STAND_IN_SHARE = 0.7  # of the feature that stands in for one over surroundings that are not there
+# Memories of an owner. Among fewer, a word stands for one thing and little stands around it; among more, what
+# stands around a message tells it from others about the same.
+FEW = 200
 UNFITTED_WEIGHT = 0.4
 UNFITTED_SPREAD = 0.02  # of cosines; what differs by less is the same
 # Points of score. Without, summaries cost 0.06 of the precision on the everyday set; with them a third of that.
@@ -79,9 +82,10 @@ class Fusion:
         return self._fitted and self._weights.close is not None
 
     def _ranker(self, found: Candidates) -> Ranker:
-        if CLOSELY in found.names and self._weights.close is not None:
-            return self._weights.close
-        return self._weights.hybrid
+        weights = self._weights
+        if CLOSELY not in found.names or weights.close is None:
+            return weights.hybrid
+        return weights.close_few if found.searched < FEW and weights.close_few is not None else weights.close
 
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind

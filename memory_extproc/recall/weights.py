@@ -62,6 +62,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hybrid: Ranker
     lexical: Ranker  # without vectors
     close: Ranker | None = None  # where the candidates were read word by word
+    close_few: Ranker | None = None  # the same among fewer memories than `fusion.FEW`, where there are such weights
 
 
 def read_weights(path: Path, fingerprint: str) -> Weights:
@@ -93,6 +94,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
     known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, *READ_CLOSELY)}
+    known["close_few"] = known["close"]
     for kind, features in known.items():
         ranker: Ranker | None = getattr(weights, kind)
         if ranker is None:

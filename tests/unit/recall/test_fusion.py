@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.index.features import DENSE, FEATURES, LEXICAL
+from memory_extproc.index.features import CLOSELY, DENSE, FEATURES, LEXICAL
 from memory_extproc.model import Candidates, Memory, Source
-from memory_extproc.recall.fusion import Fusion, Named, scores_of, standardise
+from memory_extproc.recall.fusion import FEW, Fusion, Named, scores_of, standardise
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
 from tests.builders import a_memory, later
 
@@ -155,3 +155,24 @@ def test_a_summary_gives_way_to_what_was_said_unless_it_stands_out() -> None:
     outstanding = fusion.fused(some_candidates((summed_up, A), bm25=[5.0, 0.0]), np.zeros(2))
     assert outstanding.candidates[0].memory is summed_up
     assert outstanding.worth > alike.worth
+
+
+def test_what_was_read_word_by_word_has_weights_of_its_own_and_others_among_few_memories() -> None:
+    weights = msgspec.structs.replace(
+        some_weights(), close=a_ranker(closely=1.0, bm25=0.1), close_few=a_ranker(closely=0.1, bm25=1.0)
+    )
+
+    def read(searched: int) -> Candidates:
+        found = some_candidates((A, C), searched, bm25=[1.0, 0.0])
+        column = np.array([[0.0], [1.0]])
+        return replace(
+            found,
+            names=(*found.names, CLOSELY),
+            features=np.hstack([found.features, column]),
+            centre=np.append(found.centre, 0.0),
+            spread=np.append(found.spread, 1.0),
+        )
+
+    assert fused(read(FEW), weights) == [C, A]
+    assert fused(read(FEW - 1), weights) == [A, C]
+    assert fused(read(FEW - 1), msgspec.structs.replace(weights, close_few=None)) == [C, A]
