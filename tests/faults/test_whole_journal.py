@@ -64,6 +64,7 @@ async def _ready(faulty: FaultStand) -> bool:
 async def test_a_locked_journal_makes_the_sidecar_unready_until_it_is_free(faulty: FaultStand) -> None:
     await faulty.start()
     await faulty.say("My sister lives in Hawaii since March.")
+    await until(lambda: faulty.kept == 1, "it is stored")
     with locked(faulty.data / "journal.db"):
         await assert_refuses(faulty, "journal.db is locked by another process")
         assert faulty.turns("journal_late") == 1
