@@ -208,7 +208,7 @@ def _write_tokenizer(source: Path, target: Path) -> None:
     """A copy without the padding and cutting that some repositories leave in: the embedder sets its own."""
     try:
         tokenizer = Tokenizer.from_file(str(source))
-    except Exception as error:
+    except Exception as error:  # the library raises nothing narrower for a file that it cannot read
         raise GiveUpError(f"{source} is not a readable tokenizer") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
