@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol, Self
 
@@ -20,13 +19,14 @@ from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.following import Following, FollowsTopics
 from memory_extproc.learn.gathering import Gatherings, Trigger
+from memory_extproc.learn.intake import Intake
 from memory_extproc.learn.lanes import Lanes
 from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.messages import Judges, Messages
 from memory_extproc.learn.obeying import Obeying, Obeys
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.screening import Screens, Unscreened
-from memory_extproc.learn.sessions import WORDED, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.learn.settling import Unsettled
 from memory_extproc.learn.sifting import Sifting
 from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
@@ -46,7 +46,6 @@ from memory_extproc.ports import (
 )
 
 log = logger(__name__)
-_GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
 
 
 class Reconciles(Protocol):
@@ -84,43 +83,34 @@ class Learner:
         topics: FollowsTopics | None = None,
     ) -> None:
         self._journal = journal
-        self._sessions = sessions
         self._coordination = coordination
         self._limits = limits
         self._metrics = metrics
-        self._finding = (
-            None
-            if extractor is None
-            else Finding(extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now)
-        )
         self._reconciler = reconciler
-        self._now = now
-        self._chance = chance
-        self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
         self._traces = traces
-        self._screens = screens or Unscreened()
+        self._unsettled = Unsettled()
         self._sifting = Sifting(forgotten, journal)
         self._obeying = Obeying(commands, journal)
-        self._remembering: Lanes[str] = Lanes(
-            "remember",
-            traces.stepped("learn.remember", self._remember),
-            self._not_remembered,
-            at_once=limits.remembering,
-            together=limits.together,
-            in_vain=limits.overlaid,
-            backoff=limits.backoff,
-            chance=chance,
-        )
-        self._extracting: Lanes[tuple[str, ...]] = Lanes(
-            "extract",
-            traces.stepped("learn.extract", self._extract),
-            self._not_extracted,
-            at_once=limits.extracting,
-            together=1,
-            in_vain=limits.overlaid,
-            backoff=limits.backoff,
-            chance=chance,
-        )
+        self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
+        self._finding = None
+        if extractor is not None:
+            self._finding = Finding(
+                extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now
+            )
+        self._intake = Intake(
+            journal, sessions, coordination, limits, metrics,
+            screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
+            journalled=self._to_remember, ends=self.end_session,
+        )  # fmt: skip
+        lanes = partial(Lanes, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
+        self._remembering: Lanes[str] = lanes(
+            "remember", traces.stepped("learn.remember", self._remember), self._not_remembered,
+            at_once=limits.remembering, together=limits.together,
+        )  # fmt: skip
+        self._extracting: Lanes[tuple[str, ...]] = lanes(
+            "extract", traces.stepped("learn.extract", self._extract), self._not_extracted,
+            at_once=limits.extracting, together=1,
+        )  # fmt: skip
         self._gatherings = Gatherings(
             self._extracting.add,
             batch=limits.batch,
@@ -128,25 +118,16 @@ class Learner:
             told=lambda trigger: metrics.extraction_triggers.labels(trigger.value).inc(),
         )
         self._following = Following(topics, self._gatherings)
-        self._accepting: set[asyncio.Task[Stored]] = set()
-        self._unsettled = Unsettled()
+        self._take_up = TakeUp(journal, self._taken, _take_up_limits(limits), metrics, now=now, chance=chance)
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
-        self._take_up = TakeUp(
-            journal,
-            self._taken,
-            _take_up_limits(limits),
-            metrics,
-            now=now,
-            chance=chance,
-        )
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
-        self._told = Stored.JOURNALLED
 
     def use(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are remembered at a time stays."""
         self._limits = limits
+        self._intake.use(limits)
         if self._finding is not None:
             self._finding.use(limits.patience)
         self._gatherings.use(batch=limits.batch, idle=limits.idle)
@@ -162,10 +143,10 @@ class Learner:
 
     async def __aexit__(self, *_: object) -> None:
         self._closing.set()
+        self._intake.close()
         try:
             async with asyncio.timeout(self._limits.grace.total_seconds()):
-                if self._accepting:
-                    await asyncio.wait(self._accepting)
+                await self._intake.finish()
                 await asyncio.gather(*self._background)
                 await self._remembering.finish()
                 self._gatherings.flush_all()
@@ -175,30 +156,17 @@ class Learner:
             log.warning("learn.drain_cut_short")
         finally:
             self._gatherings.close()
-            for task in [*self._background, *self._accepting]:
+            for task in self._background:
                 task.cancel()
-            await asyncio.gather(*self._background, *self._accepting, return_exceptions=True)
+            await asyncio.gather(*self._background, return_exceptions=True)
+            await self._intake.stop()
             await self._remembering.stop()
             await self._extracting.stop()
             self._unsettled.release_all()
 
     # --- taking in -----------------------------------------------------------------------------------
     async def accept(self, exchanged: Exchanged) -> Stored:
-        if self._closing.is_set():
-            return self._tell(Stored.JOURNAL_FAILED)
-        if len(self._accepting) >= self._limits.accepting:
-            return self._tell(Stored.PROCESS_LIMIT)
-        # A task of our own: whoever called may be cancelled by Envoy, the turn is kept all the same.
-        task = asyncio.create_task(self._journalled(exchanged), name="journal append")
-        owner = exchanged.caller.owner
-        self._accepting.add(task)
-        self._unsettled.add(owner, task)
-        task.add_done_callback(lambda done: self._accepted(owner, done))
-        await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
-        if task.done():
-            return self._outcome(task)
-        task.add_done_callback(self._came_late)
-        return Stored.JOURNAL_LATE
+        return await self._intake.accept(exchanged)
 
     async def settled(self, caller: Caller) -> None:
         await self._unsettled.gone(caller.owner)
@@ -217,61 +185,6 @@ class Learner:
             if caller.session in {"", session} and session not in last_of:
                 self._gatherings.flush(caller.owner, session)
         await self._following.end(caller.owner, caller.session, but=last_of)
-
-    async def _journalled(self, exchanged: Exchanged) -> Stored:
-        screened = await self._screens.screened(exchanged)
-        if isinstance(screened, Stored):
-            if exchanged.ends_session:
-                await self.end_session(exchanged.caller)
-            return screened
-        placed = await self._sifting.placed(await self._sessions.place(screened.whole, screened.kept))
-        if placed is None:
-            return Stored.FORGOTTEN
-        turn = replace(placed.turn, last=exchanged.ends_session)
-        stored, noted = await asyncio.gather(
-            self._journal.append(turn), self._sessions.note(placed), return_exceptions=True
-        )
-        if isinstance(noted, MemoryExtprocError):
-            # The turn is safe; its successor may begin a session of its own.
-            log.warning("session.not_noted", error=type(noted).__name__)
-        elif isinstance(noted, BaseException):
-            raise noted
-        if isinstance(stored, BaseException):
-            raise stored
-        if await self._sifting.withdrawn(turn):
-            await self._coordination.delete_records(turn.owner, WORDED)
-            return Stored.FORGOTTEN
-        if stored is Stored.JOURNALLED:
-            self._to_remember(turn)
-        elif exchanged.ends_session:
-            await self.end_session(Caller(turn.owner, session=turn.session))
-        return stored
-
-    def _accepted(self, owner: Owner, task: asyncio.Task[Stored]) -> None:
-        self._accepting.discard(task)
-        self._unsettled.remove(owner, [task])
-        if not task.cancelled() and (error := task.exception()):
-            log.error("journal.failed", error=type(error).__name__)
-
-    def _came_late(self, task: asyncio.Task[Stored]) -> None:
-        """Whoever handed the turn in was told JOURNAL_LATE: what went wrong after that is told here."""
-        stored = self._outcome(task)
-        if stored in _GONE_WRONG:
-            self._metrics.turns.labels(stored.value).inc()
-
-    def _outcome(self, task: asyncio.Task[Stored]) -> Stored:
-        failed = task.cancelled() or task.exception() is not None
-        return self._tell(Stored.JOURNAL_FAILED if failed else task.result())
-
-    def _tell(self, stored: Stored) -> Stored:
-        """Logs when it begins to go wrong and when it is well again; the metric counts each."""
-        if stored in _GONE_WRONG and stored is not self._told:
-            log.error("journal.refuses", outcome=stored.value)
-            self._told = stored
-        elif stored is Stored.JOURNALLED and self._told in _GONE_WRONG:
-            log.info("journal.accepts")
-            self._told = stored
-        return stored
 
     def _to_remember(self, turn: Turn) -> None:
         self._traces.keep(turn.id)

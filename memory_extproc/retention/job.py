@@ -23,6 +23,7 @@ log = logger(__name__)
 RECORD = "retention"  # kind of the record that an owner was seen to
 _SEEN = "seen"
 _MOST_SOON = 10_000
+_TRIES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,4 +286,3 @@ def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
     return keeping.result()
 
 
-_TRIES = 6

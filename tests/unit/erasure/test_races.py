@@ -85,6 +85,7 @@ class Process:
         def now() -> datetime:
             return durable.now
 
+        self.limits = durable.limits
         self.forgotten = Forgotten(ledger, SoleReplica())
         hiding = HidingStore(store, self.forgotten)
         self.partitions = Partitions(
@@ -125,7 +126,7 @@ class Process:
     async def die(self) -> None:
         """Whatever was under way stops where it stands."""
         self.fate.dead.set()
-        self.learner._limits = replace(self.learner._limits, grace=timedelta())
+        self.learner.use(replace(self.limits, grace=timedelta()))
         await self._stack.aclose()
 
     async def finish(self) -> None:
