@@ -13,8 +13,8 @@ from pathlib import Path
 from memory_extproc.app.coordinating import JOURNAL
 from memory_extproc.app.erasing import LEDGER
 from memory_extproc.app.migrating import forgotten_among
-from memory_extproc.app.retaining import Tended
 from memory_extproc.app.screening import CONSENT
+from memory_extproc.app.tending import Tended
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.settings import Settings

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
-from memory_extproc.app.retaining import Tended
+from memory_extproc.app.tending import Tended
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination

@@ -7,14 +7,12 @@ behind is finished, accepted turns are learned, and then journal, store and mode
 from __future__ import annotations
 
 import asyncio
-import fcntl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
-from pathlib import Path
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
@@ -22,6 +20,7 @@ from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.erasing import AsRecalled, open_forgetter
 from memory_extproc.app.frame import Frame
+from memory_extproc.app.holding import hold_data_directory
 from memory_extproc.app.keeping import Kept, open_kept
 from memory_extproc.app.live import Applies, Live
 from memory_extproc.app.options import (
@@ -39,7 +38,6 @@ from memory_extproc.app.wiring import Wire, open_wire
 from memory_extproc.app.writing import Writing, open_writing
 from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.errors import ConfigurationError
 from memory_extproc.observe.certificates import watch_certificate
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.log import configure, logger
@@ -56,8 +54,6 @@ from memory_extproc.wire.replays import Replays
 from memory_extproc.wire.server import GrpcServer
 
 log = logger(__name__)
-
-LOCK = "lock"
 
 
 def utc_now() -> datetime:
@@ -253,19 +249,3 @@ def _registry() -> CollectorRegistry:
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)
     return registry
-
-
-def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
-    """The data directory, made readable by its owner alone and held by this process alone."""
-    directory = Path(settings.data_dir).absolute()
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = stack.enter_context((directory / LOCK).open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigurationError(
-            [f"data_dir: another sidecar is using {directory}; give each one its own"]
-        ) from error
-    except OSError as error:
-        raise ConfigurationError([f"data_dir: {directory} cannot be used: {error.strerror}"]) from error
-    return directory

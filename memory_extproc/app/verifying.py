@@ -10,13 +10,11 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
 from memory_extproc.app.coordinating import find_journals, open_link
-from memory_extproc.app.erasing import LEDGER
+from memory_extproc.app.holding import hold_data_directory
 from memory_extproc.app.models import open_embedder
 from memory_extproc.app.options import milvus_options
-from memory_extproc.app.sidecar import hold_data_directory, utc_now
-from memory_extproc.coordination.ledger_sqlite import SqliteLedger
-from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.erasure.forgotten import Forgotten
+from memory_extproc.app.sidecar import utc_now
+from memory_extproc.app.tending import read_forgotten
 from memory_extproc.erasure.verifying import Look, Proof, look_again
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.model import Owner
@@ -30,16 +28,7 @@ async def looked_again(settings: Settings, proof: Proof, owner: Owner, stack: As
     """GiveUpError where the receipt is about somebody else."""
     metrics = Metrics(CollectorRegistry(), __version__)
     link = await open_link(settings, metrics, stack)
-    # A reader is no replica that serves: it needs no lease.
-    if link is None:
-        path = Path(settings.forget.ledger or f"{settings.data_dir}/{LEDGER}")
-        file = await stack.enter_async_context(SqliteLedger(path))
-        forgotten = Forgotten(file, SoleReplica(), key=settings.privacy.key or b"")
-    else:
-        from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415
-
-        ledger = RedisLedger(link, prefix=settings.coordination.prefix)
-        forgotten = Forgotten(ledger, SoleReplica(), key=settings.privacy.key or b"")
+    forgotten = await read_forgotten(settings, Path(settings.data_dir), link, stack)
     store = await _store(settings, metrics, stack)
     journals = await find_journals(settings, utc_now, stack)
     return await look_again(proof, owner, forgotten, store=store, journal=journals.main)

@@ -93,13 +93,18 @@ def _with_quarantine(
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
         log.configure("error", "console")
-        return asyncio.run(_used(settings, owner_of(settings, tenant, user), use))
+        return asyncio.run(
+            _used(settings, Path(settings.data_dir).absolute(), owner_of(settings, tenant, user), use)
+        )
 
 
-async def _used(settings: Settings, owner: Owner, use: Callable[[Quarantine, Owner], Awaitable[T]]) -> T:
-    from memory_extproc.evaluation.composing import reviewing  # noqa: PLC0415 - it loads store and inference
+async def _used(
+    settings: Settings, data: Path, owner: Owner, use: Callable[[Quarantine, Owner], Awaitable[T]]
+) -> T:
+    from memory_extproc.app import utc_now  # noqa: PLC0415 - it loads store and inference
+    from memory_extproc.app.tending import reviewing  # noqa: PLC0415
 
-    async with reviewing(settings) as quarantine:
+    async with reviewing(settings, data, now=utc_now) as quarantine:
         return await use(quarantine, owner)
 
 

@@ -95,15 +95,13 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
 async def _done(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
-    from memory_extproc.app import utc_now  # noqa: PLC0415
-    from memory_extproc.app.retaining import job_of, tending  # noqa: PLC0415
-    from memory_extproc.evaluation.composing import hold_lite  # noqa: PLC0415
+    from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415
+    from memory_extproc.app.tending import job_of, tending  # noqa: PLC0415
     from memory_extproc.retention.job import Work  # noqa: PLC0415
 
     doing = Work(work)
     async with AsyncExitStack() as stack:
-        if not settings.memory.milvus.address:
-            hold_lite(settings, data, stack)
+        hold_lite(settings, data, stack)
         tended = await stack.enter_async_context(
             tending(settings, data, now=utc_now, reflecting=doing is Work.REFLECT)
         )

@@ -22,7 +22,7 @@ from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.app.retaining import Tended
+    from memory_extproc.app.tending import Tended
     from memory_extproc.ports import MemoryStore
     from memory_extproc.retention.reembedding import Checked, Reembedding
     from memory_extproc.store.migrating import Migrated
@@ -156,10 +156,9 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
 
 
 async def _restored(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
-    from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app import hold_data_directory, utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.backing import restore_files, restore_memories  # noqa: PLC0415
-    from memory_extproc.app.retaining import tending  # noqa: PLC0415
-    from memory_extproc.app.sidecar import hold_data_directory  # noqa: PLC0415
+    from memory_extproc.app.tending import tending  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         hold_data_directory(settings, stack)
@@ -197,7 +196,7 @@ async def _used(
     says: Says,
 ) -> tuple[Checked, str]:
     from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.retaining import reembedding  # noqa: PLC0415
+    from memory_extproc.app.tending import reembedding  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         tended = await _tended(settings, data, stack)
@@ -212,12 +211,10 @@ async def _compacted(settings: Settings, data: Path) -> bool:
 
 
 async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Tended:
-    from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.retaining import tending  # noqa: PLC0415
-    from memory_extproc.evaluation.composing import hold_lite  # noqa: PLC0415
+    from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.tending import tending  # noqa: PLC0415
 
-    if not settings.memory.milvus.address:
-        hold_lite(settings, data, stack)
+    hold_lite(settings, data, stack)
     return await stack.enter_async_context(tending(settings, data, now=utc_now))
 
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
 from memory_extproc.app import (
-    hold_data_directory,
+    hold_lite,
     make_extraction,
     make_recaller,
     milvus_options,
@@ -24,16 +24,13 @@ from memory_extproc.app import (
     sealed_store,
     utc_now,
 )
-from memory_extproc.app.coordinating import open_coordination
 from memory_extproc.app.learning import Extraction
 from memory_extproc.app.topics import make_summing, make_topics
 from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.running import Bench
 from memory_extproc.learn.budget import Budget, BudgetLimits
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.extractors import Fallback
-from memory_extproc.learn.quarantine import Quarantine
 from memory_extproc.learn.remember import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
@@ -110,9 +107,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         data = _absolute(settings.data_dir)
-        options = milvus_options(settings, data, "")
-        if not options.address:
-            hold_lite(settings, data, stack)
+        hold_lite(settings, data, stack)
         embedder = await open_embedder(settings, metrics, stack)
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         stack.push_async_callback(store.close)
@@ -137,26 +132,6 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         )
 
 
-@asynccontextmanager
-async def reviewing(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Quarantine]:
-    """What was put aside, to be looked at: as `reading`, and what is changed shows in running sidecars."""
-    metrics = Metrics(CollectorRegistry(), __version__)
-    async with AsyncExitStack() as stack:
-        data = _absolute(settings.data_dir)
-        if not settings.memory.milvus.address:
-            hold_lite(settings, data, stack)
-        embedder = await open_embedder(settings, metrics, stack)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
-        stack.push_async_callback(store.close)
-        await store.open()
-        link = await open_link(settings, metrics, stack)
-        coordination = await open_coordination(settings, data, link, now, stack)
-        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack))
-        limits = PartitionLimits(bytes=settings.recall.partition_bytes)
-        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
-        yield Quarantine(kept, partitions)
-
-
 def _unhurried(settings: Settings) -> Settings:
     """With time enough for every step: a busy machine would else turn answers into those of a lower rung (words
     alone, no reranking), and the figures would speak of the machine."""
@@ -165,15 +140,3 @@ def _unhurried(settings: Settings) -> Settings:
 
 def _absolute(directory: str) -> Path:
     return Path(directory).absolute()
-
-
-def hold_lite(settings: Settings, data: Path, stack: AsyncExitStack) -> None:
-    """ConfigurationError where nothing was remembered yet, or while a sidecar holds the Lite file."""
-    path = milvus_options(settings, data, "").path
-    if not path.exists():
-        raise ConfigurationError([f"data_dir: nothing has been remembered below {path.parent}"])
-    try:
-        hold_data_directory(settings, stack)
-    except ConfigurationError as error:
-        advice = "stop it first: a Milvus Lite file lets one process in"
-        raise ConfigurationError([f"{fault}; {advice}" for fault in error.faults]) from error

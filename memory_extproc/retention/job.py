@@ -284,5 +284,3 @@ def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
         log.error("retention.broken", kind=type(error).__name__)
         raise GiveUpError("a bug, brought out by what one owner has") from error
     return keeping.result()
-
-

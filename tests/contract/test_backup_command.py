@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from memory_extproc.app import utc_now
-from memory_extproc.app.retaining import Tended, tending
+from memory_extproc.app.tending import Tended, tending
 from memory_extproc.cli.root import app
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.erasure.marks import Blind, Kind
