@@ -3,218 +3,98 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Annotated, Literal, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, Literal
 
 import typer
 
 from memory_extproc.cli.config import ConfigFile, file_of
+from memory_extproc.cli.envoy_options import Asked, envoy_options
 from memory_extproc.cli.faults import faults_to_exit
-from memory_extproc.errors import ConfigurationError
-from memory_extproc.settings import Settings, load
-from memory_extproc.settings.values import on_loopback, split_address
-from memory_extproc.wire.envoy_config_options import (
-    Bodies,
-    ClientTls,
-    EnvoyOptions,
-    IdentityMode,
-    RestApi,
-    Upstream,
-    Verified,
-)
+from memory_extproc.settings import load
+from memory_extproc.wire.envoy_config_options import Bodies, IdentityMode
 
-T = TypeVar("T")
 ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio"]
+ShapeOption = Annotated[ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")]
+UpstreamOption = Annotated[str, typer.Option(help="the LLM: http(s)://host:port")]
+ListenOption = Annotated[str, typer.Option(help="where Envoy listens")]
+AdminPort = Annotated[int, typer.Option(help="of Envoy's admin page, on loopback")]
+Identity = Annotated[
+    IdentityMode,
+    typer.Option(help="strip: clients cannot name themselves; trust: they do; jwt: Envoy verifies a token"),
+]
+Sidecar = Annotated[
+    str, typer.Option(help="as Envoy reaches it, if not at listen.ext_proc; name.namespace:port in Kubernetes")
+]
+ApiAddress = Annotated[
+    str, typer.Option(help="the memory API as Envoy reaches it, if not beside the sidecar at listen.api's port")
+]
+ClientCert = Annotated[str, typer.Option(help="with tls: Envoy's certificate, PEM")]
+ClientKey = Annotated[str, typer.Option(help="with tls: its key, PEM")]
+SidecarCa = Annotated[str, typer.Option(help="with tls: authorities of the sidecar's certificate, PEM")]
+JwtOption = Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")]
+Rest = Annotated[
+    bool | None,
+    typer.Option(
+        "--rest/--no-rest",
+        help="the memory API over HTTP, at /v1/memory beside the chats; by default where Envoy can reach it",
+    ),
+]
+TwoFilters = Annotated[
+    bool | None,
+    typer.Option(
+        "--two-filters/--one-filter",
+        help="a second filter, which nobody waits for, watches answers; by default as envoy.two_filters",
+    ),
+]
+BodiesOption = Annotated[
+    Bodies,
+    typer.Option(help="full-duplex: in pieces that Envoy keeps no copy of, where a gateway offers nothing else"),
+]
+Gateway = Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")]
+Namespace = Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")]
 
 
 def envoy_config(
     *,
     config: ConfigFile = None,
-    upstream: Annotated[str, typer.Option(help="the LLM: http(s)://host:port")] = "http://127.0.0.1:8000",
-    shape: Annotated[
-        ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")
-    ] = "bootstrap",
-    listen: Annotated[str, typer.Option(help="where Envoy listens")] = "0.0.0.0:8888",
-    admin_port: Annotated[int, typer.Option(help="of Envoy's admin page, on loopback")] = 9901,
-    identity: Annotated[
-        IdentityMode,
-        typer.Option(help="strip: clients cannot name themselves; trust: they do; jwt: Envoy verifies a token"),
-    ] = IdentityMode.STRIP,
-    sidecar: Annotated[
-        str, typer.Option(help="as Envoy reaches it, if not at listen.ext_proc; name.namespace:port in Kubernetes")
-    ] = "",
-    api: Annotated[
-        str, typer.Option(help="the memory API as Envoy reaches it, if not beside the sidecar at listen.api's port")
-    ] = "",
-    sidecar_client_cert: Annotated[str, typer.Option(help="with tls: Envoy's certificate, PEM")] = "",
-    sidecar_client_key: Annotated[str, typer.Option(help="with tls: its key, PEM")] = "",
-    sidecar_ca: Annotated[str, typer.Option(help="with tls: authorities of the sidecar's certificate, PEM")] = "",
-    jwt_issuer: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
-    jwt_audience: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
-    jwks_url: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
-    jwks_file: Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")] = "",
-    rest: Annotated[
-        bool | None,
-        typer.Option(
-            "--rest/--no-rest",
-            help="the memory API over HTTP, at /v1/memory beside the chats; by default where Envoy can reach it",
-        ),
-    ] = None,
-    two_filters: Annotated[
-        bool | None,
-        typer.Option(
-            "--two-filters/--one-filter",
-            help="a second filter, which nobody waits for, watches answers; by default as envoy.two_filters",
-        ),
-    ] = None,
-    bodies: Annotated[
-        Bodies,
-        typer.Option(
-            help="full-duplex: in pieces that Envoy keeps no copy of, where a gateway offers nothing else"
-        ),
-    ] = Bodies.BUFFERED,
-    gateway: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")] = "llm",
-    namespace: Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")] = "default",
+    upstream: UpstreamOption = "http://127.0.0.1:8000",
+    shape: ShapeOption = "bootstrap",
+    listen: ListenOption = "0.0.0.0:8888",
+    admin_port: AdminPort = 9901,
+    identity: Identity = IdentityMode.STRIP,
+    sidecar: Sidecar = "",
+    api: ApiAddress = "",
+    sidecar_client_cert: ClientCert = "",
+    sidecar_client_key: ClientKey = "",
+    sidecar_ca: SidecarCa = "",
+    jwt_issuer: JwtOption = "",
+    jwt_audience: JwtOption = "",
+    jwks_url: JwtOption = "",
+    jwks_file: JwtOption = "",
+    rest: Rest = None,
+    two_filters: TwoFilters = None,
+    bodies: BodiesOption = Bodies.BUFFERED,
+    gateway: Gateway = "llm",
+    namespace: Namespace = "default",
 ) -> None:
     """Write Envoy configuration that works with the sidecar's own, as YAML."""
+    asked = Asked(
+        upstream=upstream,
+        listen=listen,
+        admin_port=admin_port,
+        identity=identity,
+        sidecar=sidecar,
+        api=api,
+        client_tls=(sidecar_client_cert, sidecar_client_key, sidecar_ca),
+        jwt=(jwt_issuer, jwt_audience, jwks_url, jwks_file),
+        rest=rest,
+        two_filters=two_filters,
+        bodies=bodies,
+    )
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        address = sidecar or reachable(settings.listen.ext_proc)
-        faults: list[str] = []
-        if two_filters and not settings.envoy.two_filters:
-            faults.append(
-                "--two-filters: the sidecar has to know: write envoy.two_filters: true in its configuration"
-            )
-        options = EnvoyOptions(
-            sidecar=address,
-            upstream=_asked(faults, "--upstream", parse_upstream, upstream) or Upstream("", 0, tls=False),
-            listen=_asked(faults, "--listen", split_address, listen) or ("", 0),
-            admin_port=admin_port,
-            identity=identity,
-            user_header=settings.identity.user_header,
-            tenant_header=settings.identity.tenant_header,
-            roles_header=settings.api.trusted_proxy.roles_header,
-            message_timeout=settings.message_timeout,
-            health_interval=settings.envoy.health_interval,
-            route_timeout=settings.envoy.route_timeout,
-            idle_timeout=settings.envoy.idle_timeout,
-            request_body=settings.limits.request_body,
-            streams=settings.limits.streams,
-            metadata_namespaces=namespaces(settings),
-            verified=_verified(faults, settings, identity, (jwt_issuer, jwt_audience, jwks_url, jwks_file)),
-            client_tls=_client_tls(
-                faults, settings, address, (sidecar_client_cert, sidecar_client_key, sidecar_ca)
-            ),
-            bodies=bodies,
-            two_filters=settings.envoy.two_filters if two_filters is None else two_filters,
-            rest=_rest(faults, settings, sidecar, api) if _wanted(settings, sidecar, api, rest) else None,
-        )
-        if not address.startswith("unix:"):
-            _asked(faults, "--sidecar", split_address, address)
-        if faults:
-            raise ConfigurationError(faults)
+        options = envoy_options(load(file_of(config), os.environ), asked)
         from memory_extproc.wire.envoy_config_shapes import Shape, render  # noqa: PLC0415 - a third of a second
 
         typer.echo(render(options, Shape(shape), gateway=gateway, namespace=namespace), nl=False)
     if identity is IdentityMode.TRUST:
         typer.echo("WARNING: with --identity trust whoever reaches Envoy can name any caller", err=True)
-
-
-def _asked(faults: list[str], option: str, parse: Callable[[str], T], text: str) -> T | None:
-    """What *parse* makes of *text*; None, and one more fault, when it cannot."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        faults.append(f"{option}: {error}")
-        return None
-
-
-def parse_upstream(text: str) -> Upstream:
-    """`http://host`, `https://host:port`; a path would be lost, so it is refused. Raises ValueError."""
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("expected http://host:port or https://host:port")
-    if parts.path.strip("/") or parts.query or parts.username:
-        raise ValueError("expected host and port alone: clients' paths go on as they are")
-    secure = parts.scheme == "https"
-    return Upstream(parts.hostname, parts.port or (443 if secure else 80), tls=secure)
-
-
-def reachable(listening: str) -> str:
-    """Where an Envoy on the same machine reaches what listens there."""
-    if listening.startswith("unix:"):
-        return listening
-    host, port = split_address(listening)
-    return f"127.0.0.1:{port}" if host in {"0.0.0.0", "::"} else listening  # noqa: S104
-
-
-def namespaces(settings: Settings) -> tuple[str, ...]:
-    """The dynamic metadata that the sidecar is configured to read; Envoy forwards only what it is told to."""
-    identity = settings.identity
-    places = (identity.metadata, identity.metadata_tenant, identity.metadata_projects)
-    named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)
-    return tuple(dict.fromkeys(name for name in named if name))
-
-
-def _wanted(settings: Settings, sidecar: str, api: str, rest: bool | None) -> bool:  # noqa: FBT001
-    """An API that listens on loopback is not reached from elsewhere: routes to it would lead nowhere."""
-    if rest is not None:
-        return rest
-    try:
-        elsewhere = bool(sidecar) and not on_loopback(sidecar)
-    except ValueError:
-        return False  # no address; that is said where it is asked for
-    return bool(api) or not (elsewhere and on_loopback(settings.listen.api))
-
-
-def _rest(faults: list[str], settings: Settings, sidecar: str, api: str) -> RestApi:
-    """The memory API stands beside the sidecar, wherever that is: only the port is another."""
-    from memory_extproc.api.descriptors import SERVICE, descriptor_set  # noqa: PLC0415 - quick `--help`
-
-    address = api or reachable(settings.listen.api)
-    if sidecar and not api and not sidecar.startswith("unix:"):
-        listening = settings.listen.api
-        if listening.startswith("unix:"):
-            faults.append("--api: listen.api is a Unix socket: say where Envoy reaches it")
-        else:
-            address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
-    if not address.startswith("unix:"):
-        _asked(faults, "--api", split_address, address)
-    return RestApi(address, SERVICE, descriptor_set())
-
-
-def _verified(
-    faults: list[str], settings: Settings, identity: IdentityMode, given: tuple[str, str, str, str]
-) -> Verified | None:
-    if identity is not IdentityMode.JWT:
-        return None
-    ours = settings.identity.jwt
-    issuer, audience, url, file = given
-    issuer, audience = issuer or ours.issuer, audience or ours.audience
-    if not (url or file):
-        url, file = ours.jwks_url, ours.jwks_file
-    for option, value in (("--jwt-issuer", issuer), ("--jwt-audience", audience), ("--jwks-url", url or file)):
-        if not value:
-            faults.append(f"{option}: --identity jwt needs it, here or in identity.jwt")
-    if url and file:
-        faults.append("--jwks-url: --jwks-file is given too: keep one")
-    return Verified(
-        issuer=issuer,
-        audience=audience,
-        jwks_url=url,
-        jwks_file=file,
-        user_claim=ours.user_claim,
-        tenant_claim=ours.tenant_claim,
-    )
-
-
-def _client_tls(
-    faults: list[str], settings: Settings, address: str, given: tuple[str, str, str]
-) -> ClientTls | None:
-    cert, key, authorities = given
-    if not settings.tls.given:
-        return None
-    named = zip(("--sidecar-client-cert", "--sidecar-client-key", "--sidecar-ca"), given, strict=True)
-    faults += [f"{option}: the sidecar asks for mutual TLS" for option, value in named if not value]
-    return ClientTls(cert, key, authorities, server_name=address.rpartition(":")[0].strip("[]"))
