@@ -26,12 +26,15 @@ class Loading:
         self._calls = calls
         self._aliases = aliases
         self._task: asyncio.Task[None] | None = None
+        self._ended = False
 
     def begin(self) -> None:
-        if self._task is None or self._task.done():
+        if not self._ended and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._load_all(), name="load collections")
 
     async def end(self) -> None:
+        """For good: a call that is still on its way when the store is closed begins nothing."""
+        self._ended = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

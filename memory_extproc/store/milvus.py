@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, NotReadyError
+from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Vector
-from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store import rows
 from memory_extproc.store.breaker import Breaker, Clock
 from memory_extproc.store.calls import Calls
-from memory_extproc.store.capabilities import Capabilities
-from memory_extproc.store.client import AsyncMilvusClient, connect
+from memory_extproc.store.client import connect
 from memory_extproc.store.copying import LeavesOut, Says
 from memory_extproc.store.flusher import Flusher
 from memory_extproc.store.gate import Gate
@@ -30,32 +27,19 @@ from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.loading import Loading
 from memory_extproc.store.migrating import Migrating, Pauses
 from memory_extproc.store.moving import Moving
+from memory_extproc.store.opened import BOUNDED, STRONG, Opened
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
-from memory_extproc.store.placement import Place, Placement
+from memory_extproc.store.placement import Place
 from memory_extproc.store.rewriting import Rewriting
 from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
 
-_LOG = log.logger(__name__)
-T = TypeVar("T")
-_STRONG, _BOUNDED = "Strong", "Bounded"
 _BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer
 _MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
 _MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which only we can tell
 _ALL = (*rows.SCALARS, rows.VECTOR)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """Everything there is only once the store was opened."""
-
-    client: AsyncMilvusClient
-    capabilities: Capabilities
-    placement: Placement
-    moving: Moving
-    loading: Loading
 
 
 class MilvusStore:
@@ -70,11 +54,10 @@ class MilvusStore:
         breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
         self._calls = Calls(breaker, metrics, clock)
         self._opening = asyncio.Lock()
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
         self._resources = AsyncExitStack()
         self._address = options.uri
         self._gates: defaultdict[str, Gate] = defaultdict(Gate)  # by collection, for Lite
-        self._flusher: Flusher | None = None
 
     @property
     def lags(self) -> bool:
@@ -102,16 +85,28 @@ class MilvusStore:
                 opening = Opening(client, self._options, self._calls)
                 capabilities = await opening.capabilities()
                 placement = await opening.place(capabilities)
+                flusher: Flusher | None = None
                 if capabilities.one_writer:
                     if not self._options.uri:
                         await Rewriting(client, self._options, self._calls).tidy(placement.aliases)
-                    self._flusher = Flusher(client, self._options, self._calls, self._gates)
-                    await undo.enter_async_context(self._flusher)
-                    await self._flusher.flush(placement.aliases)
+                    flusher = await undo.enter_async_context(
+                        Flusher(client, self._options, self._calls, self._gates)
+                    )
+                    await flusher.flush(placement.aliases)
                 moving = Moving(client, self._options, self._calls, now=self._now, clock=self._clock)
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)
-                self._opened = _Opened(client, capabilities, placement, moving, loading)
+                self._opened = Opened(
+                    client,
+                    capabilities,
+                    placement,
+                    moving,
+                    loading,
+                    flusher,
+                    self._gates,
+                    self._calls,
+                    self._options,
+                )
                 self._resources = undo.pop_all()
 
     async def close(self) -> None:
@@ -134,20 +129,20 @@ class MilvusStore:
         place = opened.placement.of(owner)
         batch = _LITE_BATCH if opened.capabilities.lite else _BATCH
         for start in range(0, len(ready), batch):
-            async with self._writer(opened, place):
+            async with opened.writing(place):
                 await opened.moving.admit(place.collection)
                 await self._put_batch(opened, place, ready[start : start + batch])
-            self._wrote(place, batch)
+            opened.wrote(place, batch)
 
-    async def _put_batch(self, opened: _Opened, place: Place, batch: list[dict[str, Any]]) -> None:
+    async def _put_batch(self, opened: Opened, place: Place, batch: list[dict[str, Any]]) -> None:
         client = opened.client
         if opened.capabilities.upsert:
-            await self._call("put", lambda limit: client.upsert(place.collection, batch, timeout=limit))
+            await opened.call("put", lambda limit: client.upsert(place.collection, batch, timeout=limit))
             return
         # Deleted by key alone: an id never moves between owners, and this needs no look at the rows.
         ids = rows.with_ids(row["id"] for row in batch)
-        await self._call("put", lambda limit: client.delete(place.collection, filter=ids, timeout=limit))
-        await self._call("put", lambda limit: client.insert(place.collection, batch, timeout=limit))
+        await opened.call("put", lambda limit: client.delete(place.collection, filter=ids, timeout=limit))
+        await opened.call("put", lambda limit: client.insert(place.collection, batch, timeout=limit))
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         check_owner(owner)
@@ -158,32 +153,32 @@ class MilvusStore:
             filter_ = await self._filter_to_delete(opened, owner, wanted[start : start + _BATCH])
             if filter_:
                 await self._delete(opened, "delete", place, filter_)
-        self._wrote(place, len(wanted))
+        opened.wrote(place, len(wanted))
 
-    async def _filter_to_delete(self, opened: _Opened, owner: Owner, ids: list[str]) -> str:
+    async def _filter_to_delete(self, opened: Opened, owner: Owner, ids: list[str]) -> str:
         """Empty where there is nothing to delete."""
         if not opened.capabilities.lite:
             return f"{rows.of_owner(owner)} and {rows.with_ids(ids)}"
         # Lite would scan the collection for that; it finds rows by their ids alone at once.
-        ours = await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], _STRONG)
+        ours = await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], STRONG)
         return rows.with_ids(row["id"] for row in ours) if ours else ""
 
-    async def _delete(self, opened: _Opened, operation: str, place: Place, filter_: str) -> None:
-        async with self._writer(opened, place):
+    async def _delete(self, opened: Opened, operation: str, place: Place, filter_: str) -> None:
+        async with opened.writing(place):
             copy = await opened.moving.admit(place.collection)
             for name in (place.collection, copy) if copy else (place.collection,):
 
                 async def delete(limit: float, name: str = name) -> None:
                     await opened.client.delete(name, filter=filter_, timeout=limit)
 
-                await self._call(operation, delete)
+                await opened.call(operation, delete)
 
     async def delete_owner(self, owner: Owner) -> None:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
         await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
-        self._wrote(place, self._options.flush_rows)
+        opened.wrote(place, self._options.flush_rows)
 
     async def purge(self, owner: Owner) -> bool:
         """Implements ports.Purges. A Lite file is rewritten where the owner's rows were; a server is asked to
@@ -208,11 +203,11 @@ class MilvusStore:
         parts = (opened.client, self._options, self._calls, opened.capabilities, opened.placement)
         return Migrating(*parts, leaves_out, says, now=self._now, pauses=pauses)
 
-    async def _let_go(self, opened: _Opened, alias: str) -> bool:
+    async def _let_go(self, opened: Opened, alias: str) -> bool:
         client, options = opened.client, self._options
         if not opened.capabilities.lite:
-            await self._call("flush", lambda limit: client.flush(alias, timeout=limit))
-            await self._call("compact", lambda limit: client.compact(alias, timeout=limit))
+            await opened.call("flush", lambda limit: client.flush(alias, timeout=limit))
+            await opened.call("compact", lambda limit: client.compact(alias, timeout=limit))
             return False
         if options.uri:
             raise GiveUpError("a Milvus Lite server never purges what was deleted")
@@ -221,10 +216,10 @@ class MilvusStore:
 
     # --- reading -------------------------------------------------------------------------------------
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        return rows.readable(await self._by_ids("get", owner, ids, rows.SCALARS, _STRONG), rows.to_memory)
+        return rows.readable(await self._by_ids("get", owner, ids, rows.SCALARS, STRONG), rows.to_memory)
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
-        return rows.readable(await self._by_ids("fetch", owner, ids, _ALL, _STRONG), rows.to_embedded)
+        return rows.readable(await self._by_ids("fetch", owner, ids, _ALL, STRONG), rows.to_embedded)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         check_owner(owner)
@@ -235,10 +230,9 @@ class MilvusStore:
         parameters: dict[str, Any] = {"metric_type": "COSINE"}
         if not opened.capabilities.exact_only:
             parameters["params"] = {"ef": max(_LEAST_EF, most)}
-        hits = await self._search(
+        hits = await opened.search(
             "nearest",
-            opened,
-            owner,
+            opened.placement.of(owner),
             data=[np.asarray(to, dtype=np.float32)],
             anns_field=rows.VECTOR,
             filter=rows.recallable(owner, scope, self._now()),
@@ -257,10 +251,9 @@ class MilvusStore:
         asked = searchable(text)
         if not (opened.placement.words and asked and limit > 0):
             return []
-        hits = await self._search(
+        hits = await opened.search(
             "worded",
-            opened,
-            owner,
+            opened.placement.of(owner),
             data=[asked],
             anns_field=rows.WORDS,
             filter=rows.recallable(owner, scope, self._now()),
@@ -272,38 +265,20 @@ class MilvusStore:
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         return list(held)[:limit]
 
-    async def _search(
-        self, operation: str, opened: _Opened, owner: Owner, **asked: Any
-    ) -> Sequence[Mapping[str, Any]]:
-        place = opened.placement.of(owner)
-
-        async def search(seconds: float) -> Any:
-            return await opened.client.search(
-                place.collection,
-                partition_names=place.partitions,
-                consistency_level=_BOUNDED,
-                timeout=seconds,
-                **asked,
-            )
-
-        async with self._reader(opened, place):
-            hits: Sequence[Mapping[str, Any]] = (await self._call(operation, search))[0]
-        return hits
-
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
-        async for page in self._pages(owner, size, _STRONG if fresh else _BOUNDED):
+        async for page in self._pages(owner, size, STRONG if fresh else BOUNDED):
             yield rows.readable(page, rows.to_embedded)
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Every row of *owner* as Milvus has it, also one that this version cannot read."""
-        return self._pages(owner, size, _STRONG)
+        return self._pages(owner, size, STRONG)
 
     async def _pages(self, owner: Owner, size: int, level: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         check_owner(owner)
         opened = self._ready()
         # All ids first, then the rows by them: a server's pages are cut by offset, which shifts under writes,
         # or by an iterator, for which the client drops the consistency level. An id takes 70 bytes.
-        listed = await self._query(opened, "pages", owner, rows.of_owner(owner), ["id"], level)
+        listed = await opened.query("pages", opened.placement.of(owner), rows.of_owner(owner), ["id"], level)
         ids = sorted(row["id"] for row in listed)
         for start in range(0, len(ids), size):
             yield await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
@@ -311,7 +286,7 @@ class MilvusStore:
     async def count(self, owner: Owner) -> int:
         check_owner(owner)
         opened = self._ready()
-        result = await self._query(opened, "count", owner, rows.of_owner(owner), ["count(*)"], _STRONG)
+        result = await opened.query("count", opened.placement.of(owner), rows.of_owner(owner), ["count(*)"], STRONG)
         return int(result[0]["count(*)"])
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
@@ -319,7 +294,7 @@ class MilvusStore:
         opened = self._ready()
 
         async def query(place: Place, filter_: str, fields: Sequence[str]) -> Sequence[Mapping[str, Any]]:
-            return await self._query_in(opened, "owners", place, filter_, fields, _STRONG)
+            return await opened.query("owners", place, filter_, fields, STRONG)
 
         async for found in owners_in(opened.placement.aliases, query):
             yield found
@@ -330,84 +305,20 @@ class MilvusStore:
         """Those of *ids* that are *owner*'s; *fields* include the owner's two."""
         check_owner(owner)
         opened = self._ready()
+        place = opened.placement.of(owner)
         wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
         found: list[Mapping[str, Any]] = []
         for start in range(0, len(wanted), _BATCH):
             filter_ = rows.with_ids(wanted[start : start + _BATCH])
             if not opened.capabilities.lite:  # lets a server prune; would make Lite scan
                 filter_ = f"{rows.of_owner(owner)} and {filter_}"
-            found.extend(await self._query(opened, operation, owner, filter_, fields, level))
+            found.extend(await opened.query(operation, place, filter_, fields, level))
         return [row for row in found if (row["tenant_id"], row["user_id"]) == (owner.tenant, owner.user)]
 
-    async def _query(
-        self,
-        opened: _Opened,
-        operation: str,
-        owner: Owner,
-        filter_: str,
-        fields: Sequence[str],
-        level: str,
-    ) -> Sequence[Mapping[str, Any]]:
-        return await self._query_in(opened, operation, opened.placement.of(owner), filter_, fields, level)
-
-    async def _query_in(
-        self,
-        opened: _Opened,
-        operation: str,
-        place: Place,
-        filter_: str,
-        fields: Sequence[str],
-        level: str,
-    ) -> Sequence[Mapping[str, Any]]:
-        async def query(limit: float) -> Any:
-            return await opened.client.query(
-                place.collection,
-                filter=filter_,
-                output_fields=list(fields),
-                partition_names=place.partitions,
-                consistency_level=level,
-                strict_float32=True,  # vectors as arrays, not as lists of Python floats
-                timeout=limit,
-            )
-
-        async with self._reader(opened, place):
-            found: Sequence[Mapping[str, Any]] = await self._call(operation, query)
-        return found
-
-    # --- around every call ---------------------------------------------------------------------------
-    def _ready(self) -> _Opened:
+    def _ready(self) -> Opened:
         if self._opened is None:
             raise self._calls.not_open()
         return self._opened
-
-    async def _call(self, operation: str, call: Callable[[float], Awaitable[T]]) -> T:
-        try:
-            return await self._calls.run(operation, self._options.timeout, call)
-        except NotReadyError:
-            if self._opened is not None:
-                self._opened.loading.begin()
-            raise
-
-    @asynccontextmanager
-    async def _writer(self, opened: _Opened, place: Place) -> AsyncIterator[None]:
-        """One writer at a time where the other side needs that."""
-        if opened.capabilities.one_writer:
-            async with self._gates[place.collection].writing():
-                yield
-        else:
-            yield
-
-    @asynccontextmanager
-    async def _reader(self, opened: _Opened, place: Place) -> AsyncIterator[None]:
-        if opened.capabilities.one_writer:
-            async with self._gates[place.collection].reading():
-                yield
-        else:
-            yield
-
-    def _wrote(self, place: Place, count: int) -> None:
-        if self._flusher is not None:
-            self._flusher.wrote(place.collection, count)
 
 
 def _found(hit: Mapping[str, Any]) -> Found:
