@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,19 +120,24 @@ def controls_of(headers: Headers) -> HeaderControls:
         retrieve=Switch.SKIP if off else _switch(headers, "x-memory-retrieve"),
         store=Switch.SKIP if unkept else _switch(headers, "x-memory-store"),
         compress=Switch.SKIP if off else _switch(headers, "x-memory-compress"),
-        ends_session=any(value.strip().lower() == "end" for value in headers.all("x-memory-session")),
+        ends_session="end" in (value.lower() for value in _listed(headers, "x-memory-session")),
         internal=INTERNAL in headers,
         unkept=unkept,
         incognito=incognito,
     )
 
 
+def _listed(headers: Headers, name: str) -> Iterator[str]:
+    """Each value of *name*. Whatever a request passed may have joined several with commas (RFC 9110, 5.3)."""
+    return (value.strip() for line in headers.all(name) for value in line.split(","))
+
+
 def _any_true(headers: Headers, name: str) -> bool:
-    return any(truth(value) for value in headers.all(name))
+    return any(truth(value) for value in _listed(headers, name))
 
 
 def _switch(headers: Headers, name: str) -> Switch:
-    said = {value.strip().lower() for value in headers.all(name)}
+    said = {value.lower() for value in _listed(headers, name)}
     if Switch.SKIP in said:
         return Switch.SKIP
     return Switch.FORCE if Switch.FORCE in said else Switch.DEFAULT
@@ -156,7 +161,7 @@ def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalSou
     known = said if isinstance(said, Mapping) else {}
 
     def signal(key: str, names: tuple[str, ...]) -> bool | None:
-        values = (known.get(key), *(value for name in names for value in headers.all(name)))
+        values = (known.get(key), *(value for name in names for value in _listed(headers, name)))
         return next((found for found in map(truth, values) if found is not None), None)
 
     return Signals(

@@ -68,9 +68,7 @@ class Capture:
 
 
 def capture(dialect: Dialect, headers: Headers, limit: int, held: HeldBytes) -> Capture | Stored:
-    """A capture for an answer with these headers, or why it teaches nothing."""
-    if headers.get(":status") != "200":
-        return Stored.NOT_OK  # an upstream's error, or a local reply of Envoy or another filter
+    """A capture for an answer of status 200 with these headers, or why it teaches nothing."""
     reader = dialect.reader(headers.get("content-type"))
     if reader is None:
         return Stored.UNREADABLE

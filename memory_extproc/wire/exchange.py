@@ -274,7 +274,12 @@ class Exchange:
 
     def _captures(self, admitted: Admitted, event: ResponseHeaders) -> bool:
         """Whether the answer is worth seeing; else the stream ends and its chunks pass without us."""
-        if self._heard is None or self._fate is not None or self.phase is Phase.CLOSED:
+        if self._heard is None or self._fate is not None:
+            return False
+        if event.headers.get(":status") != "200":
+            self._fate = Stored.NOT_OK  # an upstream's error, or a local reply of Envoy or another filter
+            return False
+        if self.phase is Phase.CLOSED:
             return False
         if not self._terms.streams_answer:
             self._fate = Stored.UNREADABLE

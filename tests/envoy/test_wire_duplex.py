@@ -129,6 +129,18 @@ async def test_a_long_answer_in_many_pieces_arrives_and_is_learned(stand: Stand)
     assert stand.sidecar.learns.exchanged[0].answered.split() == [f"word{number}" for number in range(300)]
 
 
+async def test_the_answer_to_a_request_without_a_body_arrives_whole_however_fast_it_comes(stand: Stand) -> None:
+    """Where we let go at the headers, answers that were on their way to us arrived with 200 and without a body."""
+    stand.duplex = True
+    await stand.start()
+    answers = [
+        answer
+        for _ in range(10)
+        for answer in await asyncio.gather(*(stand.send("DELETE", "/v1/responses/resp_1") for _ in range(20)))
+    ]
+    assert [json.loads(answer.body or b"null") for answer in answers] == [ANSWER] * 200
+
+
 async def test_a_read_path_that_never_comes_back_is_not_waited_for_though_envoy_would(stand: Stand) -> None:
     async def never() -> None:
         await asyncio.Event().wait()

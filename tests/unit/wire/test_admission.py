@@ -93,6 +93,9 @@ def test_the_upstream_never_sees_what_is_for_us() -> None:
         ([("x-disable-router-memory", "true"), ("x-memory-retrieve", "force")], Switch.SKIP, Switch.SKIP),
         ([("x-disable-router-memory", "no")], Switch.DEFAULT, Switch.DEFAULT),
         ([("x-memory-incognito", "true"), ("x-memory-store", "force")], Switch.DEFAULT, Switch.SKIP),
+        ([("x-memory-retrieve", "force, Skip"), ("x-memory-store", "skip,skip")], Switch.SKIP, Switch.SKIP),
+        ([("x-disable-router-memory", "false,true")], Switch.SKIP, Switch.SKIP),
+        ([("x-memory-incognito", "true, true")], Switch.DEFAULT, Switch.SKIP),
     ],
 )
 def test_of_contradicting_wishes_the_narrower_wins(
@@ -104,6 +107,7 @@ def test_of_contradicting_wishes_the_narrower_wins(
 
 def test_the_end_of_a_session_and_our_own_calls_are_recognised() -> None:
     assert controls_of(Headers([("x-memory-session", "end")])).ends_session
+    assert controls_of(Headers([("x-memory-session", "end, end")])).ends_session
     assert not controls_of(Headers([("x-memory-session", "start")])).ends_session
     assert controls_of(Headers([("x-memory-extproc-internal", "")])).internal
 
@@ -140,3 +144,8 @@ def test_envoys_metadata_comes_before_headers_which_a_client_could_write() -> No
 def test_an_unknown_signal_is_none_and_the_next_source_is_asked() -> None:
     headers = Headers([("x-memory-signal-fact", "?"), ("x-vsr-matched-fact-check", "no_fact_check_needed")])
     assert signals_of(headers, {}, SignalSources()) == Signals(fact=False)
+
+
+def test_signals_that_were_joined_on_the_way_are_read_one_by_one() -> None:
+    headers = Headers([("x-memory-signal-fact", "?, no"), ("x-memory-signal-tool", "true,true")])
+    assert signals_of(headers, {}, SignalSources()) == Signals(fact=False, tool=True)

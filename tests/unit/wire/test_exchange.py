@@ -123,6 +123,15 @@ async def test_an_answer_without_a_body_is_closed_at_its_headers() -> None:
     assert bench.learns.exchanged == []
 
 
+@pytest.mark.parametrize(
+    ("status", "fate"), [("200", "cut_off"), ("204", "not_ok"), ("302", "not_ok"), ("503", "not_ok")]
+)
+async def test_an_answer_without_a_body_is_counted_by_its_status(status: str, fate: str) -> None:
+    bench = Bench()
+    await bench.play(CHAT, BODY, ResponseHeaders(Headers([(":status", status)]), last=True))
+    assert bench.count("turns", outcome=fate) == 1
+
+
 async def test_what_the_dialect_saw_end_is_learned_though_no_end_flag_came() -> None:
     """Envoy keeps trailers to itself by default, and the last chunk before them has no flag."""
     bench = Bench()
