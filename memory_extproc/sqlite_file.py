@@ -2,6 +2,8 @@
 
 All that is asked for while one transaction is being committed goes into the next one together, so a
 thousand waiting callers cost one commit and not a thousand. Operations run in the order they were asked for.
+
+While it is open the file is ours: one that is deleted, replaced or cut short under us is put back as we hold it.
 """
 
 from __future__ import annotations
@@ -20,9 +22,19 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.observe.log import logger
+from memory_extproc.sqlite_place import DamagedError, Harm, Place
+
+log = logger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+Tells = Callable[[str, str], object]  # which file was put back, and what had happened to it
+
+
+def nobody(file: str, why: str) -> None:
+    """Tells it to nobody."""
+
 
 # https://www.sqlite.org/rescode.html, primary codes. What is not listed would fail again in the same way.
 _PASSING = {
@@ -89,8 +101,8 @@ class SqliteFile:
     """Opened when first used, and again after a fault, so a file that was mended is taken up by itself.
 
     *fsync*: a commit survives power loss, not only the death of the process (PRAGMA synchronous FULL, else
-    NORMAL). *patience*: how long a lock of another process is waited for. Use within `async with`; leaving it
-    finishes what was asked for.
+    NORMAL). *patience*: how long a lock of another process is waited for. *tells* is called on another thread. Use
+    within `async with`; leaving it finishes what was asked for.
     """
 
     def __init__(
@@ -101,35 +113,45 @@ class SqliteFile:
         fsync: bool = False,
         patience: timedelta = timedelta(seconds=2),
         most_at_once: int = 256,
+        tells: Tells = nobody,
+        looks_every: timedelta = timedelta(seconds=2),
     ) -> None:
         self._path = path
         self._schema = schema
         self._fsync = fsync
         self._patience = patience
         self._most_at_once = most_at_once
+        self._tells = tells
+        self._looks_every = looks_every
         self._queued: deque[_Operation[Any]] = deque()
         self._committing: asyncio.Future[list[_Done]] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
         self._thread: ThreadPoolExecutor | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._writer: sqlite3.Connection | None = None  # used on the thread only
+        self._place: Place | None = None  # of the file that it writes to
         self._reader: sqlite3.Connection | None = None  # used on the event loop only
+        self._read_from: Place | None = None
 
     async def __aenter__(self) -> Self:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._path.stem)
         if self._schema.upgrades:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._upgrade)
+        self._looking = asyncio.create_task(self._keep_looking(), name=f"looking after {self._path.name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
         await self._idle.wait()
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+        self._close_reader()
         if self._thread is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_writer)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._leave)
             self._thread.shutdown()
 
     async def run(self, work: Work[T], *, scrub: bool = False) -> T:
@@ -147,23 +169,37 @@ class SqliteFile:
         """The first row, read here and now on the event loop: for single rows by key only, some ten
         microseconds. Sees every commit of any process. None also while the file was never written."""
         try:
-            if self._reader is None:
-                if not self._path.exists():
-                    return None
-                self._reader = self._connect(_GLANCE)
-                if not self._readable(self._reader):
-                    self._reader.close()
-                    self._reader = None
-                    return None
-            row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
+            reader = self._opened_reader()
+            if reader is None:
+                return None
+            row: tuple[Any, ...] | None = reader.execute(statement, values).fetchone()
         except (sqlite3.Error, MemoryExtprocError) as error:
-            if self._reader is not None:
-                self._reader.close()
-                self._reader = None
+            self._close_reader()
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self._path.name) from error
             raise
         return row
+
+    def _opened_reader(self) -> sqlite3.Connection | None:
+        """None where there is nothing to read yet."""
+        place = self._place
+        if self._reader is not None and self._read_from is place:
+            return self._reader
+        self._close_reader()
+        if place is not None and (harm := place.harm) is not None:
+            # What stands there, if anything, knows less than what is about to be put back.
+            raise TryLaterError(f"{self._path.name} is {harm.value}, and not put back yet")
+        if not self._path.exists():
+            return None
+        self._reader, self._read_from = self._connect(_GLANCE), place
+        if not self._readable(self._reader):
+            self._close_reader()
+        return self._reader
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _readable(self, reader: sqlite3.Connection) -> bool:
         """False while another process is making it this moment: all of it is there at once, or nothing."""
@@ -204,7 +240,8 @@ class SqliteFile:
     # --- on the thread -------------------------------------------------------------------------------
     def _commit(self, batch: Sequence[_Operation[Any]]) -> list[_Done]:
         try:
-            connection = self._writer = self._writer or self._opened()
+            self._see_to_place()
+            connection = self._opened()
             before = connection.total_changes
             results = self._transaction(connection, batch)
             if connection.total_changes > before and any(operation.scrub for operation in batch):
@@ -248,10 +285,14 @@ class SqliteFile:
         return done
 
     def _opened(self) -> sqlite3.Connection:
+        if self._writer is not None:
+            return self._writer
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made before SQLite opens it: the log and its index take over the file's mode.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            # Made before SQLite opens it: the log and its index take over the file's mode. One that is there is not
+            # opened beside SQLite, since closing it would let go of the locks that our reader has on it.
+            with suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
             raise TryLaterError(f"{self._path.name} is not to be opened: {error.strerror}") from error
         connection = self._connect(self._patience)
@@ -260,7 +301,43 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
+        self._writer, self._place = connection, Place(self._path)
         return connection
+
+    async def _keep_looking(self) -> None:
+        """What is written seldom is put back, too, before anybody reads at the next start that it is not there."""
+        while True:
+            await asyncio.sleep(self._looks_every.total_seconds())
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+
+    def _look(self) -> None:
+        with suppress(MemoryExtprocError):  # told where the file is used
+            self._see_to_place()
+
+    def _leave(self) -> None:
+        self._look()
+        self._close_writer()
+
+    def _see_to_place(self) -> None:
+        """Has the file stand where it was opened. TryLaterError where that cannot be: nothing is written then that
+        the next start would not find."""
+        if self._writer is None or self._place is None or (harm := self._place.harm) is None:
+            return
+        name = self._path.name
+        try:
+            aside = self._place.put_back(self._writer)
+        except DamagedError as error:
+            if harm not in {Harm.GONE, Harm.REPLACED}:
+                raise TryLaterError(f"{name} is damaged ({harm.value}); move it aside to begin anew") from error
+            log.error("file.lost", file=name, why=harm.value)  # noqa: TRY400
+            self._close_writer()
+        except (sqlite3.Error, OSError) as error:
+            raise TryLaterError(f"{name} is {harm.value} and cannot be put back now") from error
+        else:
+            self._close_writer()  # before another opens the new file: it must not take that one's log for its own
+            log.error("file.put_back", file=name, why=harm.value, aside="" if aside is None else aside.name)
+            self._tells(name, harm.value)
+            self._opened()
 
     def _connect(self, patience: timedelta) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -297,7 +374,7 @@ class SqliteFile:
             with closing(self._connect(_GLANCE)) as glance:
                 _, version = _stamps(glance)
             if 0 < version < self._schema.version:
-                self._writer = self._opened()
+                self._opened()
 
     @staticmethod
     def _take(connection: sqlite3.Connection, script: str) -> None:
@@ -317,7 +394,7 @@ class SqliteFile:
     def _close_writer(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
+            self._writer = self._place = None
 
 
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:

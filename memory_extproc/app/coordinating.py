@@ -20,6 +20,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Journal, Now
 from memory_extproc.settings import Settings
+from memory_extproc.sqlite_file import Tells, nobody
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.redis import RedisCoordination
@@ -55,7 +56,13 @@ async def open_link(
 
 
 async def open_coordination(
-    settings: Settings, data: Path, link: RedisLink | None, now: Now, stack: AsyncExitStack
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    now: Now,
+    stack: AsyncExitStack,
+    *,
+    tells: Tells = nobody,
 ) -> Coordination:
     coordination: SqliteCoordination | RedisCoordination
     if link is not None:
@@ -63,7 +70,7 @@ async def open_coordination(
 
         coordination = RedisCoordination(link, prefix=settings.coordination.prefix)
     else:
-        coordination = SqliteCoordination(data / "coordination.db", now=now)
+        coordination = SqliteCoordination(data / "coordination.db", now=now, tells=tells)
     await stack.enter_async_context(coordination)
     try:
         await coordination.open()
@@ -74,11 +81,17 @@ async def open_coordination(
 
 
 async def open_journal(
-    settings: Settings, data: Path, link: RedisLink | None, now: Now, stack: AsyncExitStack
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    now: Now,
+    stack: AsyncExitStack,
+    *,
+    tells: Tells = nobody,
 ) -> tuple[Journal, Check]:
     """With what tells whether a turn could be written now. In Redis where replicas share one, with a file beside
     it for the time Redis is away."""
-    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
+    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now, tells=tells))
     if link is None:
         return file, file.check
     await refuse_volatile(settings, link)
@@ -101,9 +114,9 @@ async def _shared_journal(settings: Settings, link: RedisLink, now: Now, stack: 
     )
 
 
-def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
+def file_journal(settings: Settings, path: Path, now: Now, *, tells: Tells = nobody) -> SqliteJournal:
     section = settings.learn.journal
-    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync)
+    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync, tells=tells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,12 @@ async def open_kept(frame: Frame) -> Kept:
     settings, data, stack, now = frame.settings, frame.data, frame.stack, frame.now
     embedder = await open_embedder(settings, frame.metrics, stack, frame.live)
     link = await open_link(settings, frame.metrics, stack, frame.live)
-    keys = await open_keys(settings, data, link, stack)
-    coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
+    keys = await open_keys(settings, data, link, stack, tells=frame.tells)
+    records = await open_coordination(settings, data, link, now, stack, tells=frame.tells)
+    coordination = sealed_coordination(records, keys)
     store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), frame.metrics, now=now)
     await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random))
-    erasing = await open_erasing(settings, data, link, stack)
+    erasing = await open_erasing(settings, data, link, stack, tells=frame.tells)
     unsealed = sealed_store(settings, store, keys)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
@@ -57,7 +58,7 @@ async def open_kept(frame: Frame) -> Kept:
         Partitions(shown, coordination, limits, frame.metrics, now=now, forgotten=forgotten)
     )
     await take_part(erasing, partitions, stack)
-    journal, writable = await open_journal(settings, data, link, now, stack)
+    journal, writable = await open_journal(settings, data, link, now, stack, tells=frame.tells)
     return Kept(
         embedder=embedder,
         link=link,

@@ -54,7 +54,10 @@ async def open_door(
     now: Now,
 ) -> Door:
     consent = Consents(
-        await _records(settings, data, link, stack), consent_terms(settings), consent_limits(settings), now=now
+        await _records(settings, data, link, stack, metrics),
+        consent_terms(settings),
+        consent_limits(settings),
+        now=now,
     )
     incognito = Incognito(coordination, IncognitoLimits())
     quota = Quota(quota_limits(settings), now=now)
@@ -101,10 +104,12 @@ def make_policy(settings: Settings) -> Policy:
     return Policy(identifiers=settings.privacy.identifiers, sensitive=settings.privacy.sensitive)
 
 
-async def _records(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> ConsentRecords:
+async def _records(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, metrics: Metrics
+) -> ConsentRecords:
     if link is not None:
         return RedisConsent(link, prefix=settings.coordination.prefix)
-    records = await stack.enter_async_context(SqliteConsent(data / CONSENT))
+    records = await stack.enter_async_context(SqliteConsent(data / CONSENT, tells=metrics.put_back))
     try:
         await records.open()
     except MemoryExtprocError as error:

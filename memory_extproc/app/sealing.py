@@ -19,6 +19,7 @@ from memory_extproc.sealing.renewal import RenewedKeys
 from memory_extproc.sealing.store import SealedStore
 from memory_extproc.sealing.tables import RedisKeyTable, SqliteKeyTable
 from memory_extproc.settings import Settings
+from memory_extproc.sqlite_file import Tells, nobody
 
 if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
@@ -29,7 +30,7 @@ KEYS = "keys.db"
 
 
 async def open_keys(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, *, tells: Tells = nobody
 ) -> WrappedKeys | None:
     """None where texts rest as they are. ConfigurationError for a master key that does not open what is there, and
     where texts were sealed and are to be read as they are."""
@@ -39,7 +40,7 @@ async def open_keys(
     master = MasterKeyFile(Path(settings.privacy.master_key_file))
     if master.open_to_others:
         log.warning("keys.master_key_open_to_others")
-    keys = WrappedKeys(await _table(settings, data, link, stack), master)
+    keys = WrappedKeys(await _table(settings, data, link, stack, tells=tells), master)
     try:
         await keys.check()
     except (UnknownMasterKeyError, GiveUpError) as error:
@@ -110,12 +111,14 @@ async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
     )
 
 
-async def _table(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> KeyTable:
+async def _table(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, *, tells: Tells = nobody
+) -> KeyTable:
     if link is not None:
         return RedisKeyTable(link, prefix=settings.coordination.prefix)
     named = settings.privacy.keys_file
     path = Path(named) if named else data / KEYS
-    return await stack.enter_async_context(SqliteKeyTable(path))
+    return await stack.enter_async_context(SqliteKeyTable(path, tells=tells))
 
 
 async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None) -> None:

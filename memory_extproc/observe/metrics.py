@@ -132,6 +132,9 @@ class Metrics:
         )
         self.store_up = make.gauge("store_up", "1 while the memory store answers, else 0.")
         self.coordination_up = make.gauge("coordination_up", "1 while what replicas share answers, else 0.")
+        self.files_put_back = make.counter(
+            "files_put_back", "Files that were taken away or changed while in use, and put back.", "file", "why"
+        )
         self.partitions = make.gauge("partitions", "Owners whose memories are held in process.")
         self.partition_bytes = make.gauge("partition_bytes", "Bytes held by them.")
         self.partition_fills = make.counter("partition_fills", "Fills of a partition from the store.", "outcome")
@@ -180,6 +183,9 @@ class Metrics:
             "stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind"
         )
         self.process_bytes = make.gauge("process_bytes", "Bytes of bodies held for open exchanges.")
+
+    def put_back(self, file: str, why: str) -> None:
+        self.files_put_back.labels(file, why).inc()
 
 
 class _Make:
