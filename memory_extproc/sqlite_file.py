@@ -29,10 +29,10 @@ log = logger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
-Tells = Callable[[str, str], object]  # which file was put back, and what had happened to it
+Tells = Callable[[str], object]  # what had happened to a file that was put back
 
 
-def nobody(file: str, why: str) -> None:
+def nobody(why: str) -> None:
     """Tells it to nobody."""
 
 
@@ -49,7 +49,6 @@ _PASSING = {
     sqlite3.SQLITE_NOMEM: "out of memory",
     sqlite3.SQLITE_INTERRUPT: "interrupted",
 }
-_STAMPS = ("application_id", "user_version")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
 # Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
 _GLANCE = timedelta(milliseconds=50)
@@ -336,7 +335,7 @@ class SqliteFile:
         else:
             self._close_writer()  # before another opens the new file: it must not take that one's log for its own
             log.error("file.put_back", file=name, why=harm.value, aside="" if aside is None else aside.name)
-            self._tells(name, harm.value)
+            self._tells(harm.value)
             self._opened()
 
     def _connect(self, patience: timedelta) -> sqlite3.Connection:
@@ -399,5 +398,7 @@ class SqliteFile:
 
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:
     """Whose file it is, and the version of its schema; zeros for a new one."""
-    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in _STAMPS)
+    # In this order: both are committed at once, and whoever sees a version then sees whose it is, too.
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
     return application, version

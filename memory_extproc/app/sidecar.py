@@ -20,7 +20,7 @@ from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.erasing import AsRecalled, open_forgetter
 from memory_extproc.app.frame import Frame
-from memory_extproc.app.holding import hold_data_directory
+from memory_extproc.app.holding import DataDirectory
 from memory_extproc.app.keeping import Kept, open_kept
 from memory_extproc.app.live import Applies, Live
 from memory_extproc.app.options import (
@@ -87,9 +87,9 @@ async def sidecar(
     for notice in settings.notices():
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
-        data = hold_data_directory(settings, stack)
+        directory = stack.enter_context(DataDirectory(settings, tells=metrics.put_back))
         traces = await open_traces(settings, stack)
-        frame = Frame(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
+        frame = Frame(live=live, data=directory.path, metrics=metrics, traces=traces, stack=stack, now=now)
         kept = await open_kept(frame)
         writing = await open_writing(frame, kept)
         reading = await open_reading(frame, kept, writing.learner)
@@ -99,7 +99,7 @@ async def sidecar(
         )
         forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
         wire = await open_wire(frame, kept, writing, reading.recaller, replays, background)
-        serving = await _open_serving(frame, kept, writing, reading.recaller, wire, forgetter)
+        serving = await _open_serving(frame, directory, kept, writing, reading.recaller, wire, forgetter)
         reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
             ext_proc=serving.ext_proc.address,
@@ -150,14 +150,20 @@ class _Serving:
 
 
 async def _open_serving(
-    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, wire: Wire, forgetter: Forgetter
+    frame: Frame,
+    directory: DataDirectory,
+    kept: Kept,
+    writing: Writing,
+    recaller: Recaller,
+    wire: Wire,
+    forgetter: Forgetter,
 ) -> _Serving:
     """The ports, opened last and so closed first."""
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
     parts = _api_parts(frame, kept, writing, recaller, forgetter)
     api = await stack.enter_async_context(memory_api(settings, frame.data, parts))
-    readiness = Readiness(kept.writable, partial(_tell, (server, api)))
+    readiness = Readiness(directory.checked_with(kept.writable), partial(_tell, (server, api)))
     _watch_certificates(settings, metrics)
     host, _, port = settings.listen.http.rpartition(":")
     endpoint = await stack.enter_async_context(

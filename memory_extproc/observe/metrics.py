@@ -133,8 +133,10 @@ class Metrics:
         self.store_up = make.gauge("store_up", "1 while the memory store answers, else 0.")
         self.coordination_up = make.gauge("coordination_up", "1 while what replicas share answers, else 0.")
         self.files_put_back = make.counter(
-            "files_put_back", "Files that were taken away or changed while in use, and put back.", "file", "why"
+            "files_put_back", "Files that were taken away or changed while in use, and put back.", "why"
         )
+        for why in ("gone", "replaced", "log_gone", "cut_short"):  # the first of them is a rise
+            self.files_put_back.labels(why)
         self.partitions = make.gauge("partitions", "Owners whose memories are held in process.")
         self.partition_bytes = make.gauge("partition_bytes", "Bytes held by them.")
         self.partition_fills = make.counter("partition_fills", "Fills of a partition from the store.", "outcome")
@@ -184,8 +186,9 @@ class Metrics:
         )
         self.process_bytes = make.gauge("process_bytes", "Bytes of bodies held for open exchanges.")
 
-    def put_back(self, file: str, why: str) -> None:
-        self.files_put_back.labels(file, why).inc()
+    def put_back(self, why: str) -> None:
+        """A file was put back after what *why* names."""
+        self.files_put_back.labels(why).inc()
 
 
 class _Make:

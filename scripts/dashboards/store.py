@@ -37,6 +37,12 @@ STORE = (
                 (Query(quantile(0.95, "memory_extproc_store_operations_seconds", "operation"), "{{operation}}"),),
             ),
             Panel(
+                "Files put back",
+                "Files of the data directory that somebody deleted, exchanged or cut short while they were in use.",
+                "short",
+                (Query(f"sum by (why) (increase(memory_extproc_files_put_back_total{{{OURS}}}[1h]))", "{{why}}"),),
+            ),
+            Panel(
                 "Calls that failed",
                 "Calls of the store by operation and by how they failed.",
                 "ops",
