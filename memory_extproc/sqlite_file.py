@@ -21,8 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.observe.log import logger
+from memory_extproc.sqlite_faults import LOCKED, translated
 from memory_extproc.sqlite_place import DamagedError, Harm, Place
 
 log = logger(__name__)
@@ -36,23 +37,8 @@ def nobody(why: str) -> None:
     """Tells it to nobody."""
 
 
-# https://www.sqlite.org/rescode.html, primary codes. What is not listed would fail again in the same way.
-_PASSING = {
-    sqlite3.SQLITE_BUSY: "locked by another process",
-    sqlite3.SQLITE_LOCKED: "locked by another process",
-    sqlite3.SQLITE_PROTOCOL: "locked by another process",
-    sqlite3.SQLITE_FULL: "full: no room on the disk",
-    sqlite3.SQLITE_IOERR: "failing to read or write",
-    sqlite3.SQLITE_CANTOPEN: "not to be opened",
-    sqlite3.SQLITE_READONLY: "read-only",
-    sqlite3.SQLITE_PERM: "not permitted to us",
-    sqlite3.SQLITE_NOMEM: "out of memory",
-    sqlite3.SQLITE_INTERRUPT: "interrupted",
-}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
 # Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
 _GLANCE = timedelta(milliseconds=50)
-_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +69,6 @@ class _Done:
 
     value: Any = None
     error: MemoryExtprocError | None = field(default=None)
-
-
-def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
-    """Our kind of error for SQLite's; *name* is the file's, without its directory."""
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-    if code in _PASSING:
-        return TryLaterError(f"{name} is {_PASSING[code]}")
-    if code in _DAMAGED:
-        # Later: an operator moves the file aside, and we take up the next. No turn is given up for the file.
-        return TryLaterError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
-    return GiveUpError(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")
 
 
 class SqliteFile:
@@ -248,9 +223,9 @@ class SqliteFile:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-            if code not in _LOCKED and code != sqlite3.SQLITE_FULL:
+            if code not in LOCKED and code != sqlite3.SQLITE_FULL:
                 self._close_writer()
-            if len(batch) > 1 and code not in _LOCKED:
+            if len(batch) > 1 and code not in LOCKED:
                 # One by one, so that what cannot be done does not take its neighbours with it.
                 return [self._commit([operation])[0] for operation in batch]
             return [_Done(error=translated(error, self._path.name)) for _ in batch]
