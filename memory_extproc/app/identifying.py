@@ -9,7 +9,7 @@ from pathlib import Path
 from memory_extproc.app.live import Live
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import ApiJwt
-from memory_extproc.settings.edge import Jwt
+from memory_extproc.settings.identity import Jwt
 from memory_extproc.wire.identity import Identity
 from memory_extproc.wire.identity_tokens import TokenOptions, Tokens, keys_at_url, keys_in_file
 from memory_extproc.wire.peers import AllowedPeers

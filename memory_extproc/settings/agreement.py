@@ -14,18 +14,10 @@ from memory_extproc.settings.api import (
     api_ways_are_whole,
 )
 from memory_extproc.settings.deadlines import deadline_of, message_timeout_of
-from memory_extproc.settings.edge import (
-    EnvoySection,
-    IdentitySection,
-    Jwt,
-    Limits,
-    Listen,
-    Privacy,
-    Scopes,
-    Shutdown,
-    Tls,
-)
+from memory_extproc.settings.edge import EnvoySection, Limits, Listen, Shutdown, Tls
+from memory_extproc.settings.identity import IdentitySection, Jwt, Scopes
 from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole, Provider
+from memory_extproc.settings.privacy import Privacy
 from memory_extproc.settings.retention import Retention
 from memory_extproc.settings.telemetry import telemetry_agrees
 from memory_extproc.settings.values import is_loopback, on_loopback

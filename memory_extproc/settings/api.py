@@ -10,11 +10,11 @@ from pydantic import Field, SecretStr
 
 from memory_extproc.api.principal import CertificateHolder, Role
 from memory_extproc.api.secrets import SECRET_BYTES
-from memory_extproc.settings.edge import Algorithm, IdentitySection, Listen, Tls
+from memory_extproc.settings.edge import Listen, Tls
+from memory_extproc.settings.identity import IdentitySection, Signed
 from memory_extproc.settings.values import (
     Duration,
     OptionalHeader,
-    OptionalUrl,
     Positive,
     Section,
     Size,
@@ -38,14 +38,7 @@ class ApiTls(Section):
         return bool(self.cert or self.key)
 
 
-class ApiJwt(Section):
-    jwks_file: str = Field("", description="file of the keys (JWKS); reread when it changes")
-    jwks_url: OptionalUrl = Field("", description="or where to fetch them; https, or http on loopback")
-    issuer: str = Field("", description="iss the token must carry")
-    audience: str = Field("", description="aud the token must carry")
-    algorithms: tuple[Algorithm, ...] = Field(
-        ("RS256", "ES256"), min_length=1, description="signatures that count; never none, never shared keys"
-    )
+class ApiJwt(Signed):
     user_claim: str = Field("sub", min_length=1, description="claim that names the user; dots lead into objects")
     tenant_claim: str = Field("", description="claim that names the tenant; empty: all are of one unnamed tenant")
     roles_claim: str = Field(
@@ -53,10 +46,6 @@ class ApiJwt(Section):
     )
     leeway: Duration = Field(timedelta(seconds=30), description="by which clocks may differ")
     refresh: Positive = Field(timedelta(minutes=5), description="how often keys are read anew, in the background")
-
-    @property
-    def given(self) -> bool:
-        return bool(self.jwks_file or self.jwks_url)
 
 
 class TrustedProxySection(Section):

@@ -14,23 +14,14 @@ from memory_extproc.settings.api import (
     api_notices,
 )
 from memory_extproc.settings.deadlines import deadline_of, message_timeout_of
-from memory_extproc.settings.edge import (
-    Compress,
-    EnvoySection,
-    IdentitySection,
-    Inject,
-    Limits,
-    Listen,
-    Privacy,
-    RuleSection,
-    Scopes,
-    Shutdown,
-    SignalsSection,
-    Tls,
-)
+from memory_extproc.settings.edge import EnvoySection, Limits, Listen, Shutdown, Tls
 from memory_extproc.settings.forgetting import Forgetting
+from memory_extproc.settings.identity import IdentitySection, Scopes
 from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole
+from memory_extproc.settings.privacy import Privacy
+from memory_extproc.settings.prompt import Compress, Inject
 from memory_extproc.settings.retention import Retention
+from memory_extproc.settings.rules import RuleSection, SignalsSection
 from memory_extproc.settings.telemetry import Telemetry, telemetry_notices
 from memory_extproc.settings.topics import Topics
 from memory_extproc.settings.values import Section, on_loopback
