@@ -18,6 +18,7 @@ BUF_VERSION := 1.75.0
 BUF := .tools/buf/node_modules/@bufbuild/buf-linux-x64/bin/buf
 UPSTREAM ?=
 UPSTREAM_MODEL ?=
+PORT ?= 8888
 DATASET ?=
 REPORT ?= .cache/eval
 
@@ -56,8 +57,8 @@ setup: $(VENV)/.installed $(ENVOY) $(MODEL) ## install everything into .venv, .t
 demo: setup ## two chat sessions through a real Envoy: what is said in the first is known in the second
 	@$(BIN)/python -m demo story
 
-run: setup ## Envoy on 8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
-	@$(BIN)/python -m demo stand --upstream "$(UPSTREAM)" --model "$(UPSTREAM_MODEL)"
+run: setup ## Envoy on PORT=8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
+	@$(BIN)/python -m demo stand --upstream "$(UPSTREAM)" --model "$(UPSTREAM_MODEL)" --port "$(PORT)"
 
 chart-tools: setup ## Helm 3 and 4, schemas and linters for the chart and the image
 	@$(BIN)/python scripts/chart_tools.py

@@ -19,6 +19,17 @@ MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", "models"))
 STARTS_WITHIN = 60.0  # seconds; a first start also creates the store
 
 
+def in_use(port: int) -> bool:
+    """Whether somebody listens there. Envoy would not mind: it shares its port with another Envoy."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+        return False
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -96,10 +107,10 @@ class Stack:
         self.admin = f"http://127.0.0.1:{ports.admin}"
 
     async def start(self, say: Callable[[str], None] = lambda _: None) -> None:
-        await self.start_sidecar()
-        say("sidecar is ready")
         bootstrap = self.logs / "envoy.yaml"
         await self._write_bootstrap(bootstrap)
+        await self.start_sidecar()
+        say("sidecar is ready")
         self.envoy = await Started.start(
             "Envoy",
             [str(ENVOY), "-c", str(bootstrap), "--disable-hot-restart", "--log-level", "warning"],
@@ -150,7 +161,7 @@ class Stack:
         )
         out, err = await process.communicate()
         if process.returncode:
-            raise SystemExit(f"envoy-config failed:\n{err.decode()}")
+            raise SystemExit(f"no configuration for Envoy can be written:\n{err.decode().rstrip()}")
         await asyncio.to_thread(path.write_bytes, out)
 
 
@@ -166,6 +177,8 @@ def write_config(path: Path, ports: Ports, directory: Path) -> None:
                 },
                 "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},
                 "data_dir": str(directory),
+                # The story is about what is known, on a machine that may be busy with something else.
+                "recall": {"deadline": "1s"},
                 "telemetry": {"log_level": "info", "log_format": "json"},
             }
         )

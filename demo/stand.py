@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from demo.llm import DemoLLM
-from demo.stack import Ports, Stack, free_port
+from demo.stack import Ports, Stack, Started, free_port, in_use
 from memory_extproc.settings import Settings, load
 
 
@@ -30,7 +30,8 @@ async def keep(
         with console.status("starting the sidecar and Envoy") as status:
             await stack.start(status.update)
         explain(console, settings, port, model or "MODEL", upstream, logs)
-        await until_stopped(stack, stopping)
+        for ended in await until_stopped(stack, stopping):
+            console.print(f"{ended.name} ended by itself:\n{ended.tail(10)}", markup=False, highlight=False)
     finally:
         console.print("draining and stopping")
         await stack.stop()
@@ -38,20 +39,23 @@ async def keep(
     return 0 if stopping.is_set() else 1
 
 
-async def until_stopped(stack: Stack, stopping: asyncio.Event) -> None:
-    """Until Ctrl-C, or until one of the processes ends by itself."""
-    running = [one.process.wait() for one in (stack.envoy, stack.sidecar) if one is not None]
-    waiting = [asyncio.ensure_future(one) for one in (stopping.wait(), *running)]
+async def until_stopped(stack: Stack, stopping: asyncio.Event) -> list[Started]:
+    """Until Ctrl-C, or until one of the processes ends: those that did so by themselves."""
+    running = [one for one in (stack.envoy, stack.sidecar) if one is not None]
+    waiting = [asyncio.ensure_future(one) for one in (stopping.wait(), *(each.process.wait() for each in running))]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for one in waiting:
         one.cancel()
         with suppress(asyncio.CancelledError):
             await one
+    # Ctrl-C on a terminal reaches them too.
+    return [] if stopping.is_set() else [one for one in running if one.process.returncode is not None]
 
 
 def explain(console: Console, settings: Settings, port: int, model: str, upstream: str, logs: Path) -> None:
     console.print(f"[bold green]ready[/]: http://127.0.0.1:{port}/v1 with memory, in front of {upstream}")
-    console.print(f"metrics: http://{settings.listen.http}/metrics · logs: {logs} · Ctrl-C stops\n")
+    metrics = f"http://127.0.0.1:{port_of(settings.listen.http)}/metrics"
+    console.print(f"metrics: {metrics} · logs: {logs} · Ctrl-C stops\n", highlight=False, soft_wrap=True)
     console.print(
         f"curl -si http://127.0.0.1:{port}/v1/chat/completions -H 'content-type: application/json' \\\n"
         f"  -H '{settings.identity.user_header}: ann' \\\n"
@@ -72,6 +76,12 @@ def port_of(address: str) -> int:
 
 def main(console: Console, upstream: str, model: str, config: Path, port: int) -> int:
     settings = load(config, os.environ)
+    listen = settings.listen
+    ports = {port: "Envoy", **{port_of(each): "the sidecar" for each in (listen.ext_proc, listen.api, listen.http)}}
+    if taken := [f"{each} ({whose})" for each, whose in ports.items() if in_use(each)]:
+        raise SystemExit(
+            f"in use already: {', '.join(taken)}. Does another stand run? Envoy's: make run PORT=8889 …"
+        )
     logs = Path(settings.data_dir).absolute() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     return asyncio.run(keep(console, settings, logs, upstream, model, config, port))

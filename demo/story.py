@@ -188,4 +188,7 @@ def _show_blocks(console: Console, exchanges: list[Said]) -> None:
 
 
 def main(console: Console) -> int:
-    return 0 if asyncio.run(tell(console)) else 1
+    try:
+        return 0 if asyncio.run(tell(console)) else 1
+    except KeyboardInterrupt:
+        return 130  # as shells say of who was interrupted

@@ -76,7 +76,7 @@ class Forgetting:
         plan = await self._forgets.plan(call.owner, scope)
         call.count = plan.total
         return pb.ForgetMemoriesResponse(
-            message=f"{plan.total} memories would be forgotten",
+            message=f"{_counted(plan.total)} would be forgotten",
             would_forget=map(message_of, plan.memories),
             total=plan.total,
             confirmation_token=plan.token,
@@ -143,8 +143,13 @@ def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:
 
 def _said(receipt: ForgetReceipt) -> str:
     return (
-        f"{receipt.memories} memories cannot be recalled any more; receipt {receipt.id} says when no store has them"
+        f"{_counted(receipt.memories)} cannot be recalled any more; "
+        f"receipt {receipt.id} says when no store holds anything of it"
     )
+
+
+def _counted(count: int) -> str:
+    return "1 memory" if count == 1 else f"{count} memories"
 
 
 def _not_confirmed(message: str) -> RefusedError:

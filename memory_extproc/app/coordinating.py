@@ -76,7 +76,7 @@ async def open_coordination(
         await coordination.open()
     except MemoryExtprocError as error:
         # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
-        log.warning("coordination.not_open", detail=str(error))
+        log.warning("coordination.not_open", at=settings.coordination.url or str(data), detail=str(error))
     return coordination
 
 

@@ -86,8 +86,10 @@ def new_key(
     user: Annotated[str, typer.Option(help="the user it is of; empty: of none, for admins and auditors")] = "",
     role: Annotated[list[Role] | None, typer.Option(help="what it may do; several at once")] = None,
 ) -> None:
-    """Make an API key: the key itself on the first line, which nobody can show again, and the entry for
-    api.keys_file."""
+    """Make an API key, and its entry for api.keys_file.
+
+    The key itself stands on the first line; nobody can show it again.
+    """
     from memory_extproc.api.api_keys import parse_keys  # noqa: PLC0415 - quick `--help`
     from memory_extproc.api.authenticate import KEY_PREFIX, key_hash  # noqa: PLC0415
 

@@ -90,7 +90,7 @@ def parse_upstream(text: str) -> Upstream:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("expected http://host:port or https://host:port")
     if parts.path.strip("/") or parts.query or parts.username:
-        raise ValueError("expected host and port alone: clients' paths go on as they are")
+        raise ValueError(f"expected {parts.scheme}://host:port alone: clients' paths go on as they are")
     secure = parts.scheme == "https"
     return Upstream(parts.hostname, parts.port or (443 if secure else 80), tls=secure)
 

@@ -19,7 +19,8 @@ def faults_to_exit() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        console.print(f"the configuration has {len(error.faults)} fault(s):", style="bold red")
+        count = len(error.faults)
+        console.print(f"the configuration has {'a fault' if count == 1 else f'{count} faults'}:", style="bold red")
         for fault in error.faults:
             console.print(f"  {fault}", markup=False)
         raise typer.Exit(2) from error

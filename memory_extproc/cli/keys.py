@@ -29,8 +29,10 @@ def new() -> None:
 
 @app.command()
 def rotate(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Wrap every caller's key anew with the first master key of the file. Texts stay as they are, and a sidecar
-    that runs takes no notice."""
+    """Wrap every caller's key anew with the first master key of the file.
+
+    Texts stay as they are, and a sidecar that runs takes no notice.
+    """
     with faults_to_exit():
         anew, before = asyncio.run(_rotated(load(file_of(config), os.environ)))
     if as_json:

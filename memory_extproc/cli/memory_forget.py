@@ -91,5 +91,5 @@ def _ask(plan: Any, *, as_json: bool) -> None:
     if as_json:
         raise ConfigurationError(["--json asks nobody: add --yes"])
     show.show_plan(plan, as_json=False)
-    if not typer.confirm(f"forget {plan.total} memories for good?", err=True):
+    if not typer.confirm(f"forget {show.counted(plan.total)} for good?", err=True):
         raise typer.Exit(1)

@@ -14,7 +14,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-_SHOWN = 300  # characters of a memory in a table
+_SHOWN = 300  # characters of a memory in a list
+_WIDE = 130  # columns from which on a table has room for ids, which are there to be copied
 
 
 def plain(message: Message) -> dict[str, Any]:
@@ -38,19 +39,41 @@ def harmless(text: str) -> str:
 
 
 def show_memories(memories: Iterable[Any], *, relevance: Iterable[float] | None = None) -> None:
-    scores = None if relevance is None else iter(relevance)
+    """A table where it is wide enough; else, and where nobody looks, two lines for each, the second begins with the
+    id."""
+    scored = [(memory, "") for memory in memories]
+    if relevance is not None:
+        scored = [(memory, f"{score:.2f}") for (memory, _), score in zip(scored, relevance, strict=True)]
+    out = console()
+    if out.width < _WIDE:
+        for memory, score in scored:
+            about = [memory.id, score, *_kind_of(memory)]
+            out.print(_said(memory), soft_wrap=True)
+            out.print(Text("  ".join(("", *filter(None, about))), style="dim"), soft_wrap=True)
+        return
     table = Table()
-    for name in (*(("relevance",) if scores else ()), "memory", "type", "since", "id"):
-        # An id is there to be copied: where there is no room it goes over two lines, whole.
-        table.add_column(name, justify="right" if name == "relevance" else "left", overflow="fold")
-    for memory in memories:
-        words = harmless(memory.content)
-        said = Text(words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…")
-        if memory.state and memory.state != "active":
-            said.append(f"\n({memory.state})", style="dim")
-        cells: list[Any] = [said, memory.type, f"{memory.created_at.ToDatetime():%Y-%m-%d}", memory.id]
-        table.add_row(*([f"{next(scores):.2f}"] if scores else []), *cells)
-    console().print(table)
+    for name in (*(("relevance",) if relevance is not None else ()), "memory", "type", "since", "id"):
+        table.add_column(name, justify="right" if name == "relevance" else "left", no_wrap=name == "id")
+    for memory, score in scored:
+        kind, since, *state = _kind_of(memory)
+        said = Text("\n").join([_said(memory), *(Text(f"({word})", style="dim") for word in state)])
+        table.add_row(*([score] if score else []), said, kind, since, memory.id)
+    out.print(table)
+
+
+def _said(memory: Any) -> Text:
+    words = harmless(memory.content)
+    return Text(words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…")
+
+
+def _kind_of(memory: Any) -> list[str]:
+    """Its type, since when it is remembered, and its state where it does not hold."""
+    state = [memory.state] if memory.state and memory.state != "active" else []
+    return [memory.type, f"{memory.created_at.ToDatetime():%Y-%m-%d}", *state]
+
+
+def counted(count: int) -> str:
+    return "1 memory" if count == 1 else f"{count} memories"
 
 
 def show_memory(memory: Any) -> None:
@@ -77,7 +100,7 @@ def show_receipt(receipt: Any) -> None:
         until = f"{store.pending_until.ToDatetime():%Y-%m-%d %H:%M}" if store.HasField("pending_until") else ""
         table.add_row(store.store, store.state, str(store.removed), until, store.note)
     console().print(
-        f"receipt {receipt.id}: {receipt.state}, {receipt.memories} memories, {receipt.scope}", markup=False
+        f"receipt {receipt.id}: {receipt.state}, {counted(receipt.memories)}, {receipt.scope}", markup=False
     )
     if receipt.stores:
         console().print(table)
@@ -120,7 +143,7 @@ def show_plan(plan: Any, *, as_json: bool) -> None:
         return
     if plan.would_forget:
         show_memories(plan.would_forget)
-    console().print(f"{plan.total} memories would be forgotten")
+    console().print(f"{counted(plan.total)} would be forgotten")
 
 
 def show_one(memory: Any, *, as_json: bool) -> None:

@@ -50,8 +50,10 @@ def run(
     dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """See to everybody's memories once: delete softly what is over or too many, erase what was long enough deleted,
-    make the same one. It can be stopped at any time and run again.
+    """See to everybody's memories once: delete, erase, and make what says the same one.
+
+    Deleted softly is what is over or too many, erased what was deleted for long enough. It can be stopped at any
+    time and run again.
 
     Exit 0: done; 1: not for every caller, whose number is told.
     """
@@ -67,9 +69,10 @@ def reflect(
     dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have the extraction model say what several facts of a theme show, also where retention.reflect is not
-    switched on. A theme is thought over once, and again when it has grown; `--dry-run` counts those that are due,
-    and asks no model.
+    """Have the extraction model say what several facts of a theme show.
+
+    Also where retention.reflect is not switched on. A theme is thought over once, and again when it has grown;
+    `--dry-run` counts those that are due, and asks no model.
 
     Exit 0: done; 1: not for every caller, whose number is told.
     """

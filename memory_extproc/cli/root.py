@@ -19,6 +19,7 @@ app = typer.Typer(
     help="Long-term memory for any LLM behind Envoy: an external-processing sidecar.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve)
 app.add_typer(config.app, name="config")

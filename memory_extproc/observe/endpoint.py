@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -12,6 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from memory_extproc.errors import ConfigurationError
+
 NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is
 
 
@@ -20,7 +23,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
 
     /healthz answers 200 as long as the process can answer at all. /readyz answers 503 with the reason while
     *not_ready* gives one. Neither asks for the store: without it requests go on unenriched. *documents* are JSON,
-    by path.
+    by path. Entering it raises ConfigurationError where that port cannot be had.
     """
 
     def __init__(
@@ -42,7 +45,14 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self.port).start()
+        try:
+            await web.TCPSite(self._runner, self._host, self.port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            said = os.strerror(error.errno) if error.errno else "no such address"
+            raise ConfigurationError(
+                [f"listen.http: cannot listen on {self._host}:{self.port}: {said.lower()}"]
+            ) from error
         self.port = self._runner.addresses[0][1]
         return self
 

@@ -105,7 +105,7 @@ def _addresses_differ(listen: Listen) -> Faults:
     for key in ("ext_proc", "api", "http"):
         address: str = getattr(listen, key)
         if address in taken and not address.endswith(":0"):
-            yield f"listen.{key}: {address} is listen.{taken[address]} too"
+            yield f"listen.{key}: {address} is listen.{taken[address]} too; each needs a port of its own"
         taken.setdefault(address, key)
 
 

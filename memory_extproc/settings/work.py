@@ -176,11 +176,11 @@ def _coordination_url(value: str) -> str:
         return value
     parts = urlsplit(value)
     if parts.scheme not in {"redis", "rediss", "unix"}:
-        raise ValueError("expected redis://, rediss:// or unix://; empty: SQLite under data_dir")
+        raise ValueError("expected redis://host:port/0, rediss:// or unix://; empty: SQLite under data_dir")
     if parts.password:
         raise ValueError("a URL carries no password here, it would stand in plain sight: coordination.password")
     if not (parts.hostname if parts.scheme != "unix" else parts.path):
-        raise ValueError("names no server")
+        raise ValueError("names no server; expected redis://host:port/0")
     return value
 
 

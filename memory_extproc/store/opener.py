@@ -26,8 +26,9 @@ class OpenerLimits:
 class Opener:
     """Opens *store* while entered, as often as it takes; leaving closes it."""
 
-    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, chance: Chance) -> None:
-        self._store, self._limits, self._chance = store, limits, chance
+    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, chance: Chance, at: str) -> None:
+        """*at*: where the store is, as the log may tell it."""
+        self._store, self._limits, self._chance, self._at = store, limits, chance, at
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -49,11 +50,13 @@ class Opener:
                 await self._store.open()
             except GiveUpError as error:
                 pause = self._limits.refused
-                log.error("store.refused", detail=str(error), again_in_s=pause.total_seconds())  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "store.refused", at=self._at, detail=str(error), again_in_s=pause.total_seconds()
+                )
             except MemoryExtprocError as error:
                 pause = min(self._limits.longest, self._limits.first * 2**attempt)
                 attempt = min(attempt + 1, 16)
-                log.warning("store.not_open", detail=str(error), again_in_s=pause.total_seconds())
+                log.warning("store.not_open", at=self._at, detail=str(error), again_in_s=pause.total_seconds())
             else:
                 log.info("store.open")
                 return

@@ -52,6 +52,11 @@ class MilvusOptions:
         return ("https://" if self.tls else "http://") + self.address
 
     @property
+    def place(self) -> str:
+        """Where it is, for a log: without a user's name and password, which an address may hold."""
+        return self.uri.rpartition("@")[2] or str(self.path)
+
+    @property
     def chosen_layout(self) -> Layout:
         if self.layout is Layout.AUTO:
             return Layout.SINGLE if self.address else Layout.SHARDED

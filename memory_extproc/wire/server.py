@@ -104,7 +104,9 @@ class GrpcServer:
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, _credentials(self._options.tls)))
         except (RuntimeError, OSError) as error:
-            raise ConfigurationError([f"listen: cannot listen on {address}"]) from error
+            raise ConfigurationError(
+                [f"listen: cannot listen on {address}: is it in use, or no address of this machine?"]
+            ) from error
 
 
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

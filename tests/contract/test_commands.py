@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,9 @@ def run(*arguments: str, at: Path, **environment: str) -> subprocess.CompletedPr
     )
 
 
-def test_help_lists_the_commands(tmp_path: Path) -> None:
-    done = run("--help", at=tmp_path)
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+def test_help_lists_the_commands(tmp_path: Path, asked: str) -> None:
+    done = run(asked, at=tmp_path)
     assert done.returncode == 0
     for command in ("serve", "config", "models", "envoy-config", "eval", "explain"):
         assert command in done.stdout
@@ -44,6 +46,14 @@ def test_help_waits_for_no_library_that_is_slow_to_import(tmp_path: Path) -> Non
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_while_the_program_is_still_loading_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    # Stands where the first large import is looked for, and does what a terminal would at that moment.
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    done = run("--version", at=tmp_path, PYTHONPATH=path)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_the_version_is_one_line(tmp_path: Path) -> None:

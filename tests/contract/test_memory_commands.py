@@ -44,13 +44,13 @@ class Desk(ApiStand):
         receipt = pb.ForgetReceipt(id="ab" * 16, state="clean", memories=2, scope="query")
         return pb.ForgetMemoriesResponse(success=True, message="forgotten", receipt=receipt)
 
-    async def run(self, *arguments: str, asks: str = "", user: str = "ann") -> Result:
+    async def run(self, *arguments: str, asks: str = "", user: str = "ann", columns: int = 200) -> Result:
         """One command of Ann's, beside the server's loop."""
         environment = {
             "MEMORY_EXTPROC_API": self.server.address,
             "MEMORY_EXTPROC_AS": user,
             "MEMORY_EXTPROC_TENANT": "acme",
-            "COLUMNS": "200",
+            "COLUMNS": str(columns),
         }
         runner = CliRunner(env=environment)
         return await asyncio.to_thread(lambda: runner.invoke(app, ["memory", *arguments], input=asks))
@@ -94,6 +94,25 @@ async def test_what_is_stored_is_listed_found_shown_and_corrected(desk: Desk) ->
     assert shown.exit_code == 0
     assert "Tom" in shown.stdout
     assert "Whiskers" in shown.stdout
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.parametrize("command", [["list", "--state", "any"], ["search", "What do I like?", "--threshold", "0"]])
+async def test_an_id_can_be_copied_however_narrow_the_terminal_is(
+    desk: Desk, command: list[str], columns: int
+) -> None:
+    likes = a_memory("Likes tea, in the afternoon and in the evening too, with milk and without sugar")
+    await desk.remember(likes)
+    shown = (await desk.run(*command, columns=columns)).stdout
+    assert likes.id in shown
+    assert ("┃" in shown) == (columns == 200)
+    assert columns == 200 or likes.content in shown.splitlines()
+
+
+async def test_what_does_not_hold_is_listed_with_its_state(desk: Desk) -> None:
+    await desk.remember(a_memory("Likes tea", state=MemoryState.SUPERSEDED))
+    for columns in (80, 200):
+        assert "superseded" in (await desk.run("list", "--state", "any", columns=columns)).stdout
 
 
 async def test_more_than_a_page_is_listed(desk: Desk) -> None:

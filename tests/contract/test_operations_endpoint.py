@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import socket
+
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.observe.endpoint import OperationsEndpoint
 from memory_extproc.observe.metrics import Metrics
 
@@ -24,3 +28,12 @@ async def test_operators_find_metrics_health_and_the_reason_for_not_being_ready(
         async with session.get("/metrics") as answer:
             assert answer.headers["content-type"].startswith("text/plain; version=")
             assert 'memory_extproc_build_info{version="1.2.3"} 1.0' in await answer.text()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "203.0.113.1"])
+async def test_a_port_that_cannot_be_had_is_a_fault_that_names_it(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        endpoint = OperationsEndpoint(host, port, CollectorRegistry(), lambda: "")
+        with pytest.raises(ConfigurationError, match=f"listen.http: cannot listen on {host}:{port}"):
+            await endpoint.__aenter__()

@@ -148,7 +148,7 @@ def test_kubernetes_shapes_name_the_sidecars_service(run: CliRunner, shape: str)
     ("arguments", "fault"),
     [
         (["--upstream", "llm:8000"], "--upstream: expected http://host:port"),
-        (["--upstream", "http://llm/v1"], "--upstream: expected host and port alone"),
+        (["--upstream", "http://llm/v1"], "--upstream: expected http://host:port alone"),
         (["--upstream", "http://llm:99999"], "--upstream: "),
         (["--listen", "8888"], "--listen: expected host:port"),
         (["--sidecar", "memory"], "--sidecar: expected host:port"),
