@@ -7,8 +7,7 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any
 
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 
 from memory_extproc.wire.events import (
     NOTHING,
@@ -159,4 +158,21 @@ def _headers(pairs: Iterable[pb.HeaderValue]) -> Headers:
 
 
 def _structs(structs: Mapping[str, Struct]) -> Mapping[str, Any]:
-    return {name: MessageToDict(struct) for name, struct in structs.items()} if structs else NOTHING
+    return {name: _fields(struct) for name, struct in structs.items()} if structs else NOTHING
+
+
+def _fields(struct: Struct) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in struct.fields.items()}
+
+
+def _plain(value: Value) -> Any:
+    """Not as protobuf's own JSON format does it, which raises for NaN and infinities: other filters write those."""
+    match value.WhichOneof("kind"):
+        case "struct_value":
+            return _fields(value.struct_value)
+        case "list_value":
+            return [_plain(one) for one in value.list_value.values]
+        case "string_value" | "bool_value" | "number_value" as kind:
+            return getattr(value, kind)
+        case _:
+            return None

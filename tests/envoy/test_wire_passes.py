@@ -179,6 +179,30 @@ async def test_a_route_that_answers_itself_teaches_nothing(stand: Stand) -> None
     assert stand.sidecar.learns.exchanged == []
 
 
+UNSURE = {
+    "name": "router",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+        "default_source_code": {
+            "inline_string": (
+                "function envoy_on_request(handle)\n"
+                "  local said = handle:streamInfo():dynamicMetadata()\n"
+                "  said:set('router', 'confidence', 0 / 0)\n"
+                "  said:set('router', 'distance', math.huge)\n"
+                "end\n"
+            )
+        },
+    },
+}
+
+
+async def test_numbers_of_a_router_that_json_has_no_word_for_cost_no_request_its_memories(stand: Stand) -> None:
+    await stand.start(Wiring(before_us=[UNSURE], metadata_namespaces=("router",)))
+    answer = await stand.chat()
+    assert answer.memory == "used;n=1;path=hybrid"
+    await stand.sidecar.learns.wait_for(1)
+
+
 async def test_shadow_mode_shows_what_would_have_been_and_changes_nothing(stand: Stand) -> None:
     stand.sidecar.options = wire_options(mode=Mode.SHADOW)
     await stand.start()

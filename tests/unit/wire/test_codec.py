@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from datetime import timedelta
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
@@ -23,7 +25,7 @@ from memory_extproc.wire.events import (
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
 
 
-def struct(**fields: str | bool) -> Struct:
+def struct(**fields: Any) -> Struct:
     made = Struct()
     made.update(fields)
     return made
@@ -65,6 +67,17 @@ def test_metadata_and_attributes_come_as_plain_values() -> None:
     assert isinstance(event, RequestHeaders)
     assert event.metadata == {"ns": {"sub": "ann", "admin": True}}
     assert event.attributes == {"xds.route_name": "r"}
+
+
+def test_metadata_of_whatever_another_filter_may_write_is_read() -> None:
+    said = {"n": None, "deep": {"list": [1.5, "a", False, {"b": []}]}, "score": math.inf}
+    message = pb.ProcessingRequest(request_headers=pb.HttpHeaders())
+    message.metadata_context.filter_metadata["router"].CopyFrom(struct(**said, lost=math.nan))
+    message.metadata_context.filter_metadata["empty"].SetInParent()
+    event = codec.decode(message)
+    assert isinstance(event, RequestHeaders)
+    assert math.isnan(event.metadata["router"].pop("lost"))
+    assert event.metadata == {"router": said, "empty": {}}
 
 
 def test_every_event_is_decoded_and_answered_in_kind() -> None:
