@@ -83,9 +83,20 @@ class ChatRequest:
     stream: bool = False
     max_tokens: int | None = None
     previous_response_id: str = ""
+    conversation: str = ""  # id of the one that the provider keeps, to which this request adds
     prompt_tokens: int = 0  # estimated, of everything the model will be shown
     controls: BodyControls = BodyControls()
     removals: tuple[Edit, ...] = ()  # take our own body fields out before the upstream sees them
+
+    @property
+    def kept_conversation(self) -> str:
+        """The name of *conversation* among ids of responses; "" without one."""
+        return f"conversation {self.conversation}" if self.conversation else ""
+
+    @property
+    def continues(self) -> str:
+        """What the provider goes on from: a response, or a conversation; "" for neither."""
+        return self.previous_response_id or self.kept_conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""OpenAI's /v1/responses: requests. What was said before may live at the provider, by previous_response_id."""
+"""OpenAI's /v1/responses: requests. What was said before may live at the provider, by
+previous_response_id or as a conversation."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ class Responses:
             stream=bool(fields.flag(parsed, "stream")),
             max_tokens=max_tokens if max_tokens is None or max_tokens >= 0 else None,
             previous_response_id=fields.string(parsed, "previous_response_id"),
+            conversation=_conversation(parsed),
             prompt_tokens=conversation.tokens_of(items)
             + tokens.weigh(parsed.get("instructions") or "")
             + tokens.weigh(parsed.get("tools") or []),
@@ -72,6 +74,13 @@ def _placed(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edi
     role = b"developer" if request.developer else b"system"
     message = b'{"type":"message","role":"' + role + b'","content":' + spans.quoted(one.block) + b"}"
     return placing.after_message(at, message)
+
+
+def _conversation(parsed: fields.Fields) -> str:
+    """The id of a conversation that the provider keeps, which stands alone or in an object."""
+    if isinstance(parsed.get("conversation"), dict):
+        return fields.string(fields.section(parsed, "conversation"), "id", "conversation.")
+    return fields.string(parsed, "conversation")
 
 
 def _instructions(parsed: fields.Fields) -> str:

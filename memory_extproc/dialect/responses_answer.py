@@ -62,7 +62,9 @@ def _conclude(account: Account, response: Any) -> None:
             for at, part in enumerate(_parts(item)):
                 account.add(part.get("text") if part.get("type") == "output_text" else None, (index, at))
     match response.get("status"):
-        case "completed":
+        # In the background the answer is fetched later, by requests that are no chats. What was asked is known now,
+        # and the response can be continued from.
+        case "completed" | "queued" | "in_progress":
             account.complete = True
         case "incomplete":
             account.complete = True

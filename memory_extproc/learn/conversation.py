@@ -45,7 +45,7 @@ def read(exchanged: Exchanged) -> Conversation:
     """The keys of *exchanged*; some microseconds for each message of its history."""
     history = exchanged.history
     caller = exchanged.caller
-    of_whom = (caller.owner.key, caller.project, exchanged.previous_response_id)
+    of_whom = (caller.owner.key, caller.project, exchanged.continues)
     running = hashlib.sha256(digest(*of_whom, *([caller.speaker] if caller.speaker else [])).encode())
     users = [at for at, message in enumerate(history) if message.role is Role.USER]
     hashes = {at: _said(history[at]) for at in users[-_BACK:]}

@@ -43,7 +43,7 @@ class Incognito:
         self._here: OrderedDict[tuple[Owner, str], None] = OrderedDict()
 
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
-        """Never raises. *continues*: the response id that the request goes on from, empty without one."""
+        """Never raises. *continues*: as Exchanged.continues."""
         said = [message.text for message in history if message.role is Role.USER]
         keys = {_spoken(caller, [*said, asked]): self._limits.keep if said else self._limits.opening}
         if caller.session:
@@ -67,11 +67,11 @@ class Incognito:
             keys.append(_spoken(caller, [*said, exchanged.asked]))
         if caller.session:
             keys.append(_named(caller))
-        if exchanged.previous_response_id:
-            keys.append(_continued(exchanged.previous_response_id))
+        if exchanged.continues:
+            keys.append(_continued(exchanged.continues))
         if not await self._any(caller.owner, keys):
             return False
-        await self.mark(caller, exchanged.history, exchanged.asked, exchanged.previous_response_id)
+        await self.mark(caller, exchanged.history, exchanged.asked, exchanged.continues)
         if exchanged.response_id:
             await self.mark_response(caller.owner, exchanged.response_id)
         return True

@@ -1,7 +1,8 @@
 """Which session a completed exchange belongs to, and which of its turns it is.
 
-With a session header: that session, its turns counted by a *tail* record. With a previous_response_id: the
-session of that response. Else the conversation itself is the clue. Records of three kinds carry it:
+With a session header, or in a conversation that the provider keeps: that session, its turns counted by a *tail*
+record. With a previous_response_id: the session of that response. Else the conversation itself is the clue. Records
+of three kinds carry it:
 
 - *head*: conversation so far → the places (session, seq) where the next turn may go. One conversation can have
   several: two chats that both began with "hi" and got the same answer.
@@ -133,18 +134,18 @@ class Sessions:
             return
         owner, after = turn.owner, _Spot(turn.session, turn.seq + 2)
         notes = []
-        if not exchanged.caller.session and not exchanged.previous_response_id:
+        if not exchanged.caller.session and not exchanged.continues:
             if not known.starts:
                 # As the client sent it back: what it made of our last answer may differ from what we saw.
                 notes.append(self._add_spot(owner, known.before, _Spot(turn.session, turn.seq)))
             if exchanged.answered:
                 notes += [self._add_spot(owner, key, after) for key in (known.whole, *known.tails_after)]
-        if exchanged.response_id:
+        if exchanged.response_id or exchanged.conversation:
             notes.append(self._note_response(exchanged, after))
         await asyncio.gather(*notes)
 
-    async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
-        found = await self._get("response", owner, digest("response", previous_response_id), _Response)
+    async def chain(self, owner: Owner, continues: str) -> Chain | None:
+        found = await self._get("response", owner, digest("response", continues), _Response)
         return None if found is None else Chain(found.session, found.earlier)
 
     # --- placing -------------------------------------------------------------------------------------
@@ -285,12 +286,13 @@ class Sessions:
     async def _note_response(self, exchanged: Exchanged, after: _Spot) -> None:
         owner = exchanged.caller.owner
         earlier = [message.text for message in exchanged.history if message.role is Role.USER]
-        if exchanged.previous_response_id:
-            before = await self.chain(owner, exchanged.previous_response_id)
+        if exchanged.continues:
+            before = await self.chain(owner, exchanged.continues)
             earlier = [*(before.earlier if before else ()), *earlier]
         texts = [_storable(text[:_EARLIER_CHARACTERS]) for text in [*earlier, exchanged.asked][-_EARLIER:]]
         record = _Response(after.session, after.seq, tuple(texts))
-        await self._put("response", owner, digest("response", exchanged.response_id), record)
+        for kept in filter(None, (exchanged.response_id, exchanged.conversation)):
+            await self._put("response", owner, digest("response", kept), record)
 
     async def _add_spot(self, owner: Owner, key: str, spot: _Spot) -> None:
         for _ in range(_SWAPS):

@@ -41,7 +41,13 @@ class Exchanged:
     origin: Origin = Origin()
     previous_response_id: str = ""
     response_id: str = ""
+    conversation: str = ""  # name of the one that the provider keeps; it is the same for each of its turns
     ends_session: bool = False
+
+    @property
+    def continues(self) -> str:
+        """What the provider goes on from: a response, or a conversation; "" for neither."""
+        return self.previous_response_id or self.conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Learns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What is known of the conversation behind a previous_response_id."""
+    """What is known of a conversation that a provider keeps."""
 
     session: str
     earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's texts before, oldest first
@@ -57,7 +57,7 @@ class Condenses(Protocol):
 
 
 class KnowsChains(Protocol):
-    """Our own record of response ids, for clients that send only what is new."""
+    """Our own record of response ids and of providers' conversations, for clients that send only what is new."""
 
-    async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
+    async def chain(self, owner: Owner, continues: str) -> Chain | None:
         """None when it is unknown, expired, or another owner's."""

@@ -112,7 +112,7 @@ class Compression:
     def wanted(self, request: ChatRequest, *, forced: bool) -> bool:
         """What a provider keeps of a conversation is not ours to replace: it is passed over, and counted."""
         asked = forced or self._limits.enabled
-        if request.previous_response_id:
+        if request.continues:
             if asked:
                 self._told("elsewhere")
             return False

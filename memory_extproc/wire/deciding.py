@@ -162,7 +162,7 @@ class Decider:
         users = (message.text for message in request.history if message.role is Role.USER)
         said = [text for text in users if not is_state(text)]
         learned_as = self._options.sharing.learned_as(caller)
-        chain = await self._chain(learned_as, request.previous_response_id)
+        chain = await self._chain(learned_as, request.continues)
         limits = limits_of(circumstances)
         return Wish(
             caller=caller,
@@ -182,12 +182,12 @@ class Decider:
             spent=spent,
         )
 
-    async def _chain(self, caller: Caller, previous_response_id: str) -> Chain | None:
+    async def _chain(self, caller: Caller, continues: str) -> Chain | None:
         """What is known of what was said before, where the request does not repeat it."""
-        if self._chains is None or not previous_response_id:
+        if self._chains is None or not continues:
             return None
         try:
-            return await self._chains.chain(caller.owner, previous_response_id)
+            return await self._chains.chain(caller.owner, continues)
         except MemoryExtprocError as error:
             log.warning("chain.unread", kind=type(error).__name__)
             return None

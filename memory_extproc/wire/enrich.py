@@ -135,10 +135,10 @@ class Enricher:
         return _Leave(no, store, allowed)
 
     async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> Heard:
-        learned_as = self._options.sharing.learned_as(caller)
+        learned_as = _in_session(self._options.sharing.learned_as(caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
-            await self._incognito.mark(learned_as, request.history, request.asked, request.previous_response_id)
+            await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
         return Heard(
             caller=learned_as,
             store=leave.keeps,
@@ -153,6 +153,7 @@ class Enricher:
                 app=admitted.headers.get("x-memory-app"),
             ),
             previous_response_id=request.previous_response_id,
+            conversation=request.kept_conversation,
             ends_session=admitted.controls.ends_session,
         )
 
@@ -200,6 +201,11 @@ class Enricher:
             asked=request.asked,
         )
         return self._rules.first(facts)
+
+
+def _in_session(caller: Caller, request: ChatRequest) -> Caller:
+    """*caller* in the session that the client names; a conversation that the provider keeps names one too."""
+    return caller if caller.session else replace(caller, session=accepted(request.conversation))
 
 
 def _unkept(*, incognito: bool, refused: bool) -> Stored:

@@ -19,6 +19,7 @@ class Heard:
     origin: Origin
     previous_response_id: str
     ends_session: bool
+    conversation: str = ""  # as Exchanged.conversation
     unkept: Stored = Stored.NOT_ASKED  # why, where it is not stored
     notes_response: bool = False  # incognito: what continues from its answer is to be known by the answer's id
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen

@@ -321,8 +321,9 @@ class Exchange:
         if isinstance(answer, Stored):
             return answer
         self._count_tokens(answer)
-        if heard.in_view is not None and answer.response_id:
-            self._shop.follows.follow(heard.in_view, answer.response_id)
+        if heard.in_view is not None:
+            for kept in filter(None, (answer.response_id, heard.conversation)):
+                self._shop.follows.follow(heard.in_view, kept)
         if heard.notes_response:
             if answer.response_id and self._shop.incognito is not None:
                 await self._shop.incognito.mark_response(heard.caller.owner, answer.response_id)
@@ -343,6 +344,7 @@ class Exchange:
                 origin=heard.origin,
                 previous_response_id=heard.previous_response_id,
                 response_id=answer.response_id,
+                conversation=heard.conversation,
                 ends_session=heard.ends_session,
             )
         )

@@ -123,7 +123,7 @@ def keys_of(caller: Caller, request: ChatRequest, most: int, circle: str = "") -
     """Keys of the conversation up to each of its user messages, the last *most* of them, what is asked last:
     rolling hashes of all that was said by then. Of owner, project and session too, so none is shared by two, and
     of the *circle* of what may be given (sharing.circle_of)."""
-    of_whom = (caller.owner.key, caller.project, caller.session, request.previous_response_id)
+    of_whom = (caller.owner.key, caller.project, caller.session, request.continues)
     running = hashlib.sha256(digest("given", *of_whom, *([circle] if circle else [])).encode())
     keys: list[str] = []
     for message in request.history:

@@ -91,6 +91,7 @@ class Overheard:
     history: tuple[Message, ...] = field(default=(), repr=False)
     asked: str = field(default="", repr=False)
     previous_response_id: str = ""
+    conversation: str = ""  # as Exchanged.conversation
 
     def heard(self, handed: Handed) -> Heard:
         """Without the contents of what the model has seen: `Overhears.completed` finds those."""
@@ -102,6 +103,7 @@ class Overheard:
             asked=self.asked,
             origin=handed.origin,
             previous_response_id=self.previous_response_id,
+            conversation=self.conversation,
             ends_session=handed.ends_session,
             unkept=handed.unkept,
             notes_response=handed.notes_response,
@@ -136,7 +138,7 @@ class Overhears:
             request = await read_plain(admitted, plain)
         except BadBodyError:
             return None
-        return Overheard(request.history, request.asked, request.previous_response_id)
+        return Overheard(request.history, request.asked, request.previous_response_id, request.kept_conversation)
 
     async def completed(self, heard: Heard) -> Heard:
         """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
@@ -144,7 +146,7 @@ class Overhears:
         contents = await self._contents(heard)
         view = heard.in_view
         if view is not None:
-            behind = await self._replays.behind(view.owner, heard.previous_response_id)
+            behind = await self._replays.behind(view.owner, heard.previous_response_id or heard.conversation)
             view = replace(view, contents=tuple(dict.fromkeys((*behind, *contents))))
             contents = view.contents
         return replace(heard, injected=contents, in_view=view if contents else None)

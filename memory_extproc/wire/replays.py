@@ -202,7 +202,7 @@ class Replays:
         # An opening has nothing before it, and its words alone do not tell it from another conversation's.
         again = bool(mine) and (looping or (replays and bool(earlier)))
         before = earlier if replays else ()
-        previous = request.previous_response_id if replays else ""
+        previous = request.continues if replays else ""
         epoch, own, latest, behind = await asyncio.gather(
             self._epoch(owner),
             self._get(owner, TURN, mine if again else "", Record),

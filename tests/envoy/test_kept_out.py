@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.model import Consent, Owner
 from tests.fixtures.upstream import an_answer
 from tests.fixtures.whole import WholeStand
@@ -143,6 +146,44 @@ async def test_what_continues_an_incognito_response_is_not_kept_either(whole: Wh
         user="ann",
     )
     await until(lambda: whole.sample("turns_total", outcome="incognito") == 3, "so is what follows")
+
+
+async def test_a_conversation_that_the_provider_keeps_is_one_session_and_may_be_incognito(
+    whole: WholeStand,
+) -> None:
+    await whole.start()
+    for number, (conversation, words, incognito) in enumerate(
+        (
+            ("conv_1", "I live in Oslo.", "false"),
+            ("conv_1", "I work as a baker.", "false"),
+            ("conv_2", "I will see a divorce lawyer.", "true"),
+            ("conv_2", "The lawyer costs me 900 dollars.", "false"),
+        )
+    ):
+        whole.upstream.answers = an_answer(json.dumps(a_response(f"resp_{number}")).encode())
+        body = {"model": "demo", "input": words, "conversation": conversation}
+        await whole.chat(body, path="/v1/responses", user="ann", x_memory_incognito=incognito)
+        assert whole.upstream.got[-1].json["conversation"] == conversation
+    await until(lambda: whole.sample("turns_total", outcome="incognito") == 2, "both are turned away")
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 2, "the others are kept")
+    async with grpc.aio.insecure_channel(whole.whole.api) as channel:
+        api: Any = MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        asked = pb.ListMemoriesRequest(session_id="conv_1")
+        listed = await api.ListMemories(asked, metadata=(("x-authz-user-id", "ann"),))
+    said = sorted(memory.content for memory in listed.memories if memory.role == "user")
+    assert said == ["I live in Oslo.", "I work as a baker."]
+
+
+async def test_what_is_asked_in_the_background_is_learned_though_its_answer_comes_another_way(
+    whole: WholeStand,
+) -> None:
+    await whole.start()
+    queued = {"id": "resp_1", "object": "response", "status": "queued", "output": []}
+    whole.upstream.answers = an_answer(json.dumps(queued).encode())
+    body = {"model": "demo", "input": "My budget for the Hawaii trip is $10,000.", "background": True}
+    await whole.chat(body, path="/v1/responses", user="ann")
+    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 1, "it is kept")
+    assert (await whole.say("What's my budget for the Hawaii trip?", user="ann")).memory.startswith("used")
 
 
 def a_response(response_id: str) -> dict[str, Any]:

@@ -59,7 +59,8 @@ EXPECTED = {
     "responses_refusal.json": Answer(complete=True, refused=True, response_id="resp_6"),
     "responses_done_only.sse": Answer(text="First\nSecond", complete=True, response_id="resp_9"),
     "responses_cancelled.json": Answer(failed=True, response_id="resp_10"),
-    "responses_queued.json": Answer(response_id="resp_7"),
+    # In the background: its words come later, to a request that is no chat.
+    "responses_queued.json": Answer(complete=True, response_id="resp_7"),
     "responses_filtered.json": Answer(complete=True, refused=True, response_id="resp_8"),
     "messages_claude.sse": Answer(
         text="Okay, 東京 it is", complete=True, response_id="msg_01X", prompt_tokens=2125, cached_tokens=2000

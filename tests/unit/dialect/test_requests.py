@@ -131,6 +131,15 @@ def test_a_responses_string_is_one_user_message() -> None:
     assert (request.has_system, request.previous_response_id, request.max_tokens) == (True, "resp_1", 9)
 
 
+@pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
+def test_a_conversation_that_the_provider_keeps_is_continued(conversation: object) -> None:
+    request = read(RESPONSES, {"input": "Budget?", "conversation": conversation})
+    assert (request.conversation, request.previous_response_id) == ("conv_1", "")
+    assert request.continues
+    assert request.continues != read(RESPONSES, {"input": "Budget?", "previous_response_id": "conv_1"}).continues
+    assert read(RESPONSES, {"input": "Budget?", "conversation": None}).continues == ""
+
+
 def test_responses_items_of_all_kinds_are_read_for_their_words() -> None:
     request = read(
         RESPONSES,
@@ -213,6 +222,8 @@ WRONG = [
     (RESPONSES, {"input": ["x"]}, "input[0]: expected object, found string"),
     (RESPONSES, {"input": [user(1.5)]}, "input[0].content: expected string or list, found number"),
     (RESPONSES, {"input": "x", "previous_response_id": 5}, "previous_response_id: expected string, found number"),
+    (RESPONSES, {"input": "x", "conversation": 5}, "conversation: expected string, found number"),
+    (RESPONSES, {"input": "x", "conversation": {"id": 5}}, "conversation.id: expected string, found number"),
     (MESSAGES, b"{}", "messages: expected list, found null"),
     (MESSAGES, {"messages": [5]}, "messages[0]: expected object, found number"),
     (MESSAGES, {"messages": [user([5])]}, "messages[0].content[0]: expected object, found number"),

@@ -275,6 +275,18 @@ async def test_the_read_path_learns_the_session_and_the_last_words_of_a_chain(wo
     assert await world.sessions.chain(ANN, "unknown") is None
 
 
+async def test_the_turns_of_a_conversation_that_the_provider_keeps_are_one_session(world: World) -> None:
+    kept = {"session": "conv_1", "conversation": "conversation conv_1"}
+    first = await world.say([], "a", "A", response_id="r1", **kept)
+    second = await world.say([], "b", "B", response_id="r2", **kept)
+    retried = await world.say([], "b", "B again", response_id="r3", **kept)
+    third = await world.say([], "c", "C", response_id="", **kept)
+    assert [place(turn) for turn in (first, second, third)] == [("conv_1", 0), ("conv_1", 2), ("conv_1", 4)]
+    assert retried.id == second.id
+    assert await world.sessions.chain(ANN, "conversation conv_1") == Chain("conv_1", ("b", "b", "c"))
+    assert await world.sessions.chain(ANN, "r1") == Chain("conv_1", ("a",))
+
+
 async def test_an_unknown_previous_response_begins_a_session(world: World) -> None:
     first = await world.say([], "a", "A", previous_response_id="unknown", response_id="r1")
     second = await world.say([], "b", "B", previous_response_id="r1")

@@ -372,6 +372,17 @@ async def test_what_the_model_has_seen_is_noted_under_the_response_that_it_answe
     assert bench.follows.views == {"c1": view}
 
 
+async def test_what_the_model_has_seen_is_noted_under_the_conversation_that_its_provider_keeps() -> None:
+    view = InView(ANN.owner, 0, ("a fact",))
+    heard = USED.heard
+    assert heard is not None
+    heard = replace(heard, in_view=view, conversation="conversation conv_1")
+    bench = Bench(replace(USED, heard=heard))
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
+    assert bench.follows.views == {"c1": view, "conversation conv_1": view}
+    assert bench.learns.exchanged[0].continues == "conversation conv_1"
+
+
 async def test_a_request_with_old_blocks_alone_is_kept_from_caches_too() -> None:
     bench = Bench(replace(USED, outcome=Outcome.SKIPPED_GREETING, count=0, replayed=1))
     replies = await bench.play(CHAT, BODY, OK)

@@ -361,6 +361,22 @@ async def test_what_the_provider_keeps_is_neither_put_back_nor_given_again() -> 
     assert BUDGET in await talk.ask("my budget again?")
 
 
+async def test_what_the_provider_keeps_of_a_conversation_is_not_given_again_either() -> None:
+    desk = a_desk()
+    talk = Talk(desk, RESPONSES, conversation={"id": "conv_1"})
+    await talk.ask("my budget?")
+    heard = talk.last.heard
+    assert heard is not None
+    assert heard.in_view is not None
+    assert heard.caller.session == "conv_1"
+    desk.replays.follow(heard.in_view, heard.conversation)
+    talk.items.clear()
+    assert BUDGET not in await talk.ask("my budget again?")
+    talk.items.clear()
+    talk.changes["conversation"] = "conv_2"
+    assert BUDGET in await talk.ask("my budget again?")
+
+
 async def test_another_callers_response_id_tells_nothing() -> None:
     desk = a_desk()
     desk.replays.follow(InView(BOB, 0, (BUDGET,)), "resp_1")
