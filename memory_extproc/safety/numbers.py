@@ -23,7 +23,6 @@ _PAYS = re.compile(
     r"|kredit\w*|kartennummer|karte|carte|tarjeta|carta|cart\u00e3o)\b|\u5361\u53f7|\u4fe1\u7528\u5361"
 )
 _NEAR = 60  # characters before a number in which a word about cards says what it is
-_SHORTEST = 12
 
 # ISO/IEC 7812: first digits as a range of equally long prefixes, and the lengths in use. *sure*: common enough for
 # the number alone to tell; of the others a word nearby must.
@@ -68,7 +67,7 @@ def numbers(text: str) -> Iterator[Span]:
 def _cards(text: str) -> Iterator[Span]:
     for match in _CARD.finditer(text):
         digits = "".join(str(int(sign)) for sign in match[0] if sign.isdecimal())
-        if len(digits) < _SHORTEST or len(set(digits)) == 1 or not luhn(digits):
+        if len(set(digits)) == 1 or not luhn(digits):
             continue
         known = _issued(digits)
         if known or (known is False and _PAYS.search(text, max(0, match.start() - _NEAR), match.start())):

@@ -117,6 +117,7 @@ def test_other_peoples_memories_are_not_made_ones_own() -> None:
         {**VLLM, "type": "opinion"},
         {**VLLM, "content": ""},
         {**VLLM, "created_at": 1e30},
+        {**VLLM, "created_at": True},
         7,
         {**VLLM, "metadata": "{"},
     ],

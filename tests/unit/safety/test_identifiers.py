@@ -43,6 +43,8 @@ def test_an_identifier_is_kept_masked_or_dropped_with_its_sentence(text: str) ->
         "I walked 10 streets and 3 avenues.",
         "@property and @dataclass",
         "In 1984 I was 12 years old.",
+        "Call me at 10 15 today.",
+        "Call case 12345 67890 12345 closed.",
     ],
 )
 def test_other_numbers_and_signs_stay(text: str) -> None:

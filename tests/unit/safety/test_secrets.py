@@ -83,6 +83,7 @@ cache key: d41d8cd98f00b204e9800998ecf8427e
 My budget is $10,000.00 and I have 2500 1200 3300 reasons.
 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 1700000000000 is a timestamp, and so is 1716239022123456.
+My credit score card reads 6666666666666 in the example.
 IMEI 490154203237518 and ISBN 978-3-16-148410-0
 The password is wrong again.
 I forgot my password, is there a way to reset it?

@@ -402,6 +402,27 @@ async def test_an_outdated_partition_answers_from_the_store_until_it_is_filled_a
         assert searched.total is None
 
 
+async def test_an_outdated_partition_is_read_anew_for_the_one_who_asks_where_that_is_quick() -> None:
+    setting = a_setting()
+    async with setting.process() as one, setting.process() as other:
+        await search(one)
+        await other.put(ANN, [a_row("by the other")])
+        searched = await search(one)
+        assert [found.memory.content for found in searched.found] == ["by the other"]
+        assert searched.path == "hybrid"
+
+
+async def test_nobody_waits_for_a_lagging_store_to_be_read_afresh() -> None:
+    setting = a_setting(lags=True)
+    async with setting.process(patience=timedelta(days=1)) as one, setting.process() as other:
+        await up_to_date(one)
+        setting.store.weather.hold("pages")
+        await other.put(ANN, [a_row("by the other")])
+        asked = asyncio.create_task(search(one))
+        await until(asked.done, "it is answered while the store is read")
+        assert asked.result().path == "store"
+
+
 class Mute(TransientCoordination):
     """Coordination that cannot be reached after the first `open_for` versions."""
 
@@ -483,6 +504,19 @@ async def test_owners_who_only_asked_leave_nothing_behind() -> None:
         before = partitions.size
     assert partitions.filling == 0
     assert before < 16 * 2_000
+
+
+async def test_what_is_dropped_of_an_owner_counts_no_longer_while_a_write_of_theirs_waits_for_the_store() -> None:
+    setting = a_setting()
+    await setting.store.put(ANN, [a_row(f"{n}") for n in range(50)])
+    async with setting.process() as partitions:
+        await search(partitions)
+        setting.store.weather.down = True
+        with pytest.raises(TryLaterError):
+            await partitions.put(ANN, [a_row("waits")])
+        before = partitions.size
+        partitions.drop(ANN)
+        assert 0 < partitions.size < before / 10
 
 
 async def test_leaving_ends_the_fills_that_run() -> None:
