@@ -66,6 +66,9 @@ async def test_a_user_is_forgotten_and_nobody_else(world: World, forgetter: Forg
     receipt = await complete(forgetter, receipt)
     assert receipt.memories == 2
     assert receipt.scope == "user"
+    assert {one.store: (one.done, one.done_at) for one in receipt.stores} == dict.fromkeys(
+        ("files", "journal", "memories", "records"), (True, world.now)
+    )
     assert await world.contents(ANN) == set()
     assert await world.contents(BOB) == await world.contents(OTHER_ANN) == {"likes tea", "is 41"}
 
@@ -284,6 +287,11 @@ async def test_when_a_server_purges_in_its_own_time_the_receipt_says_until_when(
             return found is not None and any(one.pending_until for one in found.stores)
 
         await until(pends, "it says what is pending")
+        told = await first.receipt(ANN, receipt.id)
+        assert told is not None
+        assert {one.store for one in told.stores if not one.done} == {"files"}
+        assert {one.store: one.pending_until for one in told.stores}["files"] == world.now + timedelta(days=4)
+        cleaned_at = world.now
         assert world.sample("forgets_pending") == 1
         world.now += timedelta(days=1)
         assert world.sample("forget_oldest_seconds") == 0, "it is on time"
@@ -291,6 +299,9 @@ async def test_when_a_server_purges_in_its_own_time_the_receipt_says_until_when(
     async with world.forgetter() as second:
         receipt = await complete(second, receipt)
     assert receipt.completed_at == world.now
+    done_at = {one.store: one.done_at for one in receipt.stores}
+    assert done_at.pop("files") == world.now
+    assert set(done_at.values()) == {cleaned_at}, "when they were done first, not when they were looked at again"
     assert world.sample("forgets_pending") == 0
 
 

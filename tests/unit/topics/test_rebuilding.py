@@ -21,7 +21,7 @@ from memory_extproc.retention.reasons import RETIRED, RETIRED_AT, Reason
 from memory_extproc.retention.rules import RetentionRules, retired
 from memory_extproc.topics.rebuilding import Rebuilding
 from memory_extproc.topics.summing import Summaries
-from tests.builders import ANN, BOB
+from tests.builders import ANN, BOB, a_memory
 from tests.fixtures.envoy import until
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 
@@ -215,6 +215,12 @@ async def test_only_what_changes_words_or_takes_a_memory_away_is_told() -> None:
     await noticing.change(
         ANN, second, lambda row: [Embedded(retired(row.memory, Reason.CAP, around.now), row.vector)]
     )
+    await noticing.change(
+        ANN, second, lambda row: [Embedded(replace(row.memory, content="not seen by anybody"), row.vector)]
+    )
+    beside = a_memory("written beside it", source=Source.VERBATIM)
+    await noticing.change(ANN, first, lambda row: [row, Embedded(beside, row.vector)])
+    assert told == [ANN] * 2
     await noticing.supersede(ANN, third, first, around.now)
     await noticing.delete(ANN, [third])
     assert told == [ANN] * 4
