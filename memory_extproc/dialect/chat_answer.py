@@ -59,6 +59,8 @@ def _say(account: Account, message: Any) -> None:
     for part in content if isinstance(content, list) else ():  # text beside parts of thinking
         if isinstance(part, dict) and part.get("type") == "text":
             account.add(part.get("text"))
+    if isinstance(audio := message.get("audio"), dict):
+        account.add(audio.get("transcript"))  # what a model that answers in sound has said
     account.refused = account.refused or bool(message.get("refusal"))
     account.called_tools = account.called_tools or bool(message.get("tool_calls") or message.get("function_call"))
 

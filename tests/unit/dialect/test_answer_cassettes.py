@@ -30,6 +30,8 @@ EXPECTED = {
     "chat_cut_off.sse": Answer(text="The answer is", response_id="c1"),
     "chat_vllm_error.sse": Answer(failed=True),
     "chat_garbled.sse": Answer(text="one ", response_id="x"),
+    "chat_audio.sse": Answer(text="Your budget is ten thousand.", complete=True, response_id="chatcmpl-A2"),
+    "chat_audio.json": Answer(text="Your budget is ten thousand.", complete=True, response_id="chatcmpl-A1"),
     "chat_refusal.sse": Answer(complete=True, refused=True, response_id="f1"),
     "chat_openai.json": Answer(
         text='Your budget is "$10,000" {really} \\',
