@@ -59,7 +59,7 @@ async def open_door(
         consent_limits(settings),
         now=now,
     )
-    incognito = Incognito(coordination, IncognitoLimits())
+    incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits()))
     quota = Quota(quota_limits(settings), now=now)
     screening = Screening(consent, incognito, quota, make_policy(settings).kept, metrics)
 

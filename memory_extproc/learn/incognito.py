@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.language.comparing import normal
@@ -31,7 +32,8 @@ _MARK = b"1"
 class IncognitoLimits:
     keep: timedelta = timedelta(days=30)  # as long as a conversation is known again at all
     opening: timedelta = timedelta(minutes=30)  # of a mark by a first message alone: other chats begin like it
-    patience: timedelta = timedelta(milliseconds=50)  # of a request that waits
+    patience: timedelta = timedelta(milliseconds=50)  # of a request that waits; what takes longer goes on behind it
+    give_up: timedelta = timedelta(seconds=30)  # and then a mark is left to this process alone
     in_process: int = 10_000  # marks held here; the oldest go first
 
 
@@ -41,6 +43,14 @@ class Incognito:
     def __init__(self, records: Coordination, limits: IncognitoLimits) -> None:
         self._records, self._limits = records, limits
         self._here: OrderedDict[tuple[Owner, str], None] = OrderedDict()
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Waits for what is still being written down."""
+        await asyncio.gather(*self._writing)
 
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
         """Never raises. *continues*: as Exchanged.continues."""
@@ -89,11 +99,18 @@ class Incognito:
             self._here.move_to_end((owner, key))
         while len(self._here) > self._limits.in_process:
             self._here.popitem(last=False)
+        # A task of our own: a request that leaves, or has waited long enough, takes no mark with it.
+        writing = asyncio.create_task(self._write(owner, keys))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        await asyncio.wait({writing}, timeout=self._limits.patience.total_seconds())
+
+    async def _write(self, owner: Owner, keys: dict[str, timedelta]) -> None:
         writes: list[Awaitable[None]] = [
             self._records.put_record(_KIND, owner, key, _MARK, ttl) for key, ttl in keys.items()
         ]
         try:
-            async with asyncio.timeout(self._limits.patience.total_seconds()):
+            async with asyncio.timeout(self._limits.give_up.total_seconds()):
                 await asyncio.gather(*writes)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("incognito.not_noted", error=type(error).__name__)

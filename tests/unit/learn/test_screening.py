@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -203,6 +205,20 @@ async def test_marks_reach_other_replicas() -> None:
     await door.incognito.mark(Caller(ANN, session="s-1"), (), "x", "resp_1")
     assert await elsewhere.holds(said("y", caller=Caller(ANN, session="s-1")))
     assert await elsewhere.holds(said("z", continues="resp_1"))
+
+
+async def test_a_mark_that_takes_long_is_written_all_the_same_and_waited_for_at_the_end() -> None:
+    class Slow(TransientCoordination):
+        async def put_record(self, *record: Any) -> None:
+            await slow.wait()
+            await super().put_record(*record)
+
+    slow, records = asyncio.Event(), Slow(lambda: MONDAY)
+    async with Incognito(records, IncognitoLimits(patience=timedelta(0))) as incognito:
+        await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
+        assert not await Incognito(records, IncognitoLimits()).holds(said("y", caller=Caller(ANN, session="s-1")))
+        slow.set()
+    assert await Incognito(records, IncognitoLimits()).holds(said("y", caller=Caller(ANN, session="s-1")))
 
 
 async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not_kept() -> None:
