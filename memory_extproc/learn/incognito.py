@@ -103,7 +103,9 @@ class Incognito:
         writing = asyncio.create_task(self._write(owner, keys))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
-        await asyncio.wait({writing}, timeout=self._limits.patience.total_seconds())
+        done, _ = await asyncio.wait({writing}, timeout=self._limits.patience.total_seconds())
+        for task in done:
+            task.result()  # a bug is raised, as if it had been awaited
 
     async def _write(self, owner: Owner, keys: dict[str, timedelta]) -> None:
         writes: list[Awaitable[None]] = [
