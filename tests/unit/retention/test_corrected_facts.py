@@ -143,7 +143,6 @@ async def test_a_correction_in_the_second_in_which_something_was_made_counts(des
 async def test_an_earlier_value_that_is_forgotten_while_a_history_is_made_is_not_in_it(desk: Desk) -> None:
     await desk.put(*three_budgets())
     told = Told(desk, three_budgets()[2])
-    keeper = desk.keeper()
 
     class Meanwhile(CannedEmbedder):
         async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -151,6 +150,5 @@ async def test_an_earlier_value_that_is_forgotten_while_a_history_is_made_is_not
                 await told.says_forget("$11,000")
             return await super().embed(texts)
 
-    keeper._embedder = Meanwhile()
-    await keeper.keep(ANN)
+    await desk.keeper(embedder=Meanwhile()).keep(ANN)
     assert all("$11,000" not in memory.content for memory in await desk.active())

@@ -33,6 +33,7 @@ from memory_extproc.model import (
     Wish,
 )
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import MemoryStore
 from memory_extproc.retention.accesses import Accesses, AccessLimits, CountedRecalls
 from memory_extproc.retention.job import JobLimits, RetentionJob
 from memory_extproc.retention.keeper import Keeper, KeeperRules, Kept, Wording
@@ -65,18 +66,18 @@ class Desk:
     embedder: CannedEmbedder
     metrics: Metrics
 
-    def keeper(self, **rules: Any) -> Keeper:
+    def keeper(
+        self, *, reads: MemoryStore | None = None, embedder: CannedEmbedder | None = None, **rules: Any
+    ) -> Keeper:
         given = KeeperRules(retention=RetentionRules(**rules))
-        partitions = self.partitions
-        return Keeper(self.store, partitions, partitions, self.embedder, given, WORDING, now=self.clock)
+        partitions, embeds = self.partitions, embedder or self.embedder
+        return Keeper(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
 
-    def job(
-        self, lists: Any = None, limits: JobLimits | None = None, holder: str = "one", **rules: Any
-    ) -> RetentionJob:
+    def job(self, lists: Any = None, limits: JobLimits | None = None, keeper: Any = None) -> RetentionJob:
         self.metrics = Metrics(CollectorRegistry(), "test")
         return RetentionJob(
             lists or self.store,
-            self.keeper(**rules),
+            keeper or self.keeper(),
             self.coordination,
             limits or JobLimits(pause=timedelta(), settle=timedelta()),
             self.metrics,
@@ -84,6 +85,9 @@ class Desk:
             now=self.clock,
             chance=lambda: 0.5,
         )
+
+    def rounds(self) -> float:
+        return self.metrics.registry.get_sample_value("memory_extproc_retention_rounds_total") or 0.0
 
     async def put(self, *memories: Memory) -> None:
         for memory in memories:
@@ -319,7 +323,8 @@ async def test_what_changes_while_it_is_worked_out_is_left_as_it_was_changed(des
     worst = a_memory("worst", importance=0.0)
     await desk.put(worst, a_memory("better", importance=1.0))
     store = Meanwhile(desk.embedder.dimension, now=desk.clock)
-    store._rows = desk.store._rows
+    async for page in desk.store.pages(ANN, 100, fresh=True):
+        await store.put(ANN, page)
 
     async def happens() -> None:
         if what == "forgotten":
@@ -329,9 +334,7 @@ async def test_what_changes_while_it_is_worked_out_is_left_as_it_was_changed(des
             await desk.partitions.change(ANN, worst.id, lambda row: [Embedded(changed, row.vector)])
 
     store.happens = happens
-    keeper = desk.keeper(max_memories=1)
-    keeper._store = store
-    assert not (await keeper.keep(ANN)).retired
+    assert not (await desk.keeper(reads=store, max_memories=1).keep(ANN)).retired
     left = (await desk.rows()).get(worst.id)
     assert left is None if what == "forgotten" else left is not None and left.state is MemoryState.ACTIVE
 
@@ -385,17 +388,17 @@ async def test_what_fails_for_one_fails_for_no_other(desk: Desk) -> None:
 
 async def test_a_bug_that_one_owners_memories_bring_out_ends_no_round(desk: Desk) -> None:
     await desk.put(a_memory("a"), replace(a_memory("b"), owner=BOB))
-    job = desk.job()
     keeper = desk.keeper()
 
     class Broken:
+        """The one method that a round asks for."""
+
         async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
             if owner == ANN:
                 raise ValueError("what nobody thought of")
             return await keeper.keep(owner, dry_run=dry_run)
 
-    job._keeper = Broken()  # type: ignore[assignment]  # the one method that a round asks for
-    report = await job.round()
+    report = await desk.job(keeper=Broken()).round()
     assert (report.owners, report.failed) == (1, 1)
 
 
@@ -409,7 +412,7 @@ async def test_rounds_run_in_the_background_again_and_again_through_a_store_that
         return desk.store.weather.calls.count("owners") >= 2
 
     async def done_twice() -> bool:
-        return bool(job._metrics.retention_rounds._value.get() >= 2)
+        return desk.rounds() >= 2
 
     async with job:
         await until(tried_twice)
@@ -451,31 +454,48 @@ async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_
 
 async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Desk) -> None:
     await desk.put(*three_budgets())
-    job = desk.job(limits=JobLimits(every=None))
+    seen: list[Owner] = []
 
-    def rounds() -> float:
-        return desk.metrics.registry.get_sample_value("memory_extproc_retention_rounds_total") or 0.0
+    class Keeps:
+        """Whom a round keeps is counted by the round itself; who is seen to soon stands in *seen*."""
+
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+            return Kept()
+
+        async def mend(self, owner: Owner) -> Kept:
+            seen.append(owner)
+            return Kept()
+
+    by_command = JobLimits(every=None, pause=timedelta(), settle=timedelta())
+    job = desk.job(limits=by_command, keeper=Keeps())
+
+    async def came_round() -> None:
+        """Twice through what it does when it is woken: sees to who is to be seen to, then looks at the schedule."""
+        for _ in range(2):
+            before = len(seen)
+            job.soon(BOB)
+
+            async def seen_to(before: int = before) -> bool:
+                return len(seen) > before
+
+            await until(seen_to)
 
     async def went_round() -> bool:
-        return rounds() > 0
+        return desk.rounds() > 0
 
     async with job:
-        await asyncio.sleep(0.01)
-        job.use(JobLimits(every=timedelta(hours=24)))
-        await asyncio.sleep(0.01)
-        assert not rounds(), "the first of a day's rounds is minutes away"
-        job.use(JobLimits(every=timedelta(milliseconds=1), pause=timedelta()))
+        await came_round()
+        assert not desk.rounds(), "by command alone"
+        job.use(replace(by_command, every=timedelta(hours=24)))
+        await came_round()
+        assert not desk.rounds(), "the first of a day's rounds is minutes away"
+        job.use(replace(by_command, every=timedelta(milliseconds=1)))
         await until(went_round)
-        job.use(JobLimits(every=None))
-
-        async def waits_for_nothing_but_a_word() -> bool:
-            # The round that was under way is over, however long it took.
-            return not job._changed and bool(job._wake._waiters)
-
-        await until(waits_for_nothing_but_a_word)
-        done = rounds()
-        await asyncio.sleep(0.01)
-        assert rounds() == done
+        job.use(by_command)
+        await came_round()
+        done = desk.rounds()
+        await came_round()
+        assert desk.rounds() == done
 
 
 # --- accesses ------------------------------------------------------------------------------------------
