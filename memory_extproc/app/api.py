@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memory_extproc.api.admit import Admits, NamesUser
 from memory_extproc.api.api_keys import ApiKeys
@@ -51,8 +52,10 @@ from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.example import shown
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.identity import hashed_user
-from memory_extproc.wire.identity_tokens import Tokens
 from memory_extproc.wire.server import GrpcServer
+
+if TYPE_CHECKING:
+    from memory_extproc.wire.identity_tokens import Tokens
 
 _VECTOR_BYTES = 4  # of each of its numbers
 

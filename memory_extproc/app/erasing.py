@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
@@ -22,12 +23,14 @@ from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner,
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Ledger, MemoryStore, Now, Replicas
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.redis_link import RedisLink
 from memory_extproc.settings import Settings
 from memory_extproc.sqlite_file import Tells, nobody
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
 
 LEDGER = "erasure.db"
 

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -28,7 +29,6 @@ from memory_extproc.learn.budget import Budget
 from memory_extproc.learn.quarantine import Quarantine
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, MemoryStore, Now
-from memory_extproc.redis_link import RedisLink
 from memory_extproc.retention.job import RetentionJob
 from memory_extproc.retention.keeper import Rebuilds
 from memory_extproc.retention.reembedding import Pace, Reembedding, Says
@@ -38,6 +38,9 @@ from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
 
 _SMALL = 1 << 20  # bytes of memories held: a command reads everybody's once
 

@@ -11,11 +11,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.observe.log import logger
-from memory_extproc.redis_link import RedisLink
+
+if TYPE_CHECKING:
+    from memory_extproc.redis_link import RedisLink
 
 log = logger(__name__)
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 HEAVY = ("pymilvus", "onnxruntime", "grpc", "openai", "pandas")
+UNLESS_CONFIGURED = ("redis", "jwt", "opentelemetry", "openai", "sentence_transformers", "pandas")
 
 
 def run(*arguments: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,10 +38,15 @@ def test_help_lists_the_commands(tmp_path: Path, asked: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_waits_for_no_library_that_is_slow_to_import(tmp_path: Path) -> None:
-    program = (
-        f"import sys, memory_extproc.cli.root\nassert not (loaded := set({HEAVY}) & set(sys.modules)), loaded\n"
-    )
+@pytest.mark.parametrize(
+    ("imported", "spared"),
+    [("memory_extproc.cli.root", HEAVY), ("memory_extproc.app", UNLESS_CONFIGURED)],
+    ids=["--help", "serve"],
+)
+def test_nothing_waits_for_a_library_that_it_does_not_use(
+    imported: str, spared: tuple[str, ...], tmp_path: Path
+) -> None:
+    program = f"import sys, {imported}\nassert not (loaded := set({spared}) & set(sys.modules)), loaded\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
