@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,13 @@ from memory_extproc.inference.query_cache import QueryCache
 from memory_extproc.inference.word_vectors import WordVectors
 from memory_extproc.model import Matrix, Vector, Words
 
+# Characters. A thread that has to tokenise a question first waits for the interpreter, which the event loop keeps
+# while it works out what the question's words say; of a longer text it would keep others' requests waiting.
+_SHORT = 500
 _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background work holds a thread
+
+
+Run = Callable[[], Matrix]  # on a thread
 
 
 class RunsModel(Protocol):
@@ -40,6 +46,10 @@ class RunsModel(Protocol):
 
     def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
         """One finite unit row per text, in order; about *batch_tokens* padded tokens at one time."""
+
+    def ready(self, text: str) -> Run:
+        """As `run` for *text* alone, with what needs the interpreter done already: some 0.2 ms for 1,000
+        characters, on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ class _Item:
     call: _Call
     row: int
     text: str
+    ready: Run | None = None
 
 
 class BatchingEmbedder:
@@ -135,7 +146,7 @@ class BatchingEmbedder:
         if len(self._queries) >= self._limits.waiting_queries:
             raise TryLaterError("too many queries wait for the embedder")
         call = self._call(1)
-        self._queries.append(_Item(call, 0, text))
+        self._queries.append(_Item(call, 0, text, self._model.ready(text) if len(text) <= _SHORT else None))
         self._start()
         rows = await call.future
         return self._cache.keep(text, rows[0])
@@ -167,18 +178,18 @@ class BatchingEmbedder:
         self._running += 1
         self._in_background += background
         loop = batch[0].call.future.get_loop()
-        texts = [item.text for item in batch]
-        if background:
-            run = self._pool.submit(self._model.run, texts, self._limits.batch_tokens)
-        else:
+        work = batch[0].ready if len(batch) == 1 else None
+        if work is None:
+            work = partial(self._model.run, [item.text for item in batch], self._limits.batch_tokens)
+        if not background:
             self._beginning += 1
-            run = self._pool.submit(self._run_query, loop, texts)
-        run.add_done_callback(_Back(loop, self, batch, background))
+            work = partial(self._taken_up, loop, work)
+        self._pool.submit(work).add_done_callback(_Back(loop, self, batch, background))
 
-    def _run_query(self, loop: asyncio.AbstractEventLoop, texts: Sequence[str]) -> Matrix:
+    def _taken_up(self, loop: asyncio.AbstractEventLoop, work: Run) -> Matrix:
         """On a thread."""
         loop.call_soon_threadsafe(self._took_up)
-        return self._model.run(texts, self._limits.batch_tokens)
+        return work()
 
     def _took_up(self) -> None:
         self._beginning -= 1

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits, Run
 from memory_extproc.inference.model_directory import TOKENIZER, Manifest, ModelKind, verify
 from memory_extproc.inference.onnx_session import (
     CHARACTERS_PER_TOKEN,
     RUNTIME_ERRORS,
+    Integers,
     groups,
     open_session,
     padded,
@@ -26,6 +26,7 @@ from memory_extproc.inference.word_vectors import WordVectors, meaningful, words
 from memory_extproc.model import Matrix
 
 SENTENCE = "sentence_embedding"
+Feed = dict[str, Integers]
 TOKENS = ("last_hidden_state", "token_embeddings")  # a state for each token; a graph may let out neither
 
 
@@ -69,26 +70,38 @@ class OnnxModel:
 
     def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
         """Texts of like length go together."""
-        # one by one: a batch would be spread over the tokenizer's own threads, one for each core
-        tokens = [self._tokenizer.encode_batch_fast([text])[0].ids for text in texts]
+        tokens = [self._tokens(text) for text in texts]
         rows: Matrix = np.empty((len(texts), self.manifest.dimension), dtype=np.float32)
         for group in groups([len(entry) for entry in tokens], batch_tokens):
-            rows[group], *states = self._infer([tokens[at] for at in group])
-            if self.words is not None:
-                for at, state in zip(group, states[0], strict=True):
-                    ids = tokens[at]
-                    if ids:
-                        self.words.keep(texts[at], words_of(state[: len(ids)], self._meaningful[ids]))
+            rows[group] = self._infer([texts[at] for at in group], [tokens[at] for at in group])
         return of_unit_length(rows)
 
-    def _infer(self, tokens: Sequence[Sequence[int]]) -> list[Any]:
-        """The sentences' vectors, and behind them the states of all tokens where words are kept."""
+    def ready(self, text: str) -> Run:
+        tokens = [self._tokens(text)]
+        feed = self._feed(tokens)
+        return lambda: of_unit_length(self._infer([text], tokens, feed))
+
+    def _tokens(self, text: str) -> list[int]:
+        # one by one: a batch would be spread over the tokenizer's own threads, one for each core
+        ids: list[int] = self._tokenizer.encode_batch_fast([text])[0].ids
+        return ids
+
+    def _feed(self, tokens: Sequence[Sequence[int]]) -> Feed:
         ids, mask = padded(tokens)
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feed["token_type_ids"] = np.zeros_like(ids)
-        found: list[Any] = self._session.run(self._outputs, feed)
-        return found
+        return feed
+
+    def _infer(self, texts: Sequence[str], tokens: Sequence[Sequence[int]], feed: Feed | None = None) -> Matrix:
+        """The vectors of *texts*; what is known of their words then is kept where words are."""
+        rows: Matrix
+        rows, *states = self._session.run(self._outputs, self._feed(tokens) if feed is None else feed)
+        if self.words is not None:
+            for text, ids, state in zip(texts, tokens, states[0], strict=True):
+                if ids:
+                    self.words.keep(text, words_of(state[: len(ids)], self._meaningful[ids]))
+        return rows
 
 
 @asynccontextmanager

@@ -6,12 +6,13 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from memory_extproc.errors import ConfigurationError, GiveUpError
-from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits, Run
 from memory_extproc.inference.vectors import of_unit_length, readable
 from memory_extproc.model import Matrix
 
@@ -51,6 +52,9 @@ class SentenceTransformersModel:
 
     def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:  # noqa: ARG002 - the library sorts and batches
         return of_unit_length(np.array(self._encode(list(texts)), dtype=np.float32))
+
+    def ready(self, text: str) -> Run:
+        return partial(self.run, [text], 1)
 
     def _encode(self, texts: Sequence[str]) -> Any:
         return self._model.encode(texts, batch_size=_BATCH, show_progress_bar=False, convert_to_numpy=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits, Run
 from memory_extproc.model import Matrix
 
 
@@ -22,6 +22,7 @@ class GatedModel:
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
+        self.tokenised: list[tuple[str, bool]] = []  # before they are run, and whether on the event loop
         self.failing: Exception | None = None
         self._gate = threading.Semaphore(0)
         self._started = threading.Semaphore(0)
@@ -36,6 +37,10 @@ class GatedModel:
         if self.failing:
             raise self.failing
         return np.array([[1.0, float(len(text))] for text in texts], dtype=np.float32)
+
+    def ready(self, text: str) -> Run:
+        self.tokenised.append((text, threading.current_thread() is threading.main_thread()))
+        return lambda: self.run([text], 1)
 
     def let(self, runs: int) -> None:
         self._gate.release(runs)
@@ -224,6 +229,18 @@ async def test_who_waits_for_it_computes_only_once_the_queries_are_taken_up() ->
         assert not any(query.done() for query in (*queries, waiting))
         model.let(3)
         await asyncio.gather(*queries, waiting)
+
+
+async def test_a_question_is_tokenised_before_a_thread_has_it_and_a_long_text_by_the_thread() -> None:
+    async with embedding() as (model, embedder):
+        model.let(100)
+        question, long = "which seat do I like on trains?", "seat " * 200
+        await embedder.embed_query(question)
+        await embedder.embed_query(long)
+        await embedder.embed([question])
+
+        assert model.tokenised == [(question, True)]
+        assert model.runs == [[question], [long], [question]]
 
 
 async def test_background_work_is_not_waited_for() -> None:
