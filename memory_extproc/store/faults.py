@@ -92,10 +92,20 @@ _WORDS = (
     ("shard leader", Fault.NOT_READY),
     ("node not match", Fault.NOT_READY),
     ("context canceled", Fault.NOT_READY),
-    # Lite says of its disk what Python says: full, in any way, or not to be read or written for now.
+    # Lite says of its disk what Python says: full, in any way, or not to be read or written for now, or gone.
     *(
         (f"[errno {number}]", Fault.NOT_READY)
-        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EMFILE)
+        for number in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+            errno.EIO,
+            errno.EROFS,
+            errno.EACCES,
+            errno.EMFILE,
+            errno.ENFILE,
+            errno.ENOENT,
+        )
     ),
 )
 

@@ -6,6 +6,7 @@ who asks: it knows no passwords.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -22,6 +23,8 @@ from typing import IO, Any
 import grpc
 
 from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.sqlite_place import Harm
+from memory_extproc.store.lite_files import LiteFiles
 from memory_extproc.store.pandas_later import arrow_without_pandas
 
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
@@ -34,16 +37,19 @@ _SCHEMA_FILE = "schema.json"  # of a collection; written last but for its data, 
 _THREADS = 8
 _GRACE_SECONDS = 2.0
 _FROM_THE_SYSTEM = "[Errno "  # begins what an OSError says of itself
+_UNEXPECTED = 1  # the code that Lite gives it
 
 
 class EmbeddedLite:
     """start and stop block for file and thread work: call them off the event loop."""
 
     def __init__(self, path: Path) -> None:
+        self.address = ""  # once it is started
         self._path = path
         self._directory: str | None = None
         self._server: grpc.Server | None = None
         self._database: Any = None
+        self._files: LiteFiles | None = None
 
     def start(self) -> str:
         """The address. TryLaterError while another process has the file, GiveUpError if it cannot be read."""
@@ -60,12 +66,16 @@ class EmbeddedLite:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = MilvusLite(str(self._path))
+            self._files = LiteFiles(self._database, self._path)
             _clear_unfinished(self._path)
         except DataDirLockedError:
             raise TryLaterError(f"another process has the Milvus Lite file {self._path}") from None
         except (MilvusLiteError, OSError, ValueError) as error:
             raise GiveUpError(f"the Milvus Lite file {self._path} cannot be opened: {error}") from error
-        self._directory = tempfile.mkdtemp(prefix="memory-extproc-")  # mode 0700
+        try:
+            self._directory = tempfile.mkdtemp(prefix="memory-extproc-")  # mode 0700
+        except OSError as error:
+            raise TryLaterError(f"there is no place for the socket of Milvus Lite: {error.strerror}") from error
         self._server = grpc.server(
             futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="milvus-lite"),
             options=[
@@ -73,11 +83,19 @@ class EmbeddedLite:
                 ("grpc.max_send_message_length", _MOST_MESSAGE_BYTES),
             ],
         )
-        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database), self._server)
-        address = f"unix:{self._directory}/milvus.sock"
-        self._server.add_insecure_port(address)
+        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database, self._files), self._server)
+        self.address = f"unix:{self._directory}/milvus.sock"
+        self._server.add_insecure_port(self.address)
         self._server.start()
-        return address
+        return self.address
+
+    def harm(self, name: str) -> Harm | None:
+        """What happened to the files of a collection that is open; nothing is written to it from then on."""
+        return None if self._files is None else self._files.harm(name)
+
+    def set_aside(self, name: str) -> str:
+        """As LiteFiles."""
+        return "" if self._files is None else self._files.set_aside(name)
 
     def stop(self) -> None:
         """Flushes and lets go of the file. May be called again."""
@@ -101,10 +119,13 @@ def _clear_unfinished(path: Path) -> None:
                 shutil.rmtree(directory)
 
 
-def _one_writer(database: Any) -> Any:
+def _one_writer(database: Any, files: LiteFiles) -> Any:
     """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
     acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
     from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
+    from pymilvus.grpc_gen import common_pb2, milvus_pb2  # noqa: PLC0415
+
+    gone = common_pb2.Status(code=_UNEXPECTED, reason=f"{_FROM_THE_SYSTEM}{errno.ENOENT}] its files are gone")
 
     class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
@@ -117,13 +138,15 @@ def _one_writer(database: Any) -> Any:
             with self._making:
                 return self._writing[database.get_collection(name).name if database.has_collection(name) else name]
 
-        def _write(self, name: str, write: Callable[[], Any]) -> Any:
+        def _write(self, name: str, write: Callable[[], Any], refused: type = milvus_pb2.MutationResult) -> Any:
             with self._lock(name):
+                if files.harm(name) is not None:  # a flush would lose the rows that are in no file any more
+                    return refused(status=gone)
                 before = database.get_collection(name)._wal if database.has_collection(name) else None  # noqa: SLF001
                 answer = write()
                 if answer.status.reason.startswith(_FROM_THE_SYSTEM):
                     _take_up_again(database, name, before)
-                return answer
+                return answer if files.harm(name) is None else refused(status=gone)
 
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
             return self._write(request.collection_name, partial(super().Insert, request, context))
@@ -136,7 +159,7 @@ def _one_writer(database: Any) -> Any:
 
         def Flush(self, request: Any, context: Any) -> Any:  # noqa: N802
             name = request.collection_names[0] if request.collection_names else ""
-            return self._write(name, partial(super().Flush, request, context))
+            return self._write(name, partial(super().Flush, request, context), milvus_pb2.FlushResponse)
 
     return OneWriter()
 

@@ -33,6 +33,7 @@ from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place
 from memory_extproc.store.rewriting import Rewriting
 from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
+from memory_extproc.store.standing import Standing
 
 _BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer
@@ -49,6 +50,7 @@ class MilvusStore:
         self, options: MilvusOptions, metrics: Metrics, *, now: Now, clock: Clock = time.monotonic
     ) -> None:
         self._options = options
+        self._metrics = metrics
         self._now = now
         self._clock = clock
         breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
@@ -78,7 +80,8 @@ class MilvusStore:
             if self._opened is not None:
                 return
             async with AsyncExitStack() as undo:
-                uri = self._options.uri or await self._start_lite(undo)
+                lite = None if self._options.uri else await self._started_lite(undo)
+                uri = self._options.uri if lite is None else lite.address
                 self._address = uri
                 client = connect(self._options, uri)
                 undo.push_async_callback(client.close)
@@ -87,12 +90,24 @@ class MilvusStore:
                 placement = await opening.place(capabilities)
                 flusher: Flusher | None = None
                 if capabilities.one_writer:
-                    if not self._options.uri:
-                        await Rewriting(client, self._options, self._calls).tidy(placement.aliases)
+                    rewriting = Rewriting(client, self._options, self._calls)
+                    if lite is not None:
+                        await rewriting.tidy(placement.aliases)
                     flusher = await undo.enter_async_context(
                         Flusher(client, self._options, self._calls, self._gates)
                     )
                     await flusher.flush(placement.aliases)
+                    if lite is not None:
+                        await undo.enter_async_context(
+                            Standing(
+                                lite,
+                                rewriting,
+                                placement.aliases,
+                                self._gates,
+                                self._metrics,
+                                every=self._options.files_every,
+                            )
+                        )
                 moving = Moving(client, self._options, self._calls, now=self._now, clock=self._clock)
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)
@@ -114,10 +129,11 @@ class MilvusStore:
             self._opened = None
             await self._resources.aclose()
 
-    async def _start_lite(self, undo: AsyncExitStack) -> str:
+    async def _started_lite(self, undo: AsyncExitStack) -> EmbeddedLite:
         lite = EmbeddedLite(self._options.path)
         undo.push_async_callback(asyncio.to_thread, lite.stop)
-        return await asyncio.to_thread(lite.start)
+        await asyncio.to_thread(lite.start)
+        return lite
 
     # --- writing -------------------------------------------------------------------------------------
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:

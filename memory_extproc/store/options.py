@@ -40,6 +40,7 @@ class MilvusOptions:
     content_bytes: int = CONTENT_BYTES
     as_it_is: bool = False  # whatever model made it: to be read, and never to be made
     flush_rows: int = 200  # Lite reads rows that are not flushed about a hundred times slower
+    files_every: timedelta = timedelta(seconds=2)  # how often it is looked whether those of Lite still stand
     flush_idle: timedelta = timedelta(seconds=30)
     breaker_failures: int = 3
     breaker_pause: timedelta = timedelta(seconds=1)
