@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from memory_extproc.sqlite_place import Harm
 
@@ -24,18 +25,18 @@ class LiteFiles:
     def __init__(self, database: Any, path: Path) -> None:
         self._database = database
         self._path = path
-        self._stood: dict[str, _Mark] = {}  # by directory
+        # By collection, not by name: one that is dropped and made again stands in another directory.
+        self._stood: WeakKeyDictionary[Any, _Mark] = WeakKeyDictionary()
 
     def harm(self, name: str) -> Harm | None:
         """Of the collection that *name*, an alias perhaps, leads to; None while all is well, or nothing is held."""
         collection = self._held(name)
         if collection is None:
             return None
-        directory = collection.data_dir
-        mark = _mark(directory)
+        mark = _mark(collection.data_dir)
         if mark is None:
             return Harm.GONE
-        if self._stood.setdefault(directory, mark) != mark:
+        if self._stood.setdefault(collection, mark) != mark:
             return Harm.REPLACED
         log = collection._wal  # noqa: SLF001
         for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
