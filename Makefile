@@ -97,7 +97,7 @@ format: setup ## let ruff format and mend what it can
 docs: setup ## the documentation as a site, links checked, into .cache/site
 	@$(BIN)/python scripts/filter_pictures.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "open .cache/site/index.html"
+	@echo "open .cache/site/index.html; with its search: $(BIN)/python -m http.server --directory .cache/site 8000"
 
 forget-races: setup ## the races of a forget, many more of them: RACES=5000 in memory, FORGETS=25 killed processes
 	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),5000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \

@@ -15,7 +15,7 @@ from memory_extproc.api.refusal import Reason, RefusedError, no_such_memory
 from memory_extproc.api.repeats import Noted, Repeats
 from memory_extproc.curate.catalogue import Catalogue
 from memory_extproc.errors import NotConfirmedError
-from memory_extproc.model import ForgetReceipt, ForgetScope, MemoryType
+from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
 from memory_extproc.ports import Forgets
 
 MOST_IDS = 1000
@@ -142,6 +142,10 @@ def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:
 
 
 def _said(receipt: ForgetReceipt) -> str:
+    if receipt.state is ForgetState.ACCEPTED:
+        return f"it will be done; nothing is recalled until then; receipt {receipt.id} says how far it has come"
+    if not receipt.memories:
+        return f"nothing of it was remembered; receipt {receipt.id} says what was looked through"
     return (
         f"{_counted(receipt.memories)} cannot be recalled any more; "
         f"receipt {receipt.id} says when no store holds anything of it"

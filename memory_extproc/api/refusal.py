@@ -82,10 +82,8 @@ class RefusedError(MemoryExtprocError):
 
 
 def bad_request(*violations: tuple[str, str]) -> RefusedError:
-    fields = ", ".join(field for field, _ in violations)
-    return RefusedError(
-        grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, f"not as it must be: {fields}", violations=violations
-    )
+    expected = "; ".join(f"{field}: {description}" for field, description in violations)
+    return RefusedError(grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, expected, violations=violations)
 
 
 def no_such_memory() -> RefusedError:

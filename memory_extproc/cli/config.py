@@ -13,9 +13,11 @@ from rich.console import Console
 
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.inference.model_directory import ModelDirectoryError, Precision, directory_of, read_manifest
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.example import example as written_out
 from memory_extproc.settings.example import shown
+from memory_extproc.settings.memory import Provider
 
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
 
@@ -39,7 +41,8 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Name every fault of the configuration at once; exit 2 if there is one."""
     with faults_to_exit():
         try:
-            notices = load(file_of(config), os.environ).notices()
+            settings = load(file_of(config), os.environ)
+            notices = (*settings.notices(), *_not_here(settings))
         except ConfigurationError as error:
             if not as_json:
                 raise
@@ -52,6 +55,18 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     console.print("the configuration is sound", style="bold green")
     for notice in notices:
         console.print(f"  note: {notice}", markup=False)
+
+
+def _not_here(settings: Settings) -> list[str]:
+    """What `serve` would need on the machine it runs on, which may be another than this."""
+    embedding = settings.memory.embedding
+    if embedding.provider is not Provider.ONNX:
+        return []
+    try:
+        read_manifest(directory_of(Path(embedding.models_dir), embedding.model, Precision(embedding.precision)))
+    except ModelDirectoryError as error:
+        return [str(error)]
+    return []
 
 
 @app.command()

@@ -18,6 +18,7 @@ from rich.table import Table
 from memory_extproc.cli.config import AsJson, ConfigFile, file_of
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.cli.progress import Says, progress
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
@@ -37,7 +38,8 @@ _Source = Annotated[
     str,
     typer.Option("--from", help="take over all memories of this collection, made with another model or not"),
 ]
-_Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="a folder that is there")]
+_Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="what `store backup` wrote")]
+_NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="made where it is not there")]
 
 
 @app.command()
@@ -119,13 +121,14 @@ async def _migrated(settings: Settings, data: Path, says: Says, *, dry_run: bool
 
 
 @app.command()
-def backup(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Write all memories, the journal, what people chose and what was forgotten to FOLDER.
 
     Texts that are sealed stay sealed, and their keys are not part of it. What Redis holds is for Redis to back up.
     """
     with faults_to_exit():
         settings, data = _configured(config)
+        _make(folder)
         with progress() as says:
             report = asyncio.run(_backed_up(settings, data, folder, says))
     _tell(report, as_json=as_json)
@@ -143,6 +146,14 @@ def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = Fal
         with progress() as says:
             report = asyncio.run(_restored(settings, data, folder, says))
     _tell(report, as_json=as_json)
+
+
+def _make(folder: Path) -> None:
+    """For its owner alone. ConfigurationError where it cannot be made."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError([f"{folder}: cannot be made: {error.strerror}"]) from error
 
 
 async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:

@@ -77,7 +77,10 @@ def read_manifest(directory: Path, kind: ModelKind | None = None) -> Manifest:
     remedy = _remedy(kind)
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise ModelDirectoryError(f"there is no model directory {directory}: {remedy}")
+        raise ModelDirectoryError(
+            f"there is no model directory {directory}: {remedy} "
+            "(--models-dir and --precision as configured; --source for another model than the usual one)"
+        )
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError as error:

@@ -45,6 +45,15 @@ def test_the_next_three_commands_name_what_was_installed(gateway: str, mode: str
         (("persistence.enabled=false", "persistence.acceptLoss=true"), "these files are lost with the pod"),
         (("networkPolicy.enabled=false", "tls.acceptPlaintext=true"), "reads and writes everybody's memories"),
         (("gateway.identity.mode=trust", "gateway.type=raw"), "is given that person's memories"),
+        (
+            (
+                "gateway.type=istio",
+                "tls.enabled=true",
+                "tls.secretName=t",
+                "tls.allowedNames={envoy.corp,edge.corp}",
+            ),
+            "one of the names envoy.corp, edge.corp, mounted at /etc/envoy/memory-extproc",
+        ),
         ((), "Milvus Lite, a file of the pod"),
         (SERVERS, "the Milvus server at milvus:19530"),
         ((*SERVERS, "autoscaling.enabled=true"), "2 to 10 pod(s)"),

@@ -40,7 +40,6 @@ class Place:
 
     def __init__(self, scratch: Path, models: Path) -> None:
         self.config, self.data, self.backup = scratch / "config.yaml", scratch / "data", scratch / "backup"
-        self.backup.mkdir()
         self._models = models
         self.configure()
 

@@ -214,6 +214,7 @@ async def test_every_field_that_is_not_as_it_must_be_is_named(
     error = await refused(stand, "StoreMemory", pb.StoreMemoryRequest(**{"content": TEA, **fields}))
     assert (error.code(), reason_of(error)) == (Code.INVALID_ARGUMENT, "BAD_REQUEST")
     assert sorted(violations_of(error)) == sorted(faulty)
+    assert all(f"{field}: " in (error.details() or "") for field in faulty)
     assert TEA not in (error.details() or "")
     assert TEA not in await listed(stand)
 

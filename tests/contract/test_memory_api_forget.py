@@ -128,7 +128,7 @@ async def test_a_dry_run_forgets_nothing_and_its_token_confirms_a_query(stand: A
     assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
     plan = await told(stand, "ForgetMemories", pb.ForgetMemoriesRequest(query="tea", dry_run=True), as_=ANN)
     assert [memory.content for memory in plan.would_forget] == ["likes tea"]
-    assert plan.total == 1
+    assert (plan.total, plan.message) == (1, "1 memory would be forgotten")
     assert await left(stand, ANN) == {"likes tea", "likes rum"}
     confirmed = pb.ForgetMemoriesRequest(query="tea", confirmation_token=plan.confirmation_token)
     error = await refused(stand, "ForgetMemories", confirmed, as_=BOB)
@@ -136,6 +136,16 @@ async def test_a_dry_run_forgets_nothing_and_its_token_confirms_a_query(stand: A
     await told(stand, "ForgetMemories", confirmed, as_=ANN)
     assert await left(stand, ANN) == {"likes rum"}
     assert await left(stand, BOB) == {"likes tea", "likes rum"}
+
+
+@pytest.mark.parametrize(
+    ("project", "said"),
+    [("p", "1 memory cannot be recalled any more; receipt "), ("q", "nothing of it was remembered; receipt ")],
+)
+async def test_the_answer_says_how_much_it_was(stand: ApiStand, project: str, said: str) -> None:
+    request = pb.ForgetMemoriesRequest(project_id=project)
+    answer = await told(stand, "ForgetMemories", request, as_=ANN)
+    assert answer.message.startswith(said)
 
 
 async def test_a_receipt_is_shown_to_its_own_user_alone(stand: ApiStand) -> None:

@@ -48,6 +48,15 @@ def test_check_speaks_to_programs_too(run: CliRunner, faulty: Path) -> None:
     assert json.loads(sound.stdout)["ok"] is True
 
 
+def test_check_tells_of_a_model_that_is_not_here_and_calls_it_no_fault(run: CliRunner, tmp_path: Path) -> None:
+    there_is_none = {"MEMORY_EXTPROC__MEMORY__EMBEDDING__MODELS_DIR": str(tmp_path)}
+    result = run.invoke(app, ["config", "check", "-c", str(EXAMPLE)], env=there_is_none)
+    assert result.exit_code == 0
+    assert f"note: there is no model directory {tmp_path}/all-MiniLM-L6-v2-int8: run" in result.stdout
+    elsewhere = {**there_is_none, "MEMORY_EXTPROC__MEMORY__EMBEDDING__PROVIDER": "sentence_transformers"}
+    assert "model directory" not in run.invoke(app, ["config", "check", "-c", str(EXAMPLE)], env=elsewhere).stdout
+
+
 def test_check_of_a_sound_configuration_says_what_to_know(run: CliRunner) -> None:
     result = run.invoke(
         app,
