@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from memory_extproc.learn.pieces import PieceLimits
+from memory_extproc.learn.remember import judge
 from memory_extproc.model import Caller, Memory, MemoryType, Owner, Role, Source, Turn, Wish, digest
 
 MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -58,3 +60,8 @@ def a_wish(asked: str, owner: Owner = ANN, **changes: Any) -> Wish:
 def later(**delta: float) -> datetime:
     """Monday plus *delta* (days=…, hours=…)."""
     return MONDAY + timedelta(**delta)
+
+
+def memories_of(turn: Turn, now: datetime, limits: PieceLimits | None = None) -> list[Memory]:
+    """What is remembered of *turn* word for word, the caller's message first; none at all is possible."""
+    return [judged.memory for judged in judge(turn, now, limits or PieceLimits()) if judged.memory is not None]

@@ -101,11 +101,6 @@ def effective(of: Sequence[Member], name: str) -> Member | None:
     return next((member for member in reversed(of) if member.name == name), None)
 
 
-def element(body: bytes, array: Span, index: int) -> Span:
-    """The span of element *index* of a list."""
-    return elements(body, array, (index,))[index]
-
-
 def elements(body: bytes, array: Span, indexes: Collection[int]) -> dict[int, Span]:
     """The spans of a list's elements *indexes*, in one walk back from its end, where conversations grow."""
     section = body[array.start : array.end]

@@ -42,11 +42,6 @@ class Timeline:
         found: Sums = np.take(running, high, axis=-1) - np.take(running, low, axis=-1)
         return found
 
-    def throughout(self, running: Sums) -> Sums:
-        """As `around`, over the whole session."""
-        found: Sums = np.take(running, self.end, axis=-1) - np.take(running, self.first, axis=-1)
-        return found
-
 
 def running_sums(values: npt.NDArray[np.floating]) -> Sums:
     """Of the last axis, up to each position; one longer than it."""

@@ -53,11 +53,6 @@ def judge(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> tuple[Judg
     )
 
 
-def memories_of(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> list[Memory]:
-    """The episodic memories of *turn*, the caller's first; none at all is possible."""
-    return [judged.memory for judged in judge(turn, now, limits) if judged.memory is not None]
-
-
 def _of_caller(turn: Turn) -> Decision:
     if (at_once := _at_a_glance(turn.asked)) is not None:
         return at_once

@@ -172,7 +172,6 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
-Url = Annotated[str, AfterValidator(_url)]
 OptionalUrl = Annotated[str, AfterValidator(lambda value: _url(value) if value else "")]
 
 

@@ -24,7 +24,7 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
 from memory_extproc.learn.budget import Budget, BudgetLimits
 from memory_extproc.learn.llm_reflector import LlmReflector
-from memory_extproc.learn.remember import memories_of, message_id, message_id_of, provenance
+from memory_extproc.learn.remember import message_id, message_id_of, provenance
 from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
@@ -42,7 +42,7 @@ from memory_extproc.topics.follower import TopicLimits, Topics
 from memory_extproc.topics.rebuilding import Rebuilding
 from memory_extproc.topics.sayings import Sayings
 from memory_extproc.topics.summing import Summaries
-from tests.builders import ANN, MONDAY, a_memory
+from tests.builders import ANN, MONDAY, a_memory, memories_of
 from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.unit.retention.test_keeping import three_budgets

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.learn.pieces import PieceLimits
-from memory_extproc.learn.remember import Decision, cut, ids_of, judge, memories_of, provenance
+from memory_extproc.learn.remember import Decision, cut, ids_of, judge, provenance
 from memory_extproc.model import MemoryType, Origin, Role, Source
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later
+from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
 
 
 def test_both_messages_of_a_turn_are_remembered_as_they_were_said_with_their_place() -> None:

@@ -20,7 +20,6 @@ from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits, OverBud
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.llm_judge import LlmJudge
 from memory_extproc.learn.reconcile import Judges, Reconciler
-from memory_extproc.learn.remember import memories_of
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.same import agree
 from memory_extproc.learn.verdicts import Add, Confirm, Replace, Verdict, judged, says
@@ -37,7 +36,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, MONDAY, a_memory, a_turn, later
+from tests.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
 
 EMBEDDER = CannedEmbedder(64)
 UNBOUNDED = Budget(BudgetLimits(), now=lambda: MONDAY)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.remember import memories_of, message_id_of, provenance
+from memory_extproc.learn.remember import message_id_of, provenance
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
@@ -18,7 +18,7 @@ from memory_extproc.topics.closing import Closing
 from memory_extproc.topics.follower import TopicLimits, Topics
 from memory_extproc.topics.sayings import Sayings
 from memory_extproc.topics.summing import Prompts, Summaries
-from tests.builders import ANN, MONDAY, a_turn
+from tests.builders import ANN, MONDAY, a_turn, memories_of
 
 LIMITS = TopicLimits(idle=timedelta(minutes=10), pause=timedelta(milliseconds=1), look=timedelta(hours=1))
 # Turns of two subjects that share no word.
