@@ -3,7 +3,7 @@
 - A message goes with its whole turn: both sides, their pieces, the facts that were taken from it.
 - A fact goes with its older versions and with the messages of the turns they came from; other facts of these turns
   stay, unless they say the same. Of a fact that was named (by id or by a query) also what carries its words goes,
-  wherever it was said.
+  wherever it was said; of a message too, but for what people and assistants say at every turn.
 - What was made out of something forgotten (its ids stand in `metadata.sources`) goes; what else it was made of
   stays, and speaks for itself again.
 """
@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from memory_extproc.erasure.marks import Blind, Kind, is_message, items_of_message, moment_of, sources_of, turn_of
 from memory_extproc.language.comparing import normal, word_set
-from memory_extproc.model import ForgetScope, Memory
+from memory_extproc.language.words import stems
+from memory_extproc.model import ForgetScope, Memory, Role
 
 _LITTLE = 3  # characters; shorter words that are no numbers say too little to know a text by
 _EMPTY = frozenset(
@@ -146,6 +147,8 @@ class _Growing:
                 self._quote(turn, again)
             self.take(again)
             if is_message(memory):
+                if not self._tells(memory):
+                    continue
                 same = normal(memory.content).casefold()
                 carrying = {
                     one
@@ -163,6 +166,18 @@ class _Growing:
                 else:
                     waiting.append(found_one)
             self.take(waiting)
+
+
+    def _tells(self, message: Memory) -> bool:
+        """Whether *message*, where it stands once more, says again what was forgotten. "Tell me more." says nothing,
+        and an answer that went with its turn only says it where it takes up what the caller had told."""
+        said = stems(message.content)
+        if message.role is not Role.ASSISTANT:
+            return bool(said)
+        if message.id in self._named:
+            return len(said) > 1
+        told = (one for one in self._by_turn[turn_of(message)] if one.role is not Role.ASSISTANT)
+        return any(said & stems(one.content) for one in told)
 
 
 def _carrying(fact: Memory, holding: Mapping[str, set[str]]) -> set[str]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from memory_extproc.model import (
     ForgetScope,
     ForgetState,
     LedgerJob,
+    Memory,
     MemoryState,
     MemoryType,
     Message,
@@ -36,6 +38,7 @@ from memory_extproc.model import (
     Scope,
     Stored,
     Turn,
+    digest,
 )
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory, a_message
 from tests.unit.erasure.forgetting import World, complete
@@ -108,6 +111,27 @@ async def test_a_message_goes_with_its_turn_and_what_was_taken_from_it(world: Wo
     await world.put(asked, answer, fact, unrelated)
     await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(answer.id,))))
     assert await world.contents() == {"I like tea."}
+
+
+async def test_what_is_said_at_every_turn_takes_no_other_turn_with_it(world: World, forgetter: Forgetter) -> None:
+    def turn(name: str, asked: str, answered: str) -> tuple[Memory, Memory]:
+        def answer(**more: Any) -> Memory:
+            return a_message(answered, role=Role.ASSISTANT, id=digest("answer", name), **more)
+
+        metadata = {"turn": name}
+        return a_message(asked, id=digest("asked", name), metadata=metadata), answer(metadata=metadata)
+
+    forgotten = turn("t1", "I moved to Lisbon.", "I see, tell me more about that.")
+    kept = turn("t2", "I met Rex at the harbour.", "I see, tell me more about that.")
+    agreed = turn("t3", "Yes please.", "Lisbon has a harbour, too.")
+    agrees = turn("t4", "Yes please.", "The boat sails at noon.")
+    said_again = turn("t5", "Where am I?", "Lisbon is where you moved, I see.")
+    repeats = turn("t6", "And now?", "Lisbon is where you moved, I see.")
+    await world.put(*forgotten, *kept, *agreed, *agrees, *said_again, *repeats)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(forgotten[0].id, agreed[0].id))))
+    assert {row.id for row in await world.rows(ANN)} == {row.id for row in (*kept, *agrees, *said_again, *repeats)}
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(said_again[1].id,))))
+    assert {row.id for row in await world.rows(ANN)} == {row.id for row in (*kept, *agrees)}
 
 
 @pytest.mark.parametrize(
