@@ -1,4 +1,4 @@
-"""One life of the sidecar as a gateway and its people meet it: chats through ext_proc, the memory API, the numbers."""
+"""One life of the sidecar as a gateway and people meet it: chats through ext_proc, the memory API, the numbers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ NAMESPACE = "verified"  # of Envoy's metadata, where a filter in front puts memb
 ROLES = "x-roles"
 STATES = ["active", "superseded", "quarantined", "deleted"]
 PATIENCE = 20.0  # seconds
+ANSWERED = {":status": "200", "content-type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -111,41 +112,39 @@ class Front:
     async def _exchange(
         self, pairs: dict[str, str], memberships: Sequence[str], body: dict[str, Any], answered: bytes
     ) -> Said:
-        stream = self._wire.stream_stream(
+        raw = json.dumps(body).encode()
+        events = [
+            _opening(pairs, memberships),
+            pb.ProcessingRequest(request_body=pb.HttpBody(body=raw, end_of_stream=True)),
+            pb.ProcessingRequest(response_headers=pb.HttpHeaders(headers=_headers(ANSWERED))),
+            pb.ProcessingRequest(response_body=pb.HttpBody(body=answered, end_of_stream=True)),
+        ]
+        upstream, outcome = raw, "passed"
+        for reply in await self._replies(events):
+            if reply.request_body.response.body_mutation.WhichOneof("mutation"):
+                upstream = reply.request_body.response.body_mutation.body
+            if "memory" in reply.dynamic_metadata:
+                outcome = reply.dynamic_metadata["memory"]["outcome"]
+        return Said(body, json.loads(upstream), outcome)
+
+    async def _replies(self, events: Sequence[pb.ProcessingRequest]) -> list[Any]:
+        """One to each of *events*, until the other side ends the stream."""
+        call: Any = self._wire.stream_stream(
             "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
             request_serializer=pb.ProcessingRequest.SerializeToString,
             response_deserializer=pb.ProcessingResponse.FromString,
-        )(timeout=PATIENCE)
-        first = pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=_headers(pairs)))
-        first.protocol_config.request_body_mode, first.protocol_config.response_body_mode = 2, 1
-        if memberships:
-            first.metadata_context.filter_metadata[NAMESPACE].update({"projects": list(memberships)})
-        raw = json.dumps(body).encode()
-        upstream, outcome = raw, "passed"
-        rest = [
-            pb.ProcessingRequest(request_body=pb.HttpBody(body=raw, end_of_stream=True)),
-            pb.ProcessingRequest(
-                response_headers=pb.HttpHeaders(
-                    headers=_headers({":status": "200", "content-type": "application/json"})
-                )
-            ),
-            pb.ProcessingRequest(response_body=pb.HttpBody(body=answered, end_of_stream=True)),
-        ]
+        )
+        stream = call(timeout=PATIENCE)
+        replies: list[Any] = []
         try:
-            await stream.write(first)
-            for number, message in enumerate([*rest, None]):
+            for event in events:
+                await stream.write(event)
                 reply = await stream.read()
-                if reply is grpc.aio.EOF:
+                if not isinstance(reply, pb.ProcessingResponse):
                     break
-                if number == 1:
-                    mutation = reply.request_body.response.body_mutation
-                    upstream = mutation.body if mutation.WhichOneof("mutation") else raw
-                if "memory" in reply.dynamic_metadata:
-                    outcome = reply.dynamic_metadata["memory"]["outcome"]
-                if message is not None:
-                    await stream.write(message)
-                else:
-                    await stream.done_writing()
+                replies.append(reply)
+            else:
+                await stream.done_writing()
             code = await stream.code()
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.INTERNAL:  # so a client hears that it writes after the end
@@ -153,7 +152,7 @@ class Front:
         else:
             if code is not grpc.StatusCode.OK:
                 raise EndedError
-        return Said(body, json.loads(upstream), outcome)
+        return replies
 
     # --- the memory API ------------------------------------------------------------------------------
     async def call(self, method: str, request: Any, person: Person, *, roles: str = "") -> Any:
@@ -191,7 +190,7 @@ class Front:
     # --- what operators see --------------------------------------------------------------------------
     async def page(self, path: str) -> str:
         def read() -> str:
-            with urlopen(f"http://{self._http}{path}", timeout=PATIENCE) as answer:  # noqa: S310 - our own
+            with urlopen(f"http://{self._http}{path}", timeout=PATIENCE) as answer:
                 return str(answer.read().decode())
 
         return await asyncio.to_thread(read)
@@ -208,6 +207,15 @@ def _as(person: Person, request: Any, roles: str) -> list[tuple[str, str]]:
     else:
         user, roles, request.user_id = "admin", "admin", person.user
     return [("x-authz-user-id", user), ("x-authz-tenant-id", person.tenant), *([(ROLES, roles)] if roles else [])]
+
+
+def _opening(pairs: dict[str, str], memberships: Sequence[str]) -> pb.ProcessingRequest:
+    first = pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=_headers(pairs)))
+    first.protocol_config.request_body_mode = pb.ProcessingMode.BodySendMode.BUFFERED
+    first.protocol_config.response_body_mode = pb.ProcessingMode.BodySendMode.STREAMED
+    if memberships:
+        first.metadata_context.filter_metadata[NAMESPACE].update({"projects": list(memberships)})
+    return first
 
 
 def _headers(pairs: dict[str, str]) -> pb.HeaderMap:

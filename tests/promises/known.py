@@ -58,14 +58,14 @@ class BrokenError(AssertionError):
 class Known:
     def __init__(self) -> None:
         self._words = 0
-        self._copies: dict[Holder, dict[str, Copy]] = {}
+        self.copies: dict[Holder, dict[str, Copy]] = {}
 
     def word(self) -> str:
         self._words += 1
         return f"qz{self._words:05}x"
 
     def of(self, holder: Holder) -> dict[str, Copy]:
-        return self._copies.setdefault(holder, {})
+        return self.copies.setdefault(holder, {})
 
     def note(self, holder: Holder, word: str, copy: Copy) -> None:
         """A word that was said once more stands in one more place."""
@@ -82,13 +82,13 @@ class Known:
     def gone(self) -> Iterable[str]:
         """Words that nobody holds any more."""
         fates: dict[str, set[Fate]] = {}
-        for copies in self._copies.values():
+        for copies in self.copies.values():
             for word, copy in copies.items():
                 fates.setdefault(word, set()).add(copy.fate)
         return [word for word, found in fates.items() if found == {Fate.GONE}]
 
     def words(self) -> list[str]:
-        return sorted({word for copies in self._copies.values() for word in copies})
+        return sorted({word for copies in self.copies.values() for word in copies})
 
     # --- what a forget takes ---------------------------------------------------------------------------
     def forget(self, holder: Holder, *, session: str = "", project: str = "", sure: bool = True) -> None:
@@ -132,8 +132,10 @@ class Known:
         for word in set(WORD.findall(text)):
             fates = [copies[word].fate for copies in mine if word in copies]
             if not fates:
-                others = [str(holder) for holder, copies in self._copies.items() if word in copies]
-                raise BrokenError(f"{where} shows {word} to who never had it; it is of {others or 'nobody: not kept'}")
+                others = [str(holder) for holder, copies in self.copies.items() if word in copies]
+                raise BrokenError(
+                    f"{where} shows {word} to who never had it; it is of {others or 'nobody: not kept'}"
+                )
             if all(fate in hidden for fate in fates):
                 raise BrokenError(f"{where} shows {word}, which is {[fate.name for fate in fates]}")
 

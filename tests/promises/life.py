@@ -1,9 +1,9 @@
 """Lives of the sidecar, each a process of its own that may be killed at any turn of its event loop:
-life.py SWITCHBOARD LOG
+life.py LOG
 
-Reads the path of a configuration from each line of its input, and starts a life with it: forked, so that a life
-takes as long to begin as a sidecar takes to open, and not as long as its imports. Answers with a line of JSON that
-says the life's process and addresses, or why it did not begin.
+Reads the paths of a configuration and a switchboard from each line of its input, and starts a life with them:
+forked, so that it takes as long to begin as a sidecar takes to open, and not as long as its imports. Answers with a
+line of JSON that says the life's process and addresses, or why it did not begin.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def _mortal(board: Switchboard) -> Mortal:
     return loop
 
 
-def main(board: Path, log: Path) -> None:
-    switchboard = Switchboard(board)
+def main(log: Path) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead are not waited for
     for line in sys.stdin:
+        config, board = json.loads(line)
         if os.fork() == 0:
-            live(Path(line.strip()), switchboard, log)
+            live(Path(config), Switchboard(Path(board)), log)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))
