@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from memory_extproc.erasure.marks import Blind, Kind, is_message, items_of_message, moment_of, sources_of, turn_of
 from memory_extproc.language.comparing import normal, word_set
@@ -32,6 +33,7 @@ class Closure:
     memories: Mapping[str, Memory] = field(repr=False)
     turns: frozenset[str] = frozenset()
     quoted: frozenset[str] = frozenset()
+    misdated: Mapping[str, float] = field(default_factory=dict)  # id → moment, of those dated behind the present
 
     def items(self, blind: Blind) -> set[bytes]:
         """By what all of it is known again."""
@@ -48,9 +50,9 @@ class Closure:
         return found
 
 
-def within(scope: ForgetScope, memory: Memory, at: float) -> bool:
+def within(scope: ForgetScope, memory: Memory, at: float, now: float = inf) -> bool:
     """Whether *scope*, as of *at*, names *memory* itself."""
-    moment = moment_of(memory)
+    moment = _moment(memory, at, now)
     return (
         moment <= at
         and (not scope.ids or memory.id in scope.ids)
@@ -61,20 +63,28 @@ def within(scope: ForgetScope, memory: Memory, at: float) -> bool:
     )
 
 
-def closure(rows: Iterable[Memory], scope: ForgetScope, at: float) -> Closure:
-    """Of *rows*, all that one owner has, what goes with *scope*."""
+def _moment(memory: Memory, at: float, now: float) -> float:
+    """What is dated behind *now* was there before it all the same: a clock was set back, or a file told a wrong
+    time."""
+    moment = moment_of(memory)
+    return at if moment > now else moment
+
+
+def closure(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = inf) -> Closure:
+    """Of *rows*, all that one owner has at *now*, what goes with *scope*."""
     known = {memory.id: memory for memory in rows}
-    named = [memory for memory in known.values() if within(scope, memory, at)]
+    named = [memory for memory in known.values() if within(scope, memory, at, now)]
     growing = _Growing(known, frozenset(memory.id for memory in named))
     growing.take(named)
     if scope.ids:
         growing.take_what_carries_words()
-    taken = growing.taken
     # As said below `within`: what was said after the forget is not in it, whatever it repeats.
+    taken = {one: memory for one, memory in growing.taken.items() if _moment(memory, at, now) <= at}
     return Closure(
-        {one: memory for one, memory in taken.items() if moment_of(memory) <= at},
+        taken,
         frozenset(growing.whole),
         frozenset(growing.quoted - growing.whole),
+        {one: moment_of(memory) for one, memory in taken.items() if moment_of(memory) > now},
     )
 
 
@@ -167,10 +177,9 @@ class _Growing:
                     waiting.append(found_one)
             self.take(waiting)
 
-
     def _tells(self, message: Memory) -> bool:
-        """Whether *message*, where it stands once more, says again what was forgotten. "Tell me more." says nothing,
-        and an answer that went with its turn only says it where it takes up what the caller had told."""
+        """Whether *message*, where it stands once more, says again what was forgotten. "Tell me more." says
+        nothing, and an answer that went with its turn only says it where it takes up what the caller had told."""
         said = stems(message.content)
         if message.role is not Role.ASSISTANT:
             return bool(said)

@@ -13,7 +13,7 @@ import msgspec
 from memory_extproc.erasure.closure import Closure, closure
 from memory_extproc.erasure.forgotten import Forgotten
 from memory_extproc.erasure.job import Job
-from memory_extproc.erasure.marks import items_of_turn
+from memory_extproc.erasure.marks import Kind, items_of_turn
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import ForgetScope, ForgetState, Memory, Owner
 from memory_extproc.observe.log import logger
@@ -89,7 +89,7 @@ class Eraser:
         async with holders.partitions.alone(owner) as alone:
             rows = {memory.id: memory async for memory in self.rows(owner)}
             rows |= {memory.id: memory for memory in alone.unstored()}
-            taken = closure(rows.values(), _scope(job), job.until)
+            taken = closure(rows.values(), _scope(job), job.until, self._now().timestamp())
             job = await self._erased(job, rows, taken, alone)
         job = msgspec.structs.replace(await self._records_gone(job), state=ForgetState.CLEAN, clean_at=self._now())
         await self._ledger.write(job.kept())
@@ -103,11 +103,16 @@ class Eraser:
         owner, journal = _owner(job), self._holders.journal
         blind = await self._forgotten.blind()
         await self._noted(job, taken.items(blind))
+        if taken.misdated:
+            named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
+            await self._noted(job, named, max(taken.misdated.values()))
         marks = await self._forgotten.of(owner)
         turns = [
             entry.turn
             async for entry in journal.of_owner(owner)
-            if entry.turn.id in taken.turns | taken.quoted or marks.covers_turn(entry.turn)
+            if entry.turn.id in taken.turns | taken.quoted
+            or marks.covers_turn(entry.turn)
+            or (_scope(job).everything and entry.turn.at > self._now())  # a clock was set back
         ]
         await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
@@ -123,8 +128,8 @@ class Eraser:
         job = job.removed("memories", len(ids)).done("journal", self._now())
         return job.pends("files", "deleted rows are being purged from the store's files")
 
-    async def _noted(self, job: Job, items: set[bytes]) -> None:
-        await self._ledger.write(job.kept(), items=sorted(items), at=job.until)
+    async def _noted(self, job: Job, items: set[bytes], at: float | None = None) -> None:
+        await self._ledger.write(job.kept(), items=sorted(items), at=job.until if at is None else at)
         self._forgotten.renew(job.subject)
 
     async def _records_gone(self, job: Job) -> Job:

@@ -132,7 +132,7 @@ class Forgetter:
         at = self._now().timestamp()
         named = await self._named(owner, scope)
         rows = [memory async for memory in self._eraser.rows(owner)]
-        taken = closure(rows, named, at)
+        taken = closure(rows, named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.made(owner, scope, memories)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from math import isfinite
 
 import msgspec
 
@@ -153,7 +154,8 @@ _NEVER = float("-inf")
 def moment_of(memory: Memory) -> float:
     """When it was said, in seconds since 1970."""
     moment = memory.metadata.get(MOMENT)
-    return float(moment) if isinstance(moment, int | float) else memory.created_at.timestamp()
+    told = isinstance(moment, int | float) and isfinite(moment)
+    return float(moment) if told else memory.created_at.timestamp()
 
 
 def turn_of(memory: Memory) -> str:

@@ -2,7 +2,9 @@
 
 A conversation is known again by the session its client names, by the response it continues from, and by what its
 user said: hashes of the user's words up to a turn, so that a client that sends the history again is recognised
-whatever it makes of the answers. Marks are kept for all replicas, and in this process while they cannot be.
+whatever it makes of the answers. It stays one when a later request names a project, or another one. Marks are kept
+for all replicas, and in this process while they cannot be. Like other choices of a person's they outlive the
+forgetting of everything: what goes on in such a conversation afterwards is not to be kept either.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Self
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.language.comparing import normal
-from memory_extproc.model import Caller, Exchanged, Message, Owner, Role, digest
+from memory_extproc.model import SHARED, Caller, Exchanged, Message, Owner, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Coordination
 
@@ -54,8 +56,9 @@ class Incognito:
 
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
         """Never raises. *continues*: as Exchanged.continues."""
+        caller = caller.person
         said = [message.text for message in history if message.role is Role.USER]
-        keys = {_spoken(caller, [*said, asked]): self._limits.keep if said else self._limits.opening}
+        keys = {_spoken([*said, asked]): self._limits.keep if said else self._limits.opening}
         if caller.session:
             keys[_named(caller)] = self._limits.keep
         if continues:
@@ -69,12 +72,12 @@ class Incognito:
     async def holds(self, exchanged: Exchanged) -> bool:
         """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
         cannot be found out."""
-        caller = exchanged.caller
+        caller = exchanged.caller.person
         said = [message.text for message in exchanged.history if message.role is Role.USER]
         before = range(max(1, len(said) - _LOOKBACK + 1), len(said) + 1)
-        keys = [_spoken(caller, said[:count]) for count in before]
+        keys = [_spoken(said[:count]) for count in before]
         if said:
-            keys.append(_spoken(caller, [*said, exchanged.asked]))
+            keys.append(_spoken([*said, exchanged.asked]))
         if caller.session:
             keys.append(_named(caller))
         if exchanged.continues:
@@ -90,7 +93,7 @@ class Incognito:
         wanted = list(keys)
         if any((owner, key) in self._here for key in wanted):
             return True
-        found = await asyncio.gather(*(self._records.get_record(_KIND, owner, key) for key in wanted))
+        found = await asyncio.gather(*(self._records.get_record(_KIND, _apart(owner), key) for key in wanted))
         return any(record is not None for record in found)
 
     async def _mark(self, owner: Owner, keys: dict[str, timedelta]) -> None:
@@ -109,7 +112,7 @@ class Incognito:
 
     async def _write(self, owner: Owner, keys: dict[str, timedelta]) -> None:
         writes: list[Awaitable[None]] = [
-            self._records.put_record(_KIND, owner, key, _MARK, ttl) for key, ttl in keys.items()
+            self._records.put_record(_KIND, _apart(owner), key, _MARK, ttl) for key, ttl in keys.items()
         ]
         try:
             async with asyncio.timeout(self._limits.give_up.total_seconds()):
@@ -118,8 +121,13 @@ class Incognito:
             log.warning("incognito.not_noted", error=type(error).__name__)
 
 
-def _spoken(caller: Caller, said: Sequence[str]) -> str:
-    running = hashlib.sha256(digest("spoken", caller.project).encode())
+def _apart(owner: Owner) -> Owner:
+    """Nobody, for each somebody: their records, and the key that seals those, go with no forget."""
+    return Owner(owner.tenant, f"{SHARED}incognito{SHARED}{owner.key}")
+
+
+def _spoken(said: Sequence[str]) -> str:
+    running = hashlib.sha256(digest("spoken").encode())
     for text in said:
         encoded = normal(text).encode("utf-8", "surrogatepass")
         running.update(f"{len(encoded)}:".encode())

@@ -94,6 +94,12 @@ class Caller:
     session: str = ""  # as the client named it; empty: found from the conversation
     projects: tuple[str, ...] = ()  # whose member the caller verifiably is, by a claim or Envoy's metadata
     speaker: str = ""  # which of several, where *owner* is a project that its members' words become part of
+    spoken_by: Caller | None = None  # and who that is
+
+    @property
+    def person(self) -> Caller:
+        """Who speaks, whosever their words become: what they choose for a conversation holds for all of it."""
+        return self.spoken_by or self
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 
 
+SAID = "said"  # of metadata: when it was said, in seconds since 1970
 COUNTED = "accessed"  # of metadata: when the memory was last put before a model, counted like access_count
 
 
@@ -90,8 +91,9 @@ def record_of(memory: Memory) -> Record:
 
 
 def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  # noqa: A002 - the word of the model
-    """*record* as *owner*'s memory *id*; times it does not give are *now*."""
-    created = _whole(record.created_at or now)
+    """*record* as *owner*'s memory *id*; times it does not give are *now*, and so is what it dates behind that:
+    forgetting goes by when things were said."""
+    created = _whole(min(record.created_at or now, now))
     return Memory(
         id=id,
         owner=owner,
@@ -99,7 +101,7 @@ def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  
         content=mask_secrets(record.content).text,  # what others kept of them is not to be
         source=record.source,
         created_at=created,
-        updated_at=max(created, _whole(record.updated_at or now)),
+        updated_at=max(created, _whole(min(record.updated_at or now, now))),
         project=record.project_id,
         session=record.session_id,
         seq=record.seq,
@@ -112,8 +114,14 @@ def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  
         valid_to=_whole_or_none(record.valid_to),
         expires_at=_whole_or_none(record.expires_at),
         superseded_by=record.superseded_by,
-        metadata=dict(record.metadata),
+        metadata=_dated(record.metadata, now),
     )
+
+
+def _dated(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    said = metadata.get(SAID)
+    late = isinstance(said, int | float) and not said <= now.timestamp()  # not a number is late, too
+    return {**metadata, SAID: round(now.timestamp(), 3)} if late else dict(metadata)
 
 
 def read_record(plain: Mapping[str, Any]) -> Record:

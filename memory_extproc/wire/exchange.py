@@ -326,7 +326,7 @@ class Exchange:
                 self._shop.follows.follow(heard.in_view, kept)
         if heard.notes_response:
             if answer.response_id and self._shop.incognito is not None:
-                await self._shop.incognito.mark_response(heard.caller.owner, answer.response_id)
+                await self._shop.incognito.mark_response(heard.caller.person.owner, answer.response_id)
             return heard.unkept
         if answer.failed:
             return Stored.NOT_OK

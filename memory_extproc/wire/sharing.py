@@ -45,7 +45,8 @@ class Sharing:
         # Members who open with the same words, or name a session alike, are in conversations of their own.
         session = caller.session and digest("member", caller.owner.key, caller.session)
         owner = Owner.of_project(caller.owner.tenant, caller.project)
-        return replace(caller, owner=owner, session=session, speaker=digest("speaker", caller.owner.key))
+        speaker = digest("speaker", caller.owner.key)
+        return replace(caller, owner=owner, session=session, speaker=speaker, spoken_by=caller)
 
 
 def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple[int, ...]) -> str:

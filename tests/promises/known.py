@@ -58,6 +58,7 @@ class BrokenError(AssertionError):
 class Known:
     def __init__(self) -> None:
         self._words = 0
+        self.resent: set[str] = set()  # by their client, in the name of another holder
         self.copies: dict[Holder, dict[str, Copy]] = {}
 
     def word(self) -> str:
@@ -137,7 +138,9 @@ class Known:
                     f"{where} shows {word} to who never had it; it is of {others or 'nobody: not kept'}"
                 )
             if all(fate in hidden for fate in fates):
-                raise BrokenError(f"{where} shows {word}, which is {[fate.name for fate in fates]}")
+                at = text.find(word)
+                around = text[max(0, at - 700) : at + 700]
+                raise BrokenError(f"{where} shows {word}, which is {[fate.name for fate in fates]}:\n{around}")
 
     def missing(self, holder: Holder, text: str) -> list[str]:
         shown = set(WORD.findall(text))

@@ -340,7 +340,7 @@ class Stage:
         """Nothing that was forgotten stands in any byte; of sealed texts nothing at all."""
         if self.replicas > 1:
             return  # neither Redis nor a server of Milvus Lite's drops the bytes at once
-        wanted = self.known.words() if self.setting.sealed else list(self.known.gone())
+        wanted = self.known.words() if self.setting.sealed else set(self.known.gone()) - self.known.resent
         for path in sorted(self.scratch.glob("data*/**/*")):
             if not path.is_file():
                 continue

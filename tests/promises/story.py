@@ -98,6 +98,7 @@ class Story(Stage):
         answer = self._answer()
         before = await self.journalled()
         began = self.board.now()
+        self._resent(chat, holder)
         said = await self.front.chat(chat, words, answer, memberships=memberships, **headers)
         self.check_block(chat.person, memberships, said.added)
         chat.history += [{"role": "user", "content": words}, {"role": "assistant", "content": answer}]
@@ -111,6 +112,11 @@ class Story(Stage):
         fate = Fate.KEPT if kept else Fate.MAYBE
         where = {chat.session} if chat.session else {f"?{id(chat)}"}
         self.known.note(holder, word, Copy(fate, began, slot, where, {chat.project} - {""} or {"-"}, 1))
+
+    def _resent(self, chat: Chat, holder: Holder) -> None:
+        """What a client sends again in a project's name is, as a conversation's words, the project's too."""
+        words = WORD.findall(str(chat.history))
+        self.known.resent |= {word for word in words if word not in self.known.of(holder)}
 
     def _answer(self) -> str:
         return self.dice.choice(("Noted.", "I see, tell me more about that.", "That is good to know."))
@@ -146,6 +152,7 @@ class Story(Stage):
             return
         self.tell(chat.person, repr(chat.session), found)
         again = Chat(chat.person, chat.session, chat.project, history)
+        self._resent(again, self._holder(chat, memberships))
         said = await self.front.chat(again, asked["content"], answer["content"], memberships=memberships)
         self.check_block(chat.person, memberships, said.added)
 

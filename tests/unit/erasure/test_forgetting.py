@@ -40,7 +40,7 @@ from memory_extproc.model import (
     Turn,
     digest,
 )
-from tests.builders import ANN, BOB, OTHER_ANN, a_memory, a_message
+from tests.builders import ANN, BOB, OTHER_ANN, a_memory, a_message, a_turn
 from tests.unit.erasure.forgetting import World, complete
 from tests.unit.learn.learning import ListingExtractor, until
 
@@ -159,6 +159,24 @@ async def test_what_is_older_than_a_time_goes(world: World, forgetter: Forgetter
     await world.put(a_memory("old", created_at=world.now - timedelta(days=2)), a_memory("new"))
     await complete(forgetter, await forgetter.forget(ANN, ForgetScope(before=world.now - timedelta(days=1))))
     assert await world.contents() == {"new"}
+
+
+async def test_what_is_dated_behind_the_present_is_forgotten_with_the_rest(
+    world: World, forgetter: Forgetter
+) -> None:
+    """A clock was set back since, or a file told a wrong time."""
+    rows = [
+        a_memory("is 41", created_at=world.now + timedelta(days=30)),
+        a_memory("likes tea", metadata={"said": 1e18}),
+    ]
+    await world.put(*rows)
+    waits = a_turn("I moved to Lisbon.", at=world.now + timedelta(days=30))
+    await world.journal.append(waits)
+    await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+    assert await world.contents() == set()
+    assert [entry async for entry in world.journal.of_owner(ANN)] == []
+    await world.put(*rows)  # out of a backup
+    assert not [one async for page in world.partitions.rows(ANN) for one in page]
 
 
 async def test_what_is_said_after_a_forget_is_kept(world: World, forgetter: Forgetter) -> None:

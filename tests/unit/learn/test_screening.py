@@ -21,6 +21,7 @@ from memory_extproc.learn.screening import Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Stored, Turn
 from memory_extproc.ports import Now
 from memory_extproc.safety.policy import Policy
+from memory_extproc.wire.sharing import Sharing
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings
 
@@ -197,6 +198,31 @@ async def test_what_continues_an_incognito_response_is_incognito_and_so_on() -> 
     assert await door.screening.screened(said("go on", continues="resp_1", response="resp_2")) is Stored.INCOGNITO
     assert await door.screening.screened(said("and on", continues="resp_2", response="resp_3")) is Stored.INCOGNITO
     assert await door.lets_in(said("elsewhere", continues="resp_9"))
+
+
+async def test_what_goes_on_in_a_projects_name_stays_incognito() -> None:
+    """Else a conversation that was to leave no trace became what all members share."""
+    door, sharing = Door(), Sharing(projects=True, learns=True)
+    ann = Caller(ANN, session="s-1", projects=("atlas",))
+    in_atlas = sharing.learned_as(replace(ann, project="atlas"))
+    unnamed = replace(ann, session="")
+    history = ("Hello", "Hi!", "I see a doctor.", "I see.")
+    await door.incognito.mark(ann, (), "I see a doctor.", "resp_1")
+    await door.incognito.mark(unnamed, said("", *history[:2]).history, history[2], "")
+    for caller in (in_atlas, replace(in_atlas, session="elsewhere"), replace(unnamed, project="home")):
+        assert await door.screening.screened(said("And more.", *history, caller=caller)) is Stored.INCOGNITO
+    assert await door.screening.screened(said("And more.", caller=in_atlas)) is Stored.INCOGNITO
+    assert await door.screening.screened(said("On.", caller=in_atlas, continues="resp_1")) is Stored.INCOGNITO
+    bob = sharing.learned_as(Caller(BOB, project="atlas", session="s-1", projects=("atlas",)))
+    assert await door.lets_in(said("And more.", *history, caller=bob)), "another member's conversation is theirs"
+
+
+async def test_what_was_incognito_stays_so_when_all_else_of_a_person_is_forgotten() -> None:
+    door = Door()
+    caller = Caller(ANN, session="s-1")
+    await door.incognito.mark(caller, (), "I see a doctor.", "")
+    await door.world.coordination.delete_records(ANN)
+    assert await Incognito(door.world.coordination, IncognitoLimits()).holds(said("And more.", caller=caller))
 
 
 async def test_marks_reach_other_replicas() -> None:

@@ -162,6 +162,17 @@ async def test_everything_comes_out_oldest_first_and_nobody_elses(desk: Desk) ->
     assert await desk.exporter.count(ANN) == 21
 
 
+async def test_what_is_dated_behind_the_present_came_in_at_the_present(desk: Desk) -> None:
+    """Forgetting goes by when things were said: a file cannot date anything beyond its reach."""
+    ahead = later(days=4000)
+    await desk.bring(fields_of(a_memory("likes tea", created_at=ahead, updated_at=ahead, metadata={"said": 1e18})))
+    (found,) = await desk.memories()
+    now = desk.importer.now()
+    assert found.created_at <= now
+    assert found.updated_at <= now
+    assert found.metadata["said"] <= now.timestamp()
+
+
 async def test_an_export_that_broke_off_goes_on_where_it_was(desk: Desk) -> None:
     await desk.has(*(a_memory(f"fact {n}", created_at=later(days=n % 3)) for n in range(20)))
     await desk.journal.append(a_turn("where do I live?"))
