@@ -154,8 +154,9 @@ _NEVER = float("-inf")
 def moment_of(memory: Memory) -> float:
     """When it was said, in seconds since 1970."""
     moment = memory.metadata.get(MOMENT)
-    told = isinstance(moment, int | float) and isfinite(moment)
-    return float(moment) if told else memory.created_at.timestamp()
+    if isinstance(moment, int | float) and isfinite(moment):
+        return float(moment)
+    return memory.created_at.timestamp()
 
 
 def turn_of(memory: Memory) -> str:
