@@ -5,7 +5,8 @@
   stay, unless they say the same. Of a fact that was named (by id or by a query) also what carries its words goes,
   wherever it was said; of a message too, but for what people and assistants say at every turn.
 - What was made out of something forgotten (its ids stand in `metadata.sources`) goes; what else it was made of
-  stays, and speaks for itself again.
+  stays, and speaks for itself again. What was drawn from several turns together goes with any of them, and takes
+  none of the others along.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from memory_extproc.erasure.marks import Blind, Kind, is_message, items_of_message, moment_of, sources_of, turn_of
+from memory_extproc.erasure.marks import (
+    Blind,
+    Kind,
+    drawn_from,
+    is_message,
+    items_of_message,
+    moment_of,
+    sources_of,
+    turn_of,
+)
 from memory_extproc.language.comparing import normal, word_set
 from memory_extproc.language.words import stems
 from memory_extproc.model import ForgetScope, Memory, Role
@@ -98,6 +108,7 @@ class _Growing:
         self._by_turn: defaultdict[str, list[Memory]] = defaultdict(list)
         self._older: defaultdict[str, list[Memory]] = defaultdict(list)
         self._made_of: defaultdict[str, list[Memory]] = defaultdict(list)
+        self._drawn_from: defaultdict[str, list[Memory]] = defaultdict(list)
         for memory in known.values():
             if turn := turn_of(memory):
                 self._by_turn[turn].append(memory)
@@ -105,6 +116,8 @@ class _Growing:
                 self._older[memory.superseded_by].append(memory)
             for source in sources_of(memory):
                 self._made_of[source].append(memory)
+            for turn in drawn_from(memory):
+                self._drawn_from[turn].append(memory)
 
     def take(self, memories: Iterable[Memory]) -> None:
         """*memories* and what follows from each."""
@@ -114,14 +127,16 @@ class _Growing:
             if memory.id in self.taken:
                 continue
             self.taken[memory.id] = memory
-            waiting += self._older_than(memory)
             waiting += self._made_of[memory.id]
+            if self._for_a_turn(memory):
+                continue
+            waiting += self._older_than(memory)
             turn = turn_of(memory)
             if not turn:
                 continue
             if is_message(memory):
                 self.whole.add(turn)
-                waiting += self._by_turn[turn]
+                waiting += self._by_turn[turn] + self._drawn_from[turn]
             else:
                 self._quote(turn, waiting)
 
@@ -135,11 +150,17 @@ class _Growing:
 
     def _for_a_source(self, memory: Memory) -> bool:
         """Whether it was not named itself, and goes because of what it was made of."""
-        return memory.id not in self._named and any(source in self.taken for source in sources_of(memory))
+        of_taken = any(source in self.taken for source in sources_of(memory))
+        return self._for_a_turn(memory) or (memory.id not in self._named and of_taken)
+
+    def _for_a_turn(self, memory: Memory) -> bool:
+        """Whether it was not named itself, and goes because of one of the turns that it was drawn from."""
+        return memory.id not in self._named and not self.whole.union(self.quoted).isdisjoint(drawn_from(memory))
 
     def _quote(self, turn: str, waiting: list[Memory]) -> None:
         """The messages of *turn* carry the words of a fact that goes; its other facts stay."""
         self.quoted.add(turn)
+        waiting += self._drawn_from[turn]
         for memory in self._by_turn[turn]:
             if is_message(memory):
                 self.taken.setdefault(memory.id, memory)

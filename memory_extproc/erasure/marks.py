@@ -20,6 +20,7 @@ from memory_extproc.model import ForgetScope, Memory, MemoryType, Message, Owner
 
 MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
 HEARD = "heard"  # in a message's metadata: Turn.heard
+DRAWN_FROM = "drawn_from"  # in the metadata of what was drawn from several turns together: their ids
 SOURCES = "sources"  # in the metadata of what was made of other memories: their ids
 WHOLE = "whole"  # in the metadata of a piece: hash of the message that it is a piece of
 RETRIED = timedelta(minutes=2)  # an opening sent once more within it is a retry, later it is said anew
@@ -119,6 +120,7 @@ class Marks:
         named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in sources_of(memory))]
         if turn := turn_of(memory):
             named += [(kind, turn) for kind in ((Kind.TURN, Kind.MESSAGES) if is_message(memory) else (Kind.TURN,))]
+        named += [(kind, turn) for turn in drawn_from(memory) for kind in (Kind.TURN, Kind.MESSAGES)]
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
 
     def covers_turn(self, turn: Turn) -> bool:
@@ -167,8 +169,17 @@ def turn_of(memory: Memory) -> str:
 
 def sources_of(memory: Memory) -> Sequence[str]:
     """Ids of the memories that *memory* was made of."""
-    sources = memory.metadata.get(SOURCES, ())
-    return [one for one in sources if isinstance(one, str)] if isinstance(sources, list | tuple) else []
+    return _ids(memory, SOURCES)
+
+
+def drawn_from(memory: Memory) -> Sequence[str]:
+    """Ids of the turns that *memory* was drawn from together; empty where it came from one."""
+    return _ids(memory, DRAWN_FROM)
+
+
+def _ids(memory: Memory, name: str) -> Sequence[str]:
+    found = memory.metadata.get(name, ())
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list | tuple) else []
 
 
 def is_message(memory: Memory) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from memory_extproc.model import MemoryType, Source, Turn
@@ -38,6 +39,8 @@ class Fact:
     confidence: float = 1.0  # 0 to 1
     sensitivity: str = ""  # the special category it belongs to; empty: none
     suspicion: str = ""  # why it is put aside for review and never recalled; empty: it is not
+    drawn_from: tuple[str, ...] = ()  # ids of the turns that it was drawn from together; empty: *turn_id* alone
+    began: datetime | None = None  # when the first of those was asked
 
 
 class Extracts(Protocol):

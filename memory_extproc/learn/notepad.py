@@ -62,10 +62,12 @@ class Noting:
         except MemoryExtprocError as error:
             log.warning("notepad.no_note", kind=type(error).__name__)
             return facts
-        return [*facts, *(_fact(note, turns[-1]) for note in notes[:_MOST] if sensitivity(note) is None)]
+        shown_turns = (*earlier, *turns)
+        return [*facts, *(_fact(note, shown_turns) for note in notes[:_MOST] if sensitivity(note) is None)]
 
 
-def _fact(note: str, turn: Turn) -> Fact:
+def _fact(note: str, shown: Sequence[Turn]) -> Fact:
+    """Of all that was *shown*: who has any of it forgotten means the note, too."""
     found = suspicion(note)
     return Fact(
         content=note,
@@ -73,7 +75,9 @@ def _fact(note: str, turn: Turn) -> Fact:
         subject="user",
         attribute="what helps",
         value=note,
-        turn_id=turn.id,
+        turn_id=shown[-1].id,
+        drawn_from=tuple(turn.id for turn in shown),
+        began=min(turn.at for turn in shown),
         source=Source.LLM,
         version=PROMPT,
         importance=_IMPORTANCE,

@@ -113,6 +113,20 @@ async def test_a_message_goes_with_its_turn_and_what_was_taken_from_it(world: Wo
     assert await world.contents() == {"I like tea."}
 
 
+async def test_what_was_drawn_from_several_turns_goes_with_each_of_them(world: World, forgetter: Forgetter) -> None:
+    asked = [a_message(f"I like city {n}.", metadata={"turn": f"t{n}"}) for n in range(3)]
+    drawn = {"turn": "t2", "drawn_from": ["t0", "t1", "t2"]}
+    note = a_memory("Cares about cities.", type=MemoryType.REFLECTIVE, metadata=drawn)
+    made_of_it = a_memory("Cares about towns (first cities).", metadata={"sources": [note.id]})
+    await world.put(*asked, note, made_of_it)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(asked[0].id,))))
+    assert await world.contents() == {"I like city 1.", "I like city 2."}
+    await world.put(replace(note, id=digest("again")))  # out of a round that had begun before
+    assert {one.content async for page in world.partitions.rows(ANN) for one in page} == {
+        "I like city 1.", "I like city 2.",
+    }  # fmt: skip
+
+
 async def test_what_is_said_at_every_turn_takes_no_other_turn_with_it(world: World, forgetter: Forgetter) -> None:
     def turn(name: str, asked: str, answered: str) -> tuple[Memory, Memory]:
         def answer(**more: Any) -> Memory:
