@@ -132,8 +132,8 @@ class _Growing:
                 continue
             waiting += self._older_than(memory)
             turn = turn_of(memory)
-            if not turn:
-                continue
+            if not turn or drawn_from(memory):
+                continue  # what was drawn from several turns is in the words of none
             if is_message(memory):
                 self.whole.add(turn)
                 waiting += self._by_turn[turn] + self._drawn_from[turn]

@@ -127,6 +127,24 @@ async def test_what_was_drawn_from_several_turns_goes_with_each_of_them(world: W
     }  # fmt: skip
 
 
+async def test_what_was_drawn_from_several_turns_takes_none_of_them_with_it(
+    world: World, forgetter: Forgetter
+) -> None:
+    elsewhere = [a_message(f"I like city {n}.", session="s1", metadata={"turn": f"t{n}"}) for n in range(2)]
+    here = a_message("I like tea.", session="s2", metadata={"turn": "t2"})
+    newer = a_memory("Cares about tea.", session="s2", metadata={"turn": "t2", "drawn_from": ["t2"]})
+    older = a_memory(
+        "Cares about cities.",
+        session="s1",
+        state=MemoryState.SUPERSEDED,
+        superseded_by=newer.id,
+        metadata={"turn": "t1", "drawn_from": ["t0", "t1"]},
+    )
+    await world.put(*elsewhere, here, newer, older)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(session="s2")))
+    assert await world.contents() == {one.content for one in elsewhere}
+
+
 async def test_what_is_said_at_every_turn_takes_no_other_turn_with_it(world: World, forgetter: Forgetter) -> None:
     def turn(name: str, asked: str, answered: str) -> tuple[Memory, Memory]:
         def answer(**more: Any) -> Memory:
