@@ -105,7 +105,7 @@ class Keeping:
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
     timeout: timedelta = timedelta(milliseconds=500)  # of every call, connecting included
-    connections: int = 64
+    connections: int = 64  # at most; who comes when all are in use waits for one
     failures: int = 3  # in a row, before nobody waits for the server any more
     slow: timedelta = timedelta(milliseconds=25)  # a call given up by who asked counts as failed from here on
     pause: timedelta = timedelta(milliseconds=250)  # between two looks at a server that failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import grpc
@@ -12,6 +13,7 @@ from google.protobuf.message import Message
 
 from memory_extproc.api.call import Call
 from memory_extproc.api.refusal import Reason, RefusedError
+from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import digest
 from memory_extproc.ports import Coordination
 
@@ -53,8 +55,11 @@ class Repeats:
         try:
             noted = await work()
         except BaseException:
-            # It may be tried again at once. Should this fail too, it may be once UNDER_WAY is over.
-            await self._coordination.put_record(KIND, call.owner, name, _record(print_, "failed", {}), UNDER_WAY)
+            # It may be tried again at once; where that cannot be noted, once UNDER_WAY is over.
+            with suppress(MemoryExtprocError):
+                await self._coordination.put_record(
+                    KIND, call.owner, name, _record(print_, "failed", {}), UNDER_WAY
+                )
             raise
         await self._coordination.put_record(KIND, call.owner, name, _record(print_, "done", noted), LIFE)
         return noted

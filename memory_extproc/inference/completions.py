@@ -36,8 +36,8 @@ _LOOSER: Mapping[ResponseFormat, ResponseFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class CompletionLimits:
-    max_tokens: int = 500
-    temperature: float = 0.1
+    max_tokens: int = 500  # of one answer, reasoning included
+    temperature: float = 0.1  # 0 to 2, as OpenAI counts it
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class RemoteEmbedderLimits:
     # What one text may be: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
     longest_text: int = 8192  # characters
     max_tokens: int = 512  # of the model's window, which no endpoint tells: few have less
-    cached_queries: int = 4096
+    cached_queries: int = 4096  # vectors held, of the questions asked last
 
 
 class _Row(msgspec.Struct):

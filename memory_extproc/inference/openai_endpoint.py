@@ -119,9 +119,9 @@ class EndpointLimits:
     model: str
     access_key: str = field(default="", repr=False)  # empty: no Authorization header is sent
     timeout: timedelta = timedelta(seconds=30)  # one attempt, from connecting to the last byte
-    attempts: int = 3
+    attempts: int = 3  # at one call, the first included
     backoff: timedelta = timedelta(milliseconds=500)  # before the second attempt; doubles, and is spread by chance
-    longest_backoff: timedelta = timedelta(seconds=8)
+    longest_backoff: timedelta = timedelta(seconds=8)  # an endpoint that asks for more is not tried again
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 

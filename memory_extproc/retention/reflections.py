@@ -39,7 +39,7 @@ class Reflects(Protocol):
 class ReflectionLimits:
     themes: ThemeRules = field(default_factory=ThemeRules)
     shown: int = 40  # facts of one theme, the newest
-    importance: float = 0.6
+    importance: float = 0.6  # of a conclusion, 0 to 1
 
 
 class Reflections:

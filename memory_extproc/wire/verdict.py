@@ -31,8 +31,10 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    limit: int
-    threshold: float
+    """How one request is recalled for, when everybody who may say something has said it."""
+
+    limit: int  # memories in the block at most
+    threshold: float  # relevance, 0 to 1
     types: frozenset[MemoryType]
     signals: Signals
     force: bool
