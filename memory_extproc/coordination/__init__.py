@@ -1,0 +1,2 @@
+"""What replicas agree on: versions, epochs, leases, records, consent, the ledger of forgets. SQLite for one,
+Redis for several."""

@@ -1,0 +1,2 @@
+"""Rules about words, in several languages. Pure, without a model and without a name of anything that is done
+with them."""
