@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -88,3 +89,21 @@ def test_every_metric_is_explained_under_its_name() -> None:
         )
     ]
     assert not missing
+
+
+PACKAGES = sorted(path.parent for path in ROOT.glob("memory_extproc/*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_every_package_says_what_it_is_by_modules_that_are_there(package: Path) -> None:
+    says = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    assert says, "one sentence, at least"
+    assert not [name for name in re.findall(r"`([a-z_]+\*?)`", says) if not [*package.glob(f"{name}.py")]]
+
+
+def test_the_architecture_has_a_row_for_every_package() -> None:
+    table = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([a-z_]+)(?:/|\.py)`", table))
+    modules = {path.stem for path in ROOT.glob("memory_extproc/*.py") if not path.stem.startswith("__")}
+    assert not {package.name for package in PACKAGES} - named
+    assert not modules - named
