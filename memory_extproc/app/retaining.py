@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +18,7 @@ from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, ListsOwners, MemoryStore, Now
 from memory_extproc.retention.accesses import Accesses, AccessLimits
+from memory_extproc.retention.clocks import Clocks
 from memory_extproc.retention.duplicates import DuplicateRules
 from memory_extproc.retention.histories import HistoryRules
 from memory_extproc.retention.job import JobLimits, RetentionJob
@@ -28,6 +30,9 @@ from memory_extproc.retention.themes import ThemeRules
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
+
+# Goes on while the machine sleeps, where there is such a one, and does not follow the wall clock.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def keeper_rules(settings: Settings) -> KeeperRules:
@@ -125,6 +130,7 @@ def make_retention(
         holder=uuid.uuid4().hex,
         now=now,
         chance=random.random,
+        clocks=Clocks(now, partial(time.clock_gettime, _STEADY)),
     )
 
     if live is not None:

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from math import isfinite
 
 import msgspec
 
 from memory_extproc.language.comparing import words_hash
-from memory_extproc.model import ForgetScope, Memory, MemoryType, Message, Owner, Role, Source, Turn
+from memory_extproc.model import ForgetScope, Memory, MemoryType, Message, Owner, Role, Source, Turn, seconds_said
 
 MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
 HEARD = "heard"  # in a message's metadata: Turn.heard
@@ -155,10 +154,8 @@ _NEVER = float("-inf")
 
 def moment_of(memory: Memory) -> float:
     """When it was said, in seconds since 1970."""
-    moment = memory.metadata.get(MOMENT)
-    if isinstance(moment, int | float) and isfinite(moment):
-        return float(moment)
-    return memory.created_at.timestamp()
+    said = seconds_said(memory.metadata.get(MOMENT))
+    return memory.created_at.timestamp() if said is None else said
 
 
 def turn_of(memory: Memory) -> str:

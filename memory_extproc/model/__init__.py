@@ -26,6 +26,7 @@ from memory_extproc.model.memories import (
     Source,
     Vector,
     Words,
+    seconds_said,
 )
 from memory_extproc.model.recall import Arm, ChatState, Outcome, Profile, Ranked, Recalled, Signals, Switch, Wish
 from memory_extproc.model.transfer import ImportProblem, ImportReport
@@ -81,4 +82,5 @@ __all__ = [
     "Wish",
     "Words",
     "digest",
+    "seconds_said",
 ]

@@ -194,3 +194,15 @@ class Candidates:
     searched: int
     total: int | None
     path: str  # "hybrid" or "lexical" from the owner's partition in process, "store" from the store's own search
+
+
+# datetime knows no later ones; https://docs.python.org/3/library/datetime.html#datetime.MAXYEAR
+_END_OF_TIME = 253_402_300_800.0  # the year 10000, in seconds since 1970
+
+
+def seconds_said(value: object) -> float | None:
+    """What metadata says of a time, in seconds since 1970; None where it says none that there could be: it may come
+    from a file, which may hold an integer of any length."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < _END_OF_TIME else None

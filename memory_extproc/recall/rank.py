@@ -171,7 +171,9 @@ def _told_itself(memory: Memory, spoken: AbstractSet[tuple[Owner, str, int]]) ->
     span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
     if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
         return False
-    return any((memory.owner, memory.session, seq) in spoken for seq in range(*span))
+    # A span of a file may be of any length.
+    within, where = range(*span), (memory.owner, memory.session)
+    return any((owner, session) == where and seq in within for owner, session, seq in spoken)
 
 
 Place = tuple[str, int]  # session and seq

@@ -13,7 +13,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, MemoryState, Outcome, Owner, Recalled, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, KeepsInOrder, Now, Recalls
-from memory_extproc.retention.reasons import ACCESSED
+from memory_extproc.retention.reasons import ACCESSED, moment
 
 log = logger(__name__)
 _AT_ONCE = 100  # rows of one write
@@ -110,8 +110,7 @@ def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embed
         memory, access = row.memory, accesses[row.memory.id]
         if memory.state is not MemoryState.ACTIVE:
             return ()
-        before = memory.metadata.get(ACCESSED)
-        at = max(int(access.at.timestamp()), before if isinstance(before, int) else 0)
+        at = max(int(access.at.timestamp()), int(moment(memory, ACCESSED)))
         counted = replace(
             memory,
             access_count=memory.access_count + access.count,

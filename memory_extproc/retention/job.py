@@ -17,6 +17,7 @@ from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, ListsOwners, Now
+from memory_extproc.retention.clocks import Clocks
 from memory_extproc.retention.keeper import Keeper, Kept
 
 log = logger(__name__)
@@ -68,8 +69,10 @@ class RetentionJob:
         holder: str,
         now: Now,
         chance: Chance,
+        clocks: Clocks | None = None,
     ) -> None:
-        """*holder* names this process among all."""
+        """*holder* names this process among all; no round of the background begins while *clocks* doubts *now*."""
+        self._clocks = clocks
         self._lists = lists
         self._keeper = keeper
         self._coordination = coordination
@@ -252,6 +255,10 @@ class RetentionJob:
 
     async def _whole_round(self, every: timedelta) -> timedelta:
         """Until the next one."""
+        ahead = self._clocks.ahead() if self._clocks is not None else None
+        if ahead is not None:
+            log.error("retention.clock_ahead", by_s=round(ahead.total_seconds()))
+            return min(every, self._limits.again * 10)
         began = self._now()
         try:
             report = await self.round()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from memory_extproc.model import Memory
+from memory_extproc.model import Memory, seconds_said
 
 # Keys of a memory's metadata.
 PINNED = "pinned"  # true: it is kept whatever its score; whoever writes memories over the API may set it
@@ -26,5 +26,4 @@ class Reason(StrEnum):
 
 def moment(memory: Memory, name: str) -> float:
     """Seconds since 1970; 0 where the metadata does not say."""
-    at = memory.metadata.get(name)
-    return float(at) if isinstance(at, int | float) and not isinstance(at, bool) else 0.0
+    return seconds_said(memory.metadata.get(name)) or 0.0

@@ -224,7 +224,9 @@ class Migrating:
             await self._heard()
             yield keeps_on
         except BaseException:
-            await self._say(old, schema.held(0))
+            # Whoever has the lease by now may hold writers, too, and needs them held.
+            if schema.held_until(await self._described(old)) == int(until):
+                await self._say(old, schema.held(0))
             raise
 
     async def _tidied(self, alias: str) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from memory_extproc.model import Memory, MemoryType, Owner, Role, Source, digest
+from memory_extproc.model import Memory, MemoryType, Owner, Role, Source, digest, seconds_said
 from memory_extproc.topics.sayings import Said
 from memory_extproc.topics.state import Group, Thread
 from memory_extproc.topics.summing import Summary
@@ -107,8 +107,7 @@ def _row(
 
 def made_at(memory: Memory) -> float:
     """When what it was made of was read, in seconds since 1970; 0 for what was made of nothing."""
-    made = memory.metadata.get(MADE)
-    return float(made) if isinstance(made, int | float) else 0.0
+    return seconds_said(memory.metadata.get(MADE)) or 0.0
 
 
 def sources_of(memory: Memory) -> list[str]:

@@ -344,6 +344,27 @@ async def test_a_last_look_that_fails_lets_writers_go_on_at_once_and_changes_not
         assert await said(sidecar, ANN) == before[ANN] + Counter(["Ann has a dog."])
 
 
+async def test_a_run_that_lost_its_lease_leaves_the_hold_of_another_alone(shared: Place) -> None:
+    await shared.fill(1)
+    old = older_store.names(shared.chosen)[0][1]
+    theirs = int((utc_now() + timedelta(hours=1)).timestamp())
+    before_the_last_look = 2  # checkpoints
+
+    async with opened(shared.chosen) as store, talking_to(shared.chosen) as client:
+        lost = _dies_after(before_the_last_look)
+
+        async def checkpoint() -> None:
+            try:
+                await lost()
+            except Died as died:
+                await client.alter_collection_properties(old, schema.held(theirs))
+                raise TryLaterError("another has the lease") from died
+
+        with pytest.raises(TryLaterError, match="another has the lease"):
+            await store.migrating(nobody, silent, pauses=no_pause).run(checkpoint)
+        assert schema.held_until(await client.describe_collection(old)) == theirs
+
+
 async def test_who_opens_a_lite_file_next_drops_what_a_migration_that_died_had_copied(tmp_path: Path) -> None:
     """Nobody else can be at it, and what is forgotten from then on is to be in no file."""
     place = Place(replace(options(tmp_path), shards=2))

@@ -141,6 +141,13 @@ def test_a_summary_is_left_out_where_something_that_it_sums_up_is_found_itself(*
     assert given(*(scored if summary_first else reversed(scored)), threshold=0.6) == [said]
 
 
+def test_a_span_from_a_file_may_be_of_any_length() -> None:
+    said = a_message("My budget is $10,000.", session="s1", seq=4)
+    before = a_message("My budget is in euros.", session="s2", seq=4)
+    assert given((a_summary([5, 10**400]), 0.9), (said, 0.8), (before, 0.8), threshold=0.6)[1:] == [said, before]
+    assert given((a_summary([-(10**15), 10**400]), 0.9), (said, 0.8), threshold=0.6) == [said]
+
+
 def test_a_summary_stays_where_nothing_of_it_is_found_well_enough() -> None:
     said = a_message("My budget is $10,000.", session="s1", seq=4)
     elsewhere = a_message("My budget was $8,000.", session="s1", seq=6)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import structlog.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -35,6 +36,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.retention.accesses import Accesses, AccessLimits, CountedRecalls
+from memory_extproc.retention.clocks import Clocks
 from memory_extproc.retention.job import JobLimits, RetentionJob
 from memory_extproc.retention.keeper import Keeper, KeeperRules, Kept, Wording
 from memory_extproc.retention.reasons import Reason
@@ -73,7 +75,13 @@ class Desk:
         partitions, embeds = self.partitions, embedder or self.embedder
         return Keeper(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
 
-    def job(self, lists: Any = None, limits: JobLimits | None = None, keeper: Any = None) -> RetentionJob:
+    def job(
+        self,
+        lists: Any = None,
+        limits: JobLimits | None = None,
+        keeper: Any = None,
+        clocks: Clocks | None = None,
+    ) -> RetentionJob:
         self.metrics = Metrics(CollectorRegistry(), "test")
         return RetentionJob(
             lists or self.store,
@@ -84,6 +92,7 @@ class Desk:
             holder="one",
             now=self.clock,
             chance=lambda: 0.5,
+            clocks=clocks,
         )
 
     def rounds(self) -> float:
@@ -419,6 +428,29 @@ async def test_rounds_run_in_the_background_again_and_again_through_a_store_that
         desk.store.weather.down = False
         await until(done_twice)
     assert (await desk.rows()).popitem()[1].state is MemoryState.DELETED
+
+
+async def test_while_the_clock_is_ahead_of_time_nothing_is_too_old(desk: Desk) -> None:
+    await desk.put(a_memory("kept", expires_at=later(days=60)))
+    short = timedelta(milliseconds=5)
+    limits = JobLimits(every=short, first=short, again=short, pause=timedelta())
+    job = desk.job(limits=limits, clocks=Clocks(desk.clock, lambda: 0.0))
+    right = desk.clock.now
+    desk.clock.now = later(days=400)
+
+    async def doubted_twice() -> bool:
+        return len([one for one in entries if one["event"] == "retention.clock_ahead"]) >= 2
+
+    async def done() -> bool:
+        return desk.rounds() >= 1
+
+    with structlog.testing.capture_logs() as entries:
+        async with job:
+            await until(doubted_twice)
+            assert desk.rounds() == 0
+            desk.clock.now = right
+            await until(done)
+    assert (await desk.rows()).popitem()[1].state is MemoryState.ACTIVE
 
 
 async def test_who_forgot_something_is_seen_to_soon(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory_extproc.erasure.marks import moment_of
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner
 from memory_extproc.retention.reasons import Reason
 from memory_extproc.retention.rules import RetentionRules, leaving, merged, retired, score
@@ -36,6 +38,17 @@ def test_a_score_lies_between_nothing_and_one(importance: float, days: float, we
     at = NOW - timedelta(days=days)
     memory = a_memory("x", importance=importance, created_at=at, updated_at=at)
     assert 0.0 <= score(memory, RetentionRules(weight=weight), NOW) <= 1.0
+
+
+@pytest.mark.parametrize("moment", [10**400, -(10**400), float("inf"), float("nan"), 1e300, True, "soon", [1]])
+def test_a_time_that_cannot_be_is_no_time(moment: object) -> None:
+    """It may have come from a file, which may hold an integer of any length."""
+    odd = a_memory("x", metadata={"accessed": moment, "unretired": moment, "said": moment, "retired_at": moment})
+    assert score(odd, RULES, NOW) == score(a_memory("x"), RULES, NOW)
+    assert leaving([replace(odd, state=MemoryState.DELETED)], RULES, NOW) == leaving(
+        [replace(a_memory("x"), state=MemoryState.DELETED)], RULES, NOW
+    )
+    assert moment_of(odd) == MONDAY.timestamp()
 
 
 def test_a_memory_that_was_given_to_a_model_is_as_young_as_then_unless_that_is_switched_off() -> None:
