@@ -24,6 +24,7 @@ from memory_extproc.model import Matrix, Vector, Words
 # Characters. A thread that has to tokenise a question first waits for the interpreter, which the event loop keeps
 # while it works out what the question's words say; of a longer text it would keep others' requests waiting.
 _SHORT = 500
+_LATELY = 64  # texts whose vectors are kept for who embeds them again at once
 _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background work holds a thread
 
 
@@ -107,6 +108,7 @@ class BatchingEmbedder:
         self._closed = False
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="embed")
         self._cache = QueryCache(limits.cached_queries)
+        self._lately = QueryCache(min(limits.cached_queries, _LATELY))
 
     @property
     def fingerprint(self) -> str:
@@ -130,12 +132,30 @@ class BatchingEmbedder:
     async def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
+        cut = [self._model.cut(text) for text in texts]
+        known = [self._known(text) for text in cut]
+        if all(vector is not None for vector in known):
+            return np.stack([vector for vector in known if vector is not None])
         call = self._call(len(texts))
-        items = [_Item(call, row, self._model.cut(text)) for row, text in enumerate(texts)]
+        items = [_Item(call, row, cut[row]) for row, vector in enumerate(known) if vector is None]
         items.sort(key=lambda item: len(item.text))  # neighbours of like length need little padding
         self._background.extend(items)
+        for row, vector in enumerate(known):
+            if vector is not None:
+                call.fill(row, vector)
         self._start()
-        return await call.future
+        rows = await call.future
+        for item in items[:_LATELY]:
+            self._lately.keep(item.text, rows[item.row].copy())
+        return rows
+
+    def _known(self, text: str) -> Vector | None:
+        """The vector of what was asked, or embedded, a moment ago: a question becomes a message, and the message is
+        held against its topic. None where the words' vectors are wanted, too, and gone."""
+        if self._words is not None and self._words.find(text) is None:
+            return None
+        found = self._cache.find(text)
+        return self._lately.find(text) if found is None else found
 
     async def embed_query(self, text: str) -> Vector:
         """The vector is read-only: it may be another caller's too."""

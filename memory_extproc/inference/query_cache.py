@@ -1,4 +1,4 @@
-"""Vectors of past queries, the least recently used out first."""
+"""Vectors of what was embedded lately, the least recently used out first."""
 
 from __future__ import annotations
 

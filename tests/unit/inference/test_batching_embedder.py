@@ -12,6 +12,7 @@ import pytest
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits, Run
+from memory_extproc.inference.word_vectors import WordVectors
 from memory_extproc.model import Matrix
 
 
@@ -237,10 +238,55 @@ async def test_a_question_is_tokenised_before_a_thread_has_it_and_a_long_text_by
         question, long = "which seat do I like on trains?", "seat " * 200
         await embedder.embed_query(question)
         await embedder.embed_query(long)
-        await embedder.embed([question])
+        await embedder.embed(["I like window seats."])
 
         assert model.tokenised == [(question, True)]
-        assert model.runs == [[question], [long], [question]]
+        assert model.runs == [[question], [long], ["I like window seats."]]
+
+
+async def test_what_was_asked_a_moment_ago_is_not_embedded_again_as_a_message_and_as_part_of_a_topic() -> None:
+    async with embedding(batch_tokens=1000) as (model, embedder):
+        model.let(100)
+        asked = await embedder.embed_query("a question")
+        message = await embedder.embed(["an answer", "a question"])
+        topic = await embedder.embed(["a question", "an answer"])
+        await embedder.embed(["a question\nan answer", "an answer"])
+
+        assert model.runs == [["a question"], ["an answer"], ["a question\nan answer"]]
+        assert message[1].tolist() == asked.tolist()
+        assert topic.tolist() == message[::-1].tolist()
+
+
+async def test_texts_embedded_together_are_not_kept_in_numbers() -> None:
+    async with embedding(batch_tokens=10_000) as (model, embedder):
+        model.let(100)
+        many = [f"{number:04}" for number in range(1000)]
+        await embedder.embed(many)
+        model.runs.clear()
+        await embedder.embed(many)
+
+        assert 900 < sum(map(len, model.runs)) < 1000
+
+
+async def test_a_text_whose_words_are_no_longer_known_is_embedded_again_for_them() -> None:
+    model = GatedModel()
+    model.let(100)
+    embedder = BatchingEmbedder(model, EmbedderLimits(), WordVectors(1))  # too small for any
+    await embedder.embed_query("a question")
+    await embedder.embed(["a question"])
+    await embedder.embed(["a question"])
+    await embedder.close()
+
+    assert model.runs == [["a question"]] * 3
+
+
+async def test_without_a_cache_no_text_is_kept() -> None:
+    async with embedding(cached_queries=0) as (model, embedder):
+        model.let(100)
+        await embedder.embed(["m"])
+        await embedder.embed(["m"])
+
+        assert model.runs == [["m"], ["m"]]
 
 
 async def test_background_work_is_not_waited_for() -> None:
