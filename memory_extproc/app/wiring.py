@@ -85,7 +85,7 @@ class Wire:
             now=self.now,
             request_bytes=options.request_bytes,
             answer_bytes=options.answer_bytes,
-            request_waits=settings.message_timeout,
+            request_waits=(options.give_up_after + settings.message_timeout) / 2,
             last_reply_waits=options.last_reply_waits,
             incognito=self.door.incognito,
             traces=self.traces,

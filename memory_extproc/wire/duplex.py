@@ -3,17 +3,15 @@
 Seen on Envoy 1.40: a stream that we end, however cleanly, while a piece of a body is with us loses that piece. The
 model gets an empty or a cut request, the client a cut answer, both with status 200, or the exchange hangs. And
 Envoy waits for us without end, because message_timeout does not count here. So what is held here is given back
-whatever happens, and a body that is whole is not held for long.
+whatever happens.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from memory_extproc.model import Outcome
-from memory_extproc.observe.log import logger
 from memory_extproc.wire.events import (
     PASS,
     Chunk,
@@ -26,8 +24,6 @@ from memory_extproc.wire.events import (
     ResponseHeaders,
 )
 from memory_extproc.wire.exchange import Exchange, OutOfOrderError, Phase, Terms, Workshop
-
-log = logger(__name__)
 
 # Bytes of a body in one message. processing_mode.proto: at most 64 KiB; the message's other fields take some of it.
 CHUNK = 62_000
@@ -134,12 +130,7 @@ class DuplexExchange:
         body = b"".join((*self._held, data))
         self._held, self._joined = [body], True
         self._give_back()  # the exchange within counts it itself
-        try:
-            async with asyncio.timeout(self._shop.request_waits.total_seconds()):
-                (reply,) = await self._within.handle(RequestBody(body, last=True))
-        except TimeoutError:
-            log.warning("stream.held_too_long")
-            reply = self._within.refuse(Outcome.OUT_OF_TIME)
+        (reply,) = await self._within.handle(RequestBody(body, last=True))
         opening = self._opening or PASS
         self._opening = replace(
             opening,

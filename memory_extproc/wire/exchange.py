@@ -6,6 +6,7 @@ through `handle`, and on `OutOfOrderError` ends that stream cleanly.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +119,7 @@ class Workshop:
     now: Now
     request_bytes: int  # a body above it is not collected where it comes in pieces
     answer_bytes: int
-    request_waits: timedelta  # most that a whole body waits for us where Envoy does not see to it
+    request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
     last_reply_waits: timedelta
     incognito: NotesIncognito | None = None  # None: nobody notes it
     hands: Hands | None = None  # None: no other filter is told
@@ -230,7 +231,13 @@ class Exchange:
         self._body.clear()
         started = self._shop.clock()
         try:
-            enriched = await self._shop.enriches.enrich(admitted, body, watching=self._terms.watching)
+            # Its steps have bounds of their own, and this one stands behind them all. What Envoy gives up on is an
+            # error for the user wherever failure_mode_allow is not set.
+            async with asyncio.timeout(None if self._terms.watching else self._shop.request_waits.total_seconds()):
+                enriched = await self._shop.enriches.enrich(admitted, body, watching=self._terms.watching)
+        except TimeoutError:
+            log.warning("stream.held_too_long")
+            return self.refuse(Outcome.OUT_OF_TIME)
         finally:
             self._give_back_read()
         took = timedelta(seconds=self._shop.clock() - started)

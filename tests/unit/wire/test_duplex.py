@@ -249,7 +249,7 @@ async def test_whatever_happens_to_a_whole_body_it_goes_on_as_it_came(
 
 
 async def test_a_read_path_that_never_comes_back_keeps_nothing() -> None:
-    """In the other modes Envoy's message_timeout stands behind everything; in this one it does not count."""
+    """Envoy's message_timeout does not count in this mode."""
     bench = Bench(terms=BOTH, request_waits=timedelta(milliseconds=10))
     bench.enriches.before = asyncio.Event().wait  # type: ignore[assignment]  # what it gives back is not looked at
     beyond = Beyond(await bench.play(*asked([b"{", b"}"]), *answered([ANSWER])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -208,6 +209,15 @@ async def test_without_memory_for_a_request_it_passes_as_overloaded() -> None:
     assert replies[1] == Reply(told=Told(outcome=Outcome.OVERLOADED))
     assert replies[2].set_headers == (("x-memory-status", "overloaded"),)
     assert bench.enriches.bodies == []
+
+
+async def test_a_read_path_that_never_comes_back_is_not_waited_for() -> None:
+    bench = Bench(request_waits=timedelta(milliseconds=10))
+    bench.enriches.before = asyncio.Event().wait  # type: ignore[assignment]  # what it gives back is not looked at
+    replies = await bench.play(CHAT, BODY, OK)
+    assert (replies[1].body, replies[2].set_headers) == (None, (("x-memory-status", "out_of_time"),))
+    assert bench.outcome(Outcome.OUT_OF_TIME) == 1
+    assert bench.held.held == 0
 
 
 async def test_a_mode_in_which_bodies_cannot_be_changed_is_left_at_the_headers() -> None:
