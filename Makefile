@@ -25,7 +25,7 @@ REPORT ?= .cache/eval
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help setup chart-tools chart lock demo run test check lint types layers unit format bench forget-races eval docs models envoy protos \
+.PHONY: help promises setup chart-tools chart lock demo run test check lint types layers unit format bench forget-races eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -102,6 +102,11 @@ docs: setup ## the documentation as a site, links checked, into .cache/site
 forget-races: setup ## the races of a forget, many more of them: RACES=5000 in memory, FORGETS=25 killed processes
 	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),5000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
 	  $(BIN)/python -m pytest -q --timeout=600 tests/unit/erasure/test_races.py tests/faults/test_forget_process.py
+
+promises: setup ## long stories over the whole sidecar, deaths included: STORIES=40 of STEPS=40 from the seed FIRST=1 on
+	@MEMORY_EXTPROC_TEST_STORIES=$(or $(STORIES),40) MEMORY_EXTPROC_TEST_STORY_STEPS=$(or $(STEPS),40) \
+	  MEMORY_EXTPROC_TEST_STORY_FIRST=$(or $(FIRST),1) \
+	  $(BIN)/python -m pytest -q --timeout=600 -p no:randomly tests/promises
 
 bench: setup ## what memory costs: latency, throughput, growth, start; table and plot into docs/benchmarks
 	@$(BIN)/python -m benchmarks

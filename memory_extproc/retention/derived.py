@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from memory_extproc.model import Memory, MemoryState, Source
 from memory_extproc.retention.reasons import BY_CHAT, RETIRED, RETIRED_AT, UNRETIRED, Reason, moment
@@ -76,6 +77,11 @@ def _brought_back(memory: Memory, source: Memory) -> bool:
 def made_at(memory: Memory) -> float:
     """When its sources were read, in seconds since 1970."""
     return moment(memory, MADE) or memory.created_at.timestamp()
+
+
+def expires_with(sources: Iterable[Memory]) -> datetime | None:
+    """When the first of *sources* is no longer to be told, and with it what is made of them; None: never."""
+    return min((one.expires_at for one in sources if one.expires_at is not None), default=None)
 
 
 def read_at(now: float, sources: Iterable[Memory]) -> float:

@@ -70,8 +70,9 @@ def _consolidated(
     if len(active) != 1 or active[0].metadata.get(DERIVED):
         return None
     current = active[0]
+    # What is to be told for a time only is in nothing that is told for longer.
     before = sorted(
-        (one for one in statements if one.state is MemoryState.SUPERSEDED and not one.metadata.get(DERIVED)),
+        (one for one in statements if _was_made_for_good(one)),
         key=lambda one: (one.valid_from or one.created_at, one.id),
     )
     if rules.above is None or len(before) + 1 < rules.above:
@@ -87,6 +88,11 @@ def _consolidated(
         return None
     earlier = earlier[-rules.most :]
     return Consolidation(current, _derived(current, earlier, now))
+
+
+def _was_made_for_good(memory: Memory) -> bool:
+    history = memory.state is MemoryState.SUPERSEDED and not memory.metadata.get(DERIVED)
+    return history and memory.expires_at is None
 
 
 def _derived(current: Memory, earlier: Sequence[Memory], now: datetime) -> Memory:

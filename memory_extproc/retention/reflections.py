@@ -10,7 +10,7 @@ from typing import Protocol
 
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
 from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
-from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, read_at
+from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, expires_with, read_at
 from memory_extproc.retention.histories import About
 from memory_extproc.retention.themes import Theme, ThemeRules, due, themes
 
@@ -143,6 +143,7 @@ class Reflections:
             created_at=now,
             updated_at=now,
             valid_from=now,
+            expires_at=expires_with(evidence),
             project=project,
             importance=self._limits.importance,
             embed_model=self._embedder.fingerprint,

@@ -11,7 +11,16 @@ from typing import Protocol
 
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
 from memory_extproc.ports import Embeds, KeepsMemories, Now
-from memory_extproc.retention.derived import DERIVED, MADE, PAST, SOURCES, SUBJECT, read_at, sources_of
+from memory_extproc.retention.derived import (
+    DERIVED,
+    MADE,
+    PAST,
+    SOURCES,
+    SUBJECT,
+    expires_with,
+    read_at,
+    sources_of,
+)
 from memory_extproc.retention.histories import About
 from memory_extproc.retention.reasons import Reason
 from memory_extproc.retention.rules import retired
@@ -118,6 +127,7 @@ class Subjects:
             created_at=now,
             updated_at=now,
             valid_from=now,
+            expires_at=expires_with(facts),
             project=facts[0].project,
             importance=max(memory.importance for memory in facts),
             embed_model=self._embedder.fingerprint,

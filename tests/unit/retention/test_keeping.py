@@ -224,6 +224,13 @@ async def test_a_newer_value_takes_the_made_ones_place_and_is_made_anew_with_all
     assert anew.content == "Hawaii trip budget: $15,000 (first $10,000, then $11,000, then $12,000)."
 
 
+async def test_a_value_that_was_told_for_a_time_only_is_named_in_nothing_that_lasts(desk: Desk) -> None:
+    first, *others = three_budgets()
+    await desk.put(replace(first, expires_at=later(days=400)), *others)
+    assert (await desk.keeper().keep(ANN)).derived == 0
+    assert "budget-3" in {memory.id for memory in await desk.active()}
+
+
 async def test_of_things_with_several_values_at_a_time_each_stays(desk: Desk) -> None:
     dogs = [a_fact(f"has a dog named {name}", "dog", name) for name in ("Rex", "Bella", "Max")]
     await desk.put(*dogs)

@@ -87,6 +87,16 @@ async def test_what_several_facts_show_becomes_a_memory_that_names_them() -> Non
     assert kept.derived == 1
 
 
+async def test_a_conclusion_is_told_no_longer_than_what_it_is_drawn_from() -> None:
+    place = Place(an_answer((TROUBLE, [1, 2, 3])))
+    await place.put(FACTS[0], expires_at=later(days=30))
+    await place.put(FACTS[1], expires_at=later(days=20))
+    await place.put(FACTS[2])
+    await place.keeper.keep(ANN)
+    (made,) = await place.concluded()
+    assert made.expires_at == later(days=20)
+
+
 async def test_the_same_facts_are_not_reflected_on_again() -> None:
     place = Place(an_answer((TROUBLE, [1, 2, 3])))
     await place.put(*FACTS)

@@ -71,6 +71,14 @@ async def test_several_facts_of_one_subject_are_told_in_one_text_that_names_them
     assert (await model.keeper().keep(ANN)).derived == 0
 
 
+async def test_what_tells_facts_together_is_told_no_longer_than_any_of_them(desk: Desk) -> None:
+    model = Model(desk, saying(TEXT))
+    await desk.put(replace(PORT, expires_at=later(days=400)), OWNER, LANGUAGE)
+    await model.keeper().keep(ANN)
+    (made,) = await model.told()
+    assert made.expires_at == later(days=400)
+
+
 @pytest.mark.parametrize(
     "text",
     [
