@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -48,6 +49,10 @@ _PASSING = (
     faults.WatchError,
     faults.InvalidResponse,
 )
+# Refusals of a server that an operator is about to mend, which the client has no class for: its disk takes no more,
+# it has fewer replicas than it must, a script runs on. Of a script older servers say so in mid sentence.
+# https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors
+_FOR_NOW = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|LOADING|MASTERDOWN) ")
 _ASKED = (faults.RedisError, faults.RedisClusterException, OSError, TimeoutError)
 
 
@@ -59,7 +64,7 @@ def translated(error: Exception) -> MemoryExtprocError:
     if isinstance(error, _REFUSED):
         # An operator mends that, and then the same call works: no turn is given up for it.
         return TryLaterError(f"Redis refuses our credentials ({kind})")
-    if isinstance(error, _PASSING):
+    if isinstance(error, _PASSING) or _FOR_NOW.search(str(error)):
         return TryLaterError(f"Redis does not answer as it should ({kind})")
     return GiveUpError(f"Redis refuses the command ({kind})")
 

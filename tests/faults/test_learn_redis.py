@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +14,12 @@ from redis.asyncio import Redis
 
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.learn.journal_redis import RedisJournal
+from memory_extproc.learn.journal_spare import SparedJournal
+from memory_extproc.model import Stored
 from memory_extproc.redis_link import Keeping, LinkLimits, Persistence, RedisLink, translated
-from tests.builders import ANN
+from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, free_port, start_redis, stop_redis
 
@@ -115,14 +119,50 @@ async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: Red
         assert await coordination.version(ANN) == 1
 
 
-async def test_a_redis_that_is_full_is_tried_later(own_server: RedisServer) -> None:
+async def _full(operator: Redis, _: Path) -> None:
+    await operator.config_set("maxmemory", "1")
+
+
+async def _a_replica(operator: Redis, _: Path) -> None:
+    await operator.replicaof("127.0.0.1", "1")
+
+
+async def _without_replicas(operator: Redis, _: Path) -> None:
+    await operator.config_set("min-replicas-to-write", "1")
+
+
+async def _without_a_disk(operator: Redis, scratch: Path) -> None:
+    (scratch / "dump.rdb" / "in the way").mkdir(parents=True)
+    await operator.config_set("save", "3600 1")
+    await operator.bgsave()
+
+    async def failed() -> bool:
+        return bool((await operator.info("persistence"))["rdb_last_bgsave_status"] == "err")
+
+    await until(failed, "it has noticed")
+
+
+@pytest.mark.parametrize("fault", [_full, _a_replica, _without_replicas, _without_a_disk])
+async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
+    own_server: RedisServer, fault: Callable[[Redis, Path], Awaitable[None]], tmp_path: Path
+) -> None:
+    limit = LinkLimits(timeout=timedelta(seconds=5))
     async with (
         Redis.from_url(own_server.url) as operator,
-        RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination,
+        RedisLink(own_server.url, limit) as link,
+        RedisJournal(link, now=lambda: MONDAY) as shared,
+        SqliteJournal(tmp_path / "spare.db", now=lambda: MONDAY) as spare,
     ):
-        await operator.config_set("maxmemory", "1")
+        await fault(operator, tmp_path)
         with pytest.raises(TryLaterError):
-            await coordination.bump(ANN)
+            await RedisCoordination(link).bump(ANN)
+        assert await SparedJournal(shared, spare).append(a_turn("kept")) is Stored.JOURNALLED
+
+
+def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:
+    said = "Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write"
+    assert isinstance(translated(faults.ResponseError(said)), TryLaterError)
+    assert isinstance(translated(faults.ResponseError("WRONGTYPE Operation against a key")), GiveUpError)
 
 
 async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_server: RedisServer) -> None:
