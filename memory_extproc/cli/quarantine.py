@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="quarantine",
-    help="What was put aside of one person as suspicious. A Milvus Lite file lets one process in: stop the sidecar "
-    "first; beside a Milvus server it can run at any time.",
+    help="What was put aside of one person as suspicious.\n\n"
+    "A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus server it can run "
+    "at any time.",
     no_args_is_help=True,
 )
 T = TypeVar("T")

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="retention",
-    help="What becomes of memories with time. A Milvus Lite file lets one process in: there the sidecar keeps its "
-    "memories itself (retention.every), and the command is for when it is stopped; beside a Milvus server it can "
-    "run at any time.",
+    help="What becomes of memories with time.\n\n"
+    "A Milvus Lite file lets one process in: there the sidecar keeps its memories itself "
+    "(retention.every), and the command is for when it is stopped; beside a Milvus server it can run at any time.",
     no_args_is_help=True,
 )
 

@@ -19,6 +19,8 @@ app = typer.Typer(
     help="Long-term memory for any LLM behind Envoy: an external-processing sidecar.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # In plain lines: boxes cut the names of long options in a terminal of 80 columns.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve)
@@ -36,6 +38,23 @@ app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("verify-forget")(verify_forget)
 app.command("envoy-config")(envoy_config.envoy_config)
+
+
+def _whole_in_lists(group: typer.Typer) -> None:
+    """Lists show the first paragraph of each command's help whole, over as many lines as it takes."""
+    for command in group.registered_commands:
+        command.short_help = _paragraph(command.help or (command.callback and command.callback.__doc__) or "")
+    for sub in group.registered_groups:
+        if sub.typer_instance is not None:
+            sub.short_help = _paragraph(str(sub.typer_instance.info.help))
+            _whole_in_lists(sub.typer_instance)
+
+
+def _paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+_whole_in_lists(app)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001

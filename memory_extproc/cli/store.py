@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="store",
-    help="The store as a whole. A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus "
-    "server all of it can run at any time.",
+    help="The store as a whole: check, migrate, back up, restore.\n\n"
+    "A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus server all of it "
+    "can run at any time.",
     no_args_is_help=True,
 )
 _Source = Annotated[

@@ -38,6 +38,16 @@ def test_help_lists_the_commands(tmp_path: Path, asked: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_names_every_option_and_every_command_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
+    options = run("envoy-config", "-h", at=tmp_path, COLUMNS="60").stdout
+    assert "--sidecar-client-cert" in options
+    assert "--sidecar-client-key" in options
+    commands = run("store", "-h", at=tmp_path, COLUMNS="60").stdout
+    assert "nothing that was forgotten since." in " ".join(commands.split())
+    assert "…" not in options + commands
+    assert "..." not in commands.replace("[ARGS]...", "")
+
+
 @pytest.mark.parametrize(
     ("imported", "spared"),
     [("memory_extproc.cli.root", HEAVY), ("memory_extproc.app", UNLESS_CONFIGURED)],
