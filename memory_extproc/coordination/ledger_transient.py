@@ -8,11 +8,12 @@ from memory_extproc.model import LedgerJob, LedgerMarks
 
 
 class TransientLedger:
-    """Several users of one object are replicas that share it. *fault*, when set, is raised by every call."""
+    """Several users of one object are replicas that share it. *fault*, when set, is raised by every call.
+    What rests in *jobs* may be looked at."""
 
     def __init__(self) -> None:
         self.fault: Exception | None = None
-        self._jobs: dict[str, LedgerJob] = {}
+        self.jobs: dict[str, LedgerJob] = {}
         self._cuts: dict[str, list[bytes]] = {}
         self._items: dict[str, dict[bytes, float]] = {}
 
@@ -24,7 +25,7 @@ class TransientLedger:
         self, job: LedgerJob, *, cut: bytes | None = None, items: Sequence[bytes] = (), at: float = 0.0
     ) -> None:
         self._check()
-        self._jobs[job.id] = job
+        self.jobs[job.id] = job
         cuts = self._cuts.setdefault(job.subject, [])
         if cut is not None and cut not in cuts:
             cuts.append(cut)
@@ -33,15 +34,15 @@ class TransientLedger:
 
     async def job(self, job_id: str) -> LedgerJob | None:
         self._check()
-        return self._jobs.get(job_id)
+        return self.jobs.get(job_id)
 
     async def unfinished(self) -> Sequence[LedgerJob]:
         self._check()
-        return [job for job in self._jobs.values() if job.open]
+        return [job for job in self.jobs.values() if job.open]
 
     async def marks(self, subject: str) -> LedgerMarks:
         self._check()
-        shut = any(job.shut for job in self._jobs.values() if job.subject == subject)
+        shut = any(job.shut for job in self.jobs.values() if job.subject == subject)
         return LedgerMarks(tuple(self._cuts.get(subject, ())), dict(self._items.get(subject, {})), shut)
 
     def _check(self) -> None:

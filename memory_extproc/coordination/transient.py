@@ -13,13 +13,14 @@ _RecordKey = tuple[str, Owner, str]
 
 class TransientCoordination:
     """Passes the contract suite of Coordination. Two users of one object see each other's writes, so it
-    also stands in for what two replicas share. Expired records and leases go when they are touched."""
+    also stands in for what two replicas share. Expired records and leases go when they are touched. What rests
+    in *records* may be looked at, and damaged, from outside."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
         self._versions: dict[Owner, int] = {}
         self._epochs: dict[Owner, int] = {}
-        self._records: dict[_RecordKey, tuple[bytes, datetime]] = {}
+        self.records: dict[_RecordKey, tuple[bytes, datetime]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
 
     async def version(self, owner: Owner) -> int:
@@ -40,7 +41,7 @@ class TransientCoordination:
         return self._live((kind, owner, key))
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        self._records[kind, owner, key] = (value, self._now() + ttl)
+        self.records[kind, owner, key] = (value, self._now() + ttl)
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
@@ -48,12 +49,12 @@ class TransientCoordination:
         # No await between look and write: within one event loop this is the swap.
         if self._live((kind, owner, key)) != old:
             return False
-        self._records[kind, owner, key] = (new, self._now() + ttl)
+        self.records[kind, owner, key] = (new, self._now() + ttl)
         return True
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
-        for key in [key for key in self._records if key[1] == owner and (kinds is None or key[0] in kinds)]:
-            del self._records[key]
+        for key in [key for key in self.records if key[1] == owner and (kinds is None or key[0] in kinds)]:
+            del self.records[key]
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         held = self._leases.get(name)
@@ -68,11 +69,11 @@ class TransientCoordination:
             del self._leases[name]
 
     def _live(self, key: _RecordKey) -> bytes | None:
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is None:
             return None
         value, expires = record
         if self._now() < expires:
             return value
-        del self._records[key]
+        del self.records[key]
         return None

@@ -274,24 +274,23 @@ async def test_words_said_anew_long_after_they_were_forgotten_are_learned(
         assert await world.findable("My budget is $10,000.")
 
 
-async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carried_out(
-    world: World, forgetter: Forgetter
-) -> None:
+async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carried_out(world: World) -> None:
     """The store is down: the call is accepted, and recall finds nothing rather than what was to go."""
+    world.forget_limits = replace(world.forget_limits, patience=timedelta(milliseconds=20))
     await world.put(a_memory("likes tea"), a_memory("likes tea", BOB))
-    assert await world.findable("likes tea")
-    world.weather.down = True
-    forgetter._limits = replace(forgetter._limits, patience=timedelta(milliseconds=20))
-    receipt = await forgetter.forget(ANN, EVERYTHING)
-    assert receipt.state is ForgetState.ACCEPTED
-    world.now += timedelta(hours=2)
-    assert world.sample("forget_oldest_seconds") == 7200
-    with pytest.raises(TryLaterError):
-        await world.findable("likes tea")
-    world.weather.down = False
-    assert (await complete(forgetter, receipt)).memories == 1
-    assert not await world.findable("likes tea")
-    assert await world.findable("likes tea", BOB)
+    async with world.forgetter() as forgetter:
+        assert await world.findable("likes tea")
+        world.weather.down = True
+        receipt = await forgetter.forget(ANN, EVERYTHING)
+        assert receipt.state is ForgetState.ACCEPTED
+        world.now += timedelta(hours=2)
+        assert world.sample("forget_oldest_seconds") == 7200
+        with pytest.raises(TryLaterError):
+            await world.findable("likes tea")
+        world.weather.down = False
+        assert (await complete(forgetter, receipt)).memories == 1
+        assert not await world.findable("likes tea")
+        assert await world.findable("likes tea", BOB)
 
 
 async def test_a_forget_that_a_crash_cut_short_is_finished_by_the_next_process(world: World) -> None:

@@ -236,7 +236,7 @@ class Run:
             + [entry.turn.asked async for entry in durable.journal.of_owner(owner)]
             for owner in (ANN, BOB)
         }
-        records = repr(durable.coordination._records) + repr(durable.ledger._jobs)
+        records = repr(durable.coordination.records) + repr(durable.ledger.jobs)
         for one in self.said:
             times = sum(text == one.text for text in await durable.stored(one.owner))
             if one.forgotten:

@@ -312,8 +312,8 @@ async def test_while_coordination_is_down_no_turn_is_lost_and_a_retry_is_the_sam
 
 async def test_records_that_cannot_be_read_are_as_good_as_none(world: World) -> None:
     await world.say([], "a", "A", response_id="r1")
-    for key, (_, expires) in list(world.records._records.items()):
-        world.records._records[key] = (b"\xff not ours", expires)
+    for key, (_, expires) in list(world.records.records.items()):
+        world.records.records[key] = (b"\xff not ours", expires)
     assert (await world.say(["a", "A"], "b", "B")).session == "s2"
     assert (await world.say([], "a", "A")).session == "s3"
     assert await world.sessions.chain(ANN, "r1") is None

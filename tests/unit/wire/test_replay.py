@@ -294,7 +294,7 @@ async def test_nothing_is_kept_of_an_incognito_turn() -> None:
     shared = TransientCoordination(now=lambda: NOON)
     talk = Talk(a_desk(shared=shared))
     assert BUDGET in await talk.ask("my budget?", x_memory_incognito="true")
-    assert shared._records == {}
+    assert shared.records == {}
     assert CLOSING not in await talk.ask("and what else?")
 
 
@@ -498,9 +498,9 @@ async def test_a_lost_record_is_made_up_for_by_the_one_before() -> None:
     shared = Faulty()
     talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
-    kept = dict(shared._records)
+    kept = dict(shared.records)
     await talk.ask("which hotel?")
-    shared._records = kept
+    shared.records = kept
     body = await talk.ask("thanks")
     assert body.count(BUDGET) == 1
     assert HOTEL not in body
@@ -512,7 +512,7 @@ async def test_a_record_that_cannot_be_read_is_as_good_as_lost() -> None:
     shared = Faulty()
     talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
-    shared._records = {key: (b'{"of": "another version"}', until) for key, (_, until) in shared._records.items()}
+    shared.records = {key: (b'{"of": "another version"}', until) for key, (_, until) in shared.records.items()}
     assert BUDGET in await talk.ask("my budget, again?")
     assert talk.last.status == "used;n=1;path=hybrid"
 
@@ -540,7 +540,7 @@ async def test_a_block_recalled_before_a_forget_and_written_after_it_does_not_go
     talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
     await shared.advance_epoch(ANN)
-    assert shared._records  # as if it had come in behind the deletion
+    assert shared.records  # as if it had come in behind the deletion
     assert BUDGET not in await talk.ask("and what else?")
 
 
