@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -285,20 +286,9 @@ async def test_the_filter_that_changes_the_request_hands_over_and_learns_nothing
         caller=ANN, store=True, history=(), asked="how much?", origin=Origin(), previous_response_id="",
         ends_session=False,
     )  # fmt: skip
-
-    class Prepared:
-        async def enrich(self, *_: Any, **__: Any) -> Enriched:
-            return Enriched(outcome=Outcome.USED, heard=heard)
-
-    shop = bench.exchange._shop
-    changed = Workshop(
-        **{
-            name: getattr(shop, name) for name in Workshop.__dataclass_fields__ if name not in {"enriches", "hands"}
-        },
-        enriches=Prepared(),
-        hands=hands,
-    )
-    exchange = Exchange(changed, Terms(streams_answer=False, hands_over=True))
+    bench.enriches.enriched = Enriched(outcome=Outcome.USED, heard=heard)
+    shop = replace(bench.shop, hands=hands)
+    exchange = Exchange(shop, Terms(streams_answer=False, hands_over=True))
     await exchange.handle(a_request())
     (reply,) = await exchange.handle(RequestBody(a_body(), last=True))
     assert reply.handed is not None
