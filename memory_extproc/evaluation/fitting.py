@@ -21,6 +21,7 @@ from memory_extproc.recall.weights import VERSION, Ranker, Weights, packaged_wei
 
 _FEWEST = 2  # conversations: one to fit on, one to judge by
 AMONG_MANY = Aims(notes=0.6, notes_ranked=0.05)  # of what is for long conversations, notes teach little
+AMONG_FEW = Aims(selection_notes=0.05, notes_ranked=1.0)  # and much of what is for small stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ async def fitted_weights(
             gathered = [one for one in gathered if CLOSELY in one.candidates.names]
             if len({one.conversation for one in gathered}) < _FEWEST:
                 continue
-        tuned = _tuned(gathered, AMONG_MANY if name == "close" else aims, _named(name, says))
+        tuned = _tuned(gathered, {"close": AMONG_MANY, "close_few": AMONG_FEW}.get(name, aims), _named(name, says))
         rankers[name] = tuned.ranker
         said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
         # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.

@@ -19,10 +19,10 @@ from memory_extproc.evaluation.foreign import Names
 from memory_extproc.evaluation.gathering import Gathered
 from memory_extproc.evaluation.scoring import mean
 from memory_extproc.evaluation.validating import Validated, judged_by
-from memory_extproc.index.features import CLOSELY
+from memory_extproc.index.features import ANOTHER, CLOSELY, FOREIGN
 from memory_extproc.recall.calibration import MEASURES, measures, relevances, worth_of
 from memory_extproc.recall.fusion import scores_of, standardise
-from memory_extproc.recall.weights import Feature, Ranker, Relevance, Worth
+from memory_extproc.recall.weights import SIZE, Feature, Ranker, Relevance, Worth
 
 Floats = npt.NDArray[np.float64]
 Says = Callable[[str, int, int], None]
@@ -30,12 +30,15 @@ Says = Callable[[str, int, int], None]
 OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
     "days_same", "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
+    ANOTHER, FOREIGN,
 })  # fmt: skip
 _ENOUGH = tuple(at / 4 for at in range(-12, 5))
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
-_OF_MEMORY = ("dense", "covered", "near", CLOSELY)  # what a memory's own features say of its soundness
+_OF_MEMORY = ("dense", "covered", "near", CLOSELY, ANOTHER)  # what a memory's own features say of its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
 _LEAST_SPREAD = 1e-3
+_LEAST_SIZES = 0.5  # deviation of the logarithm of the number of memories
+_SIZE_SLOPES = tuple(at / 20 for at in range(-20, 41))  # of log-odds
 FOLDS = 5
 
 
@@ -241,16 +244,32 @@ def _worth(stacked: Sequence[_Scored], aims: Aims) -> Worth:
     bias = fitted.bias - float(weights @ usual)
     nothing = [one for one in stacked if not one.one.question.relevant]
     strangers = [one for one in nothing if one.one.talk and one.one.names is not Names.SWAPPED] or nothing
-    bias += _shift(Logistic(weights, bias), strangers, aims)
+    named_at = MEASURES.index(SIZE)
+    moved, for_size = _shift(Logistic(weights, bias), strangers, aims)
+    bias += moved
+    weights[named_at] += for_size
     named = dict(zip(MEASURES, (round(float(value), 5) for value in weights), strict=True))
     return Worth(round(bias, 5), {name: value for name, value in named.items() if value})
 
 
-def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> float:
-    """What moves the wanted share of *strangers* below the threshold."""
+def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> tuple[float, float]:
+    """What moves the wanted share of *strangers* below the threshold: for the bias, and for the size of the store,
+    so that it is about that share of them whether they ask a few memories or many (a quantile regression: Koenker
+    and Bassett 1978). Of stores of about one size there is nothing to learn for others."""
     rows = np.array([[one.measured[name] for name in MEASURES] for one in strangers])
     odds = rows @ fitted.weights + fitted.bias
-    return math.log(aims.threshold / (1.0 - aims.threshold)) - float(np.quantile(odds, aims.abstention))
+    size = rows[:, MEASURES.index(SIZE)]
+    wanted = aims.abstention
+    tried = _SIZE_SLOPES if float(size.std()) > _LEAST_SIZES else (0.0,)
+    least, best = math.inf, (0.0, 0.0)
+    for slope in tried:
+        rest = odds - slope * size
+        quantile = float(np.quantile(rest, wanted))
+        above = rest - quantile
+        loss = float(np.where(above > 0.0, wanted * above, (wanted - 1.0) * above).sum())
+        if loss < least:
+            least, best = loss, (quantile, slope)
+    return math.log(aims.threshold / (1.0 - aims.threshold)) - best[0], -best[1]
 
 
 def _counts(one: Gathered, aims: Aims) -> float:
@@ -304,7 +323,7 @@ def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
     fitted = fit_logistic(np.concatenate(rows), np.concatenate(truth), aims.worth_l2, np.array(counts))
     point = max(float(fitted.weights[0]), _LEAST_SPREAD)
     return {
-        name: round(max(0.0, float(weight)) / point, 4)
+        name: round((min if name == ANOTHER else max)(0.0, float(weight)) / point, 4)
         for name, weight in zip(named, fitted.weights[1:], strict=True)
     }
 

@@ -48,6 +48,9 @@ LEXICAL = (
 FEATURES = (*DENSE, *LEXICAL)
 # Added for the few candidates that are read word by word.
 CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE = READ_CLOSELY = ("closely", "closely_around", "closely_before")
+# What reading them tells besides: whether a memory is about somebody whom the question does not mention, and, the
+# same for all, whether the question is in another language than the embedding model knows best.
+ANOTHER, FOREIGN = READ_BESIDES = ("another", "foreign")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

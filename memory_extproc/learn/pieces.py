@@ -25,7 +25,7 @@ PIECE_TOKENS = 200  # below the 256 of the smallest usual window, and enough for
 class PieceLimits:
     tokens: int = PIECE_TOKENS  # of one piece, as `weigh` estimates them
     bytes: int = CONTENT_BYTES  # of one piece, in UTF-8
-    pieces: int = 64  # of one message; what comes after them is not kept
+    pieces: int = 64  # of one message; what does not fit into them is not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,14 @@ _TAIL = 0.25  # of a piece: so small a rest is not left alone, the last two piec
 _SHARED = 0.6  # of the two goes into the first
 _CHARACTERS_PER_TOKEN = 12  # looked at for each; where there are fewer tokens than that there are mostly blanks
 _BYTES_PER_CHARACTER = 4  # at most
+# Of the pieces of a text that is too long for all: kept of its end, and of what stands between.
+_AT_END, _BETWEEN = 0.25, 0.125
+_READ_BETWEEN = 1 << 18  # characters
+_LONGEST_LINE = 2_000  # characters
+_OF_ONESELF = re.compile(
+    r"\b(?:I|I'm|I've|I'd|I'll|[Mm]y|[Mm]yself|[Ii]ch|[Mm]ein|[Mm]eine[mnrs]?|[Jj]e|[Mm]on|[Mm]es|[Mm]i|[Mm]is|[Yy]o)\s+\w{2}"
+    r"|\b[Jj]'[a-z]|\u6211|\u79c1|\u50d5"
+)
 _AHEAD = 200  # characters of a line looked at to tell what it is
 _LONGEST_CLUSTER = 32  # characters that may be seen as one
 
@@ -96,18 +104,70 @@ def weigh(text: str) -> int:
 
 
 def pieces(text: str, limits: PieceLimits) -> Pieces:
-    """One piece where *text* fits, else several: together they hold every word in order, each once. Nothing is
-    read far behind the last of them, so the cost has a bound whatever the length."""
-    found: list[str] = []
+    """One piece where *text* fits, else several: together they hold every word in order, each once. Of a text that
+    is too long for all its pieces the first and the last are kept, for people put their own words around what they
+    paste, and a few between in which somebody speaks of themselves. What is read has a bound whatever the
+    length."""
+    found = _cut(text, 0, limits, limits.pieces)
+    if not found or _content(text, found[-1].end) == len(text):
+        return Pieces(_texts(text, found), whole=True)
+    at_end, between = int(limits.pieces * _AT_END), int(limits.pieces * _BETWEEN)
+    first = found[: max(1, limits.pieces - at_end - between)]
+    last = _last(text, first[-1].end, limits, at_end)
+    behind = last[0].start if last else len(text)
+    own = _own_words(text, first[-1].end, behind, limits, between)
+    room, next_kept = limits.pieces - len(own) - len(last), own[0].start if own else behind
+    first += [span for span in found[len(first) : room] if span.end <= next_kept]
+    return Pieces(_texts(text, [*first, *own, *last]), whole=False)
+
+
+class _Span(NamedTuple):
+    start: int
+    end: int
+
+
+def _texts(text: str, spans: Sequence[_Span]) -> tuple[str, ...]:
+    return tuple(text[span.start : span.end].rstrip() for span in spans)
+
+
+def _cut(text: str, at: int, limits: PieceLimits, most: int) -> list[_Span]:
+    """The first *most* pieces from *at* on."""
+    found: list[_Span] = []
     code = False
-    at = _content(text, 0)
-    while at < len(text) and len(found) < limits.pieces:
+    at = _content(text, at)
+    while at < len(text) and len(found) < most:
         cut = _end_of_piece(text, at, limits, code=code)
         code ^= sum(1 for _ in _FENCE.finditer(text, at, cut)) % 2 == 1
-        if piece := text[at:cut].rstrip():
-            found.append(piece)
+        if not text[at:cut].isspace():
+            found.append(_Span(at, cut))
         at = _content(text, cut)
-    return Pieces(tuple(found), whole=at == len(text))
+    return found
+
+
+def _last(text: str, after: int, limits: PieceLimits, most: int) -> list[_Span]:
+    """The last *most* pieces of what stands behind *after*, which begin where a line does."""
+    if most == 0:
+        return []
+    back = len(text) - most * limits.tokens * _CHARACTERS_PER_TOKEN // 2
+    line = text.find("\n", max(after, back), max(after, back) + _LONGEST_LINE)
+    start = line + 1 if line >= 0 else _whole_characters(text, after, max(after + 1, back))
+    return _cut(text, max(after, start), limits, len(text))[-most:]
+
+
+def _own_words(text: str, start: int, end: int, limits: PieceLimits, most: int) -> list[_Span]:
+    """The first *most* pieces between *start* and *end* that begin with a line in which somebody speaks of
+    themselves."""
+    found: list[_Span] = []
+    at, furthest = start, min(end, start + _READ_BETWEEN)
+    while len(found) < most and (matched := _OF_ONESELF.search(text, at, furthest)) is not None:
+        line = max(at, text.rfind("\n", at, matched.start()) + 1)
+        if matched.start() - line > _LONGEST_LINE:  # a line as long as that is no one's words
+            at = matched.end()
+            continue
+        cut = min(end, _end_of_piece(text, line, limits, code=False))
+        found.append(_Span(line, cut))
+        at = cut
+    return found
 
 
 def _content(text: str, at: int) -> int:

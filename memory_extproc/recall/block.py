@@ -14,6 +14,7 @@ from datetime import datetime
 
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Memory, MemoryType, OwnerKind, Ranked, Role, Source
+from memory_extproc.recall.correcting import is_correction
 
 OPENING = (
     "<memory>\n"
@@ -49,10 +50,11 @@ def render(ranked: Sequence[Ranked], budget: int, opening: str = OPENING) -> Blo
     One line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
     the memories came to be, and those of one conversation in its own.
     """
+    corrections = _corrections(ranked)
     left = budget - estimate_tokens(opening) - estimate_tokens(CLOSING) - 2
     kept: list[tuple[Ranked, str]] = []
     for one in ranked:
-        line = _line(one.memory)
+        line = _line(one.memory, corrects=one.memory.id in corrections)
         cost = estimate_tokens(line) + 1
         if cost > left:
             line = _cut(line, left) if left >= SHORTEST_CUT else ""
@@ -88,8 +90,18 @@ def _when(memory: Memory) -> tuple[datetime, str, int, str]:
     return memory.created_at, memory.session, memory.seq, memory.id
 
 
-def _line(memory: Memory) -> str:
+def _corrections(ranked: Sequence[Ranked]) -> frozenset[str]:
+    """Which of them take back what another says."""
+    memories = [one.memory for one in ranked]
+    return frozenset(
+        new.id for new in memories if any(is_correction(new, old) for old in memories if old is not new)
+    )
+
+
+def _line(memory: Memory, *, corrects: bool) -> str:
     said = {Role.USER: "the user said", Role.ASSISTANT: "the assistant said"}.get(memory.role, "")
+    if corrects:
+        said = "the user corrected this, saying"
     when = memory.created_at.date().isoformat()
     if memory.valid_to is not None:  # given because the question asks for the past
         when = f"{when} to {memory.valid_to.date().isoformat()}, no longer so"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.features import CLOSELY, READ_CLOSELY
+from memory_extproc.index.features import CLOSELY, FOREIGN, READ_CLOSELY
 from memory_extproc.model import Candidates
-from memory_extproc.recall.weights import MEASURES, OUTLYING, RAW, WHOLE, Relevance, Worth
+from memory_extproc.recall.weights import ABOVE, IN_FOREIGN, MEASURES, OUTLYING, RAW, SIZE, WHOLE, Relevance, Worth
 
 __all__ = ["MEASURES", "measures", "relevances", "soundness", "worth_of"]
 
@@ -41,6 +41,16 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     for name in WHOLE:
         measured[name] = float(found.features[0, place[name]])
     measured["best_score"] = float(scores[first[0]])
+    measured[SIZE] = math.log1p(found.searched)
+    for name in ABOVE:
+        if name in place:
+            usual = float(known(found.centre[place[name]]))
+            measured[f"usual_{name}"] = usual
+            measured[f"above_{name}"] = measured[f"most_{name}"] - usual
+            measured[f"best_above_{name}"] = measured[f"best_{name}"] - usual
+    if FOREIGN in place and found.features[0, place[FOREIGN]]:
+        measured[FOREIGN] = 1.0
+        measured.update((f"foreign_{name}", measured[name]) for name in IN_FOREIGN)
     return measured
 
 

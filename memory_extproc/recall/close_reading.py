@@ -20,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.index.features import READ_CLOSELY
+from memory_extproc.index.features import READ_BESIDES, READ_CLOSELY
 from memory_extproc.index.packing import cosines, together
-from memory_extproc.model import Candidates, Memory, Words
+from memory_extproc.language.others import mentioned, of_another
+from memory_extproc.language.words import ENGLISH, lexicon_of
+from memory_extproc.model import Candidates, Memory, Role, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ReadsWords
@@ -38,6 +40,7 @@ _APART = 40  # messages; so far off no cosine is left, and as far are sessions t
 _FARTHEST = 3.0  # standard deviations
 _LEAST_SPREAD = 1e-3  # of cosines
 _LEAST_WEIGHT = 1e-6
+_READ_FOR_LANGUAGE = 400  # characters of a question
 
 
 class CloseReading(StrEnum):
@@ -54,26 +57,25 @@ class CloseReading(StrEnum):
 class CloseReadingLimits:
     """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of what close
     reading gains was left. *waits*: the most that is waited for those that are not. A request does not wait: a
-    text that is embedded for it costs as much as embedding its own. *fewest* memories: among fewer, what a word
-    tells apart, and what is usual, rest on nothing."""
+    text that is embedded for it costs as much as embedding its own."""
 
     enough: float = 0.7
-    fewest: int = 20
     waits: timedelta = timedelta()
 
 
 class CloseReader:
-    """Adds the features READ_CLOSELY to candidates. Memories whose words are not known are embedded once more,
-    behind others' queries and one question's at a time, so that they are known when they are next come upon."""
+    """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories whose words are not known are
+    embedded once more, behind others' queries and one question's at a time, so that they are known when they are
+    next come upon."""
 
     def __init__(self, embedder: ReadsWords, limits: CloseReadingLimits, metrics: Metrics) -> None:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
     async def read(self, text: str, found: Candidates) -> Candidates:
-        """*found* with the features of the question *text*, or as it is: where no vectors were searched, there
-        are few memories, or too few of their words are known."""
-        if "dense" not in found.names or len(found.memories) < self._limits.fewest:
+        """*found* with the features of the question *text*, or as it is: where no vectors were searched, or too few
+        of the words are known."""
+        if "dense" not in found.names or not found.memories:
             return found
         texts = [text, *(memory.content for memory in found.memories)]
         words = self._known(texts)
@@ -81,7 +83,7 @@ class CloseReader:
         if missing := [one for one, known in zip(texts, words, strict=True) if known is None]:
             late = await self._late(list(dict.fromkeys(missing)))
             words = self._known(texts) if self._limits.waits else words
-        read, outcome = self._read(words, found)
+        read, outcome = self._read(text, words, found)
         if late is not None and outcome is CloseReading.UNKNOWN:
             outcome = late
         self._metrics.close_readings.labels(outcome.value).inc()
@@ -90,8 +92,8 @@ class CloseReader:
     def _known(self, texts: Sequence[str]) -> list[Words | None]:
         return [self._embedder.words(text) for text in texts]
 
-    def _read(self, words: Sequence[Words | None], found: Candidates) -> tuple[Candidates, CloseReading]:
-        """*words*: of the question, and of each memory."""
+    def _read(self, text: str, words: Sequence[Words | None], found: Candidates) -> tuple[Candidates, CloseReading]:
+        """*words*: of the question *text*, and of each memory."""
         query, *memories = words
         known = [one for one in memories if one is not None]
         if query is None or not known or len(known) < self._limits.enough * len(memories):
@@ -104,7 +106,7 @@ class CloseReader:
             closely = guessed(closely, there, found)
         beside = surroundings(best, weight, found.memories, there)
         beside[~there] = np.maximum(beside[~there], closely[~there, None])
-        features = np.column_stack([closely, beside])
+        features = np.column_stack([closely, beside, besides(text, found.memories)])
         outcome = CloseReading.READ if len(known) == len(memories) else CloseReading.PARTLY
         return with_features(found, features), outcome
 
@@ -182,6 +184,24 @@ def _in_line(memories: Sequence[Memory]) -> Floats:
     return line
 
 
+def besides(text: str, memories: Sequence[Memory]) -> Floats:
+    """READ_BESIDES of *memories* for the question *text*. Of what an assistant said it is not asked whom it is
+    about."""
+    asked = mentioned(text)
+    found = np.zeros((len(memories), len(READ_BESIDES)))
+    found[:, 0] = [0.0 if one.role is Role.ASSISTANT else of_another(asked, one.content) for one in memories]
+    found[:, 1] = float(foreign(text))
+    return found
+
+
+def foreign(text: str) -> bool:
+    """Whether *text* is in another language than English, or has letters that English has not."""
+    beginning = text[:_READ_FOR_LANGUAGE]
+    return lexicon_of(beginning) is not ENGLISH or any(
+        not letter.isascii() and letter.isalpha() for letter in beginning
+    )
+
+
 def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
     """*values* of the *known* of *found*; the others are as far from their mean as their own vectors are, and a
     little nearer, for a guess should not decide."""
@@ -194,14 +214,14 @@ def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
 
 
 def with_features(found: Candidates, values: Floats) -> Candidates:
-    """*found* with READ_CLOSELY behind the other features; mean and deviation are those of the candidates, for of
-    the others nothing was read. NaN where nothing is known of any."""
+    """*found* with READ_CLOSELY and READ_BESIDES behind the other features; mean and deviation are those of the
+    candidates, for of the others nothing was read. NaN where nothing is known of any."""
     kept = [column[~np.isnan(column)] for column in values.T]
     centre = [float(column.mean()) if len(column) else np.nan for column in kept]
     spread = [float(column.std()) if len(column) else np.nan for column in kept]
     return replace(
         found,
-        names=(*found.names, *READ_CLOSELY),
+        names=(*found.names, *READ_CLOSELY, *READ_BESIDES),
         features=np.column_stack([found.features, values]),
         centre=np.append(found.centre, centre),
         spread=np.append(found.spread, spread),

@@ -26,6 +26,7 @@ STAND_IN_SHARE = 0.7  # of the feature that stands in for one over surroundings 
 # Memories of an owner. Among fewer, a word stands for one thing and little stands around it; among more, what
 # stands around a message tells it from others about the same.
 FEW = 200
+FEWEST = 20  # memories of an owner, for the weights of many
 UNFITTED_WEIGHT = 0.4
 UNFITTED_SPREAD = 0.02  # of cosines; what differs by less is the same
 # Points of score. Without, summaries cost 0.06 of the precision on the everyday set; with them a third of that.
@@ -85,7 +86,10 @@ class Fusion:
         weights = self._weights
         if CLOSELY not in found.names or weights.close is None:
             return weights.hybrid
-        return weights.close_few if found.searched < FEW and weights.close_few is not None else weights.close
+        if weights.close_few is not None and found.searched < FEW:
+            return weights.close_few
+        # What a word tells apart among so few rests on nothing that the weights for many were fitted on.
+        return weights.close if found.searched >= FEWEST else weights.hybrid
 
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind

@@ -26,6 +26,7 @@ from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, N
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.close_reading import CloseReader
 from memory_extproc.recall.coming import Coming
+from memory_extproc.recall.corrections import with_corrections
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
 from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.gate import AboutCaller, gate
@@ -320,6 +321,8 @@ class Recaller:
         if self._limits.mmr_lambda is not None:
             balance, limit = self._limits.mmr_lambda, wish.limit
             candidates = varied(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
+        if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
+            candidates = with_corrections(candidates, wish.threshold)
         return weigh(
             candidates,
             now=self._now(),

@@ -13,7 +13,15 @@ from typing import Annotated
 import msgspec
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.index.features import CLOSELY, CLOSELY_BEFORE, FEATURES, READ_CLOSELY
+from memory_extproc.index.features import (
+    ANOTHER,
+    CLOSELY,
+    CLOSELY_BEFORE,
+    FEATURES,
+    FOREIGN,
+    READ_BESIDES,
+    READ_CLOSELY,
+)
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -93,7 +101,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
         raise WeightsError(f"{name}: is no file of weights: {error}") from error
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
-    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, *READ_CLOSELY)}
+    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, *READ_CLOSELY, *READ_BESIDES)}
     known["close_few"] = known["close"]
     for kind, features in known.items():
         ranker: Ranker | None = getattr(weights, kind)
@@ -107,7 +115,22 @@ def parse_weights(raw: bytes, name: str) -> Weights:
 
 
 # What a ranker's worth may stand on; `calibration.measures` makes them of the candidates of a question.
-RAW = ("dense", "covered", "covered_around", "near", "near_around", "only_subject", CLOSELY, CLOSELY_BEFORE)
+RAW = (
+    "dense",
+    "covered",
+    "covered_around",
+    "near",
+    "near_around",
+    "only_subject",
+    CLOSELY,
+    CLOSELY_BEFORE,
+    ANOTHER,
+)
+# How far above what the owner's other memories have for the same question; and what these have.
+ABOVE = ("dense", "near", CLOSELY)
+SIZE = "size"  # the logarithm of the number of memories: of many, the best is better by chance alone
+# These mean something else where the question is not in English: what any two texts have in common is more there.
+IN_FOREIGN = ("most_dense", "most_closely", "best_closely", "known_near", "best_score")
 OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around", CLOSELY)
 WHOLE = ("known", "known_near")
 MEASURES = (
@@ -115,4 +138,8 @@ MEASURES = (
     *(f"outlying_{name}" for name in OUTLYING),
     *WHOLE,
     "best_score",
+    *(f"{kind}_{name}" for name in ABOVE for kind in ("above", "best_above", "usual")),
+    SIZE,
+    FOREIGN,
+    *(f"foreign_{name}" for name in IN_FOREIGN),
 )

@@ -42,11 +42,11 @@ def test_the_set_is_what_its_script_writes() -> None:
 
 
 def test_what_answers_a_question_is_among_the_first_five(measured: dict[str, Any]) -> None:
-    assert measured["recall@5"] >= 0.93
+    assert measured["recall@5"] >= 0.95
 
 
 def test_it_stands_near_the_top(measured: dict[str, Any]) -> None:
-    assert measured["mrr"] >= 0.81
+    assert measured["mrr"] >= 0.86
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_nothing_is_injected_for_questions_that_nothing_answers(measured: dict[s
 
 
 def test_the_threshold_lets_through_what_answers(measured: dict[str, Any]) -> None:
-    assert measured["injection"]["recall"] >= 0.73
-    assert measured["injection"]["precision"] >= 0.53
+    assert measured["injection"]["recall"] >= 0.78
+    assert measured["injection"]["precision"] >= 0.69

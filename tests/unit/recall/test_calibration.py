@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from memory_extproc.model import Candidates
 from memory_extproc.recall.calibration import MEASURES, measures, relevances, worth_of
 from memory_extproc.recall.close_reading import with_features
-from memory_extproc.recall.weights import Relevance, Worth
+from memory_extproc.recall.weights import SIZE, Relevance, Worth
 from tests.unit.recall.test_fusion import some_candidates
 
 FOUND = some_candidates(covered=[1.0, 0.5, 0.0], dense=[0.5, 0.6, 0.1], known=[0.9, 0.9, 0.9])
 SCORES = np.array([4.0, 3.0, -1.0])
+
+
+def read(closely: Sequence[float], beside: Sequence[float], *, foreign: float = 0.0) -> Candidates:
+    return with_features(FOUND, np.array([closely, beside, beside, np.zeros(3), np.full(3, foreign)]).T)
 
 
 def test_the_measures_of_a_question_are_those_the_weights_name() -> None:
@@ -26,10 +33,25 @@ def test_the_measures_of_a_question_are_those_the_weights_name() -> None:
 
 
 def test_notes_of_no_session_are_measured_by_their_own_words() -> None:
-    beside = np.array([math.nan, math.nan, 0.3])
-    measured = measures(with_features(FOUND, np.array([[0.2, 0.7, 0.1], beside, beside]).T), {}, SCORES)
+    beside = [math.nan, math.nan, 0.3]
+    measured = measures(read([0.2, 0.7, 0.1], beside), {}, SCORES)
     assert (measured["best_closely_before"], measured["most_closely_before"]) == (0.2, 0.7)
     assert measured["first_closely_before"] == pytest.approx(0.4)
+
+
+def test_a_match_is_measured_against_what_the_owners_other_memories_have() -> None:
+    measured = measures(replace(FOUND, centre=np.full(len(FOUND.names), 0.25)), {}, SCORES)
+    assert measured["usual_dense"] == 0.25
+    assert measured["above_dense"] == pytest.approx(0.6 - 0.25)
+    assert measured["best_above_dense"] == pytest.approx(0.5 - 0.25)
+    assert measured[SIZE] == pytest.approx(math.log(1 + FOUND.searched))
+
+
+def test_a_question_in_another_language_is_measured_apart() -> None:
+    even = [0.0, 0.0, 0.0]
+    here, abroad = (measures(read(even, even, foreign=is_foreign), {}, SCORES) for is_foreign in (0.0, 1.0))
+    assert (here["foreign"], here["foreign_most_dense"]) == (0.0, 0.0)
+    assert (abroad["foreign"], abroad["foreign_most_dense"]) == (1.0, abroad["most_dense"])
 
 
 def test_without_candidates_all_measures_are_zero() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.index.features import CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE
+from memory_extproc.index.features import ANOTHER, CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE, FOREIGN
 from memory_extproc.inference.canned import CannedWords
 from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Sought
 from memory_extproc.observe.metrics import Metrics
@@ -32,15 +32,14 @@ from tests.builders import MONDAY, a_memory, a_message
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")
-FEW = CloseReadingLimits(fewest=1)  # the stores here are small
-PATIENT = replace(FEW, waits=timedelta(seconds=30))
+PATIENT = CloseReadingLimits(waits=timedelta(seconds=30))
 
 
 class Bench:
     def __init__(self, embedder: CannedWords | None = None, limits: CloseReadingLimits | None = None) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = CloseReader(self.embedder, limits or FEW, self.metrics)
+        self.reader = CloseReader(self.embedder, limits or CloseReadingLimits(), self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
@@ -243,7 +242,7 @@ async def test_a_question_whose_words_are_forgotten_reads_nothing_closely() -> N
 
 async def test_a_model_that_takes_too_long_is_not_waited_for_and_not_asked_twice() -> None:
     embedder = SlowWords()
-    bench = Bench(embedder, replace(FEW, waits=timedelta(milliseconds=1)))
+    bench = Bench(embedder, CloseReadingLimits(waits=timedelta(milliseconds=1)))
     found = await bench.candidates(*TEXTS)
     embedder.forget_words()
     embedder.let.clear()
@@ -275,7 +274,19 @@ async def test_nothing_found_is_nothing_read() -> None:
     assert (await bench.reader.read(ASKED, found)) is found
 
 
-async def test_in_a_store_of_a_few_memories_nothing_is_read_closely() -> None:
-    bench = Bench(limits=CloseReadingLimits())
-    found = await bench.candidates(*TEXTS)
-    assert (await bench.reader.read(ASKED, found)) is found
+async def test_what_is_about_somebody_else_is_told_from_what_is_about_the_one_who_asks() -> None:
+    bench = Bench(limits=PATIENT)
+    sister, own = "My sister has just moved to Toronto.", "I live in Cork."
+    found = await bench.candidates(sister, own)
+    assert by_text(await bench.reader.read("Where do I live?", found), ANOTHER) == {sister: 1.0, own: 0.0}
+    assert by_text(await bench.reader.read("Where does my sister live?", found), ANOTHER)[sister] == -1.0
+
+
+@pytest.mark.parametrize(
+    ("question", "is_foreign"),
+    [("Where do I live?", 0.0), ("Wo wohne ich?", 1.0), ("\u6211\u4f4f\u5728\u54ea\u91cc\uff1f", 1.0), ("", 0.0)],
+)
+async def test_a_question_in_another_language_is_known_as_one(question: str, is_foreign: float) -> None:
+    bench = Bench(limits=PATIENT)
+    read = await bench.reader.read(question, await bench.candidates("The cat sleeps"))
+    assert set(by_text(read, FOREIGN).values()) == {is_foreign}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.index.features import CLOSELY, DENSE, FEATURES, LEXICAL
 from memory_extproc.model import Candidates, Memory, Source
-from memory_extproc.recall.fusion import FEW, Fusion, Named, scores_of, standardise
+from memory_extproc.recall.fusion import FEW, FEWEST, Fusion, Named, scores_of, standardise
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
 from tests.builders import a_memory, later
 
@@ -175,4 +175,6 @@ def test_what_was_read_word_by_word_has_weights_of_its_own_and_others_among_few_
 
     assert fused(read(FEW), weights) == [C, A]
     assert fused(read(FEW - 1), weights) == [A, C]
-    assert fused(read(FEW - 1), msgspec.structs.replace(weights, close_few=None)) == [C, A]
+    without = msgspec.structs.replace(weights, close_few=None)
+    assert fused(read(FEW - 1), without) == [C, A]
+    assert fused(read(FEWEST - 1), without) == fused(some_candidates((A, C), FEWEST - 1, bm25=[1.0, 0.0]), without)

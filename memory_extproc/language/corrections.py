@@ -1,0 +1,112 @@
+"""Whether somebody takes back what they said before: "no, I meant 12,000", "actually we moved it to June". Pure."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from memory_extproc.language.questions import only_asks
+from memory_extproc.language.words import content_words, fold, stems
+
+_LONGEST = 400  # characters; who tells more than that tells a story
+_LEAD = (
+    r"^(?:(?:oh|ah|wait|sorry|oops|hm+|um|well|ugh|and|but|ok|okay|hang\s+on|hold\s+on|my\s+bad|btw|by\s+the\s+way|no"
+    r"|nope|ach|moment|entschuldigung|nein|doch|pardon|d\u00e9sol\u00e9e?|non|perd\u00f3n|perdona|ay)[\s,.!:;\u2013-]+)*"
+)
+# Said so, a text is a correction and nothing else.
+_PLAINLY = re.compile(
+    _LEAD
+    + r"""(?x:
+        i\s+meant?\b | i\s+(?:misspoke|was\s+wrong|mixed\s+(?:it|that|them)\s+up)\b | (?:scratch|strike)\s+that\b
+      | correction\b | (?:let\s+me\s+|to\s+)correct\b | make\s+(?:that|it)\s+\S | change\s+of\s+plans?\b
+      | that\s+was\s+(?:wrong|a\s+typo)\b | typo\b
+      | ich\s+meinte?\b | korrektur\b | das\s+war\s+falsch\b | streich\s+das\b
+      | je\s+voulais\s+dire\b | c'\u00e9tait\s+faux\b
+      | quer\u00eda\s+decir\b | quise\s+decir\b | correcci\u00f3n\b | me\s+equivoqu\u00e9\b
+      | \u6211\u662f\u8bf4 | \u6211\u8bf4\u9519\u4e86 | \u66f4\u6b63 | \u8bf4\u9519\u4e86 | \u9593\u9055\u3048
+      | \u8a02\u6b63
+    )"""
+)
+_BEGINS_NO = re.compile(
+    r"""(?x)^(?:(?:oh|wait|sorry|oops|hm+|well)[\s,.!]+)*(?:no|nope|nein|non|wait|oops|sorry)[\s,.!:\u2013-]+
+    (?!(?:idea|thanks?|problem|worries|way|need|one|doubt|matter|rush|chance|danke|merci|gracias)\b)\S"""
+)
+# Said so, a text may tell anew what was told before.
+_ANEW = re.compile(
+    r"""(?x)\b(?: actually | instead | rather | no\s+longer | not\s+any\s*more | cancell?ed
+      | (?:is|are|'s|'re)\s+now
+      | now\s+(?:at|on|in|is|it's)
+      | (?:moved|changed|pushed|postponed|rescheduled|shifted|switched|raised|lowered|updated|brought)\b
+          (?:\s+\S+){0,4}?\s+(?:to|till|until|back|forward)
+      | not\s+[\d$\u20ac\u00a3]\S* | doch | eigentlich | stattdessen | jetzt | verschoben | finalement
+      | plut\u00f4t | d\u00e9sormais | report\u00e9e? | en\s+realidad | ahora | mejor | cambiado | aplazado )(?!\w)
+      | \u5176\u5b9e | \u6539\u5230 | \u6539\u6210 | \u3084\u3063\u3071\u308a | \u5909\u66f4"""
+)
+# What comes on top takes nothing back.
+_ADDS = re.compile(r"\b(?:also|another|too|as\s+well|besides|auch|aussi|tambi\u00e9n)\b|\u4e5f|\u3082\u3046\u4e00")
+_DAY = re.compile(
+    r"(?i)\b(?:(?:jan|feb|m\u00e4r|mar|apr|mai|may|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z\u00e4\u00e9]*\.?"
+    r"|(?:mon|tues?|wednes|thurs?|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag"
+    r"|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|mi\u00e9rcoles|jueves|viernes|s\u00e1bado"
+    r"|domingo|today|tomorrow|tonight|morgen|heute|demain|ma\u00f1ana|spring|summer|autumn|winter|week|month|year)\b"
+    r"|\d{4}-\d\d-\d\d|\d{1,2}[:.]\d\d\b|\d{1,2}\s?[ap]m\b|\d{1,2}(?:st|nd|rd|th)\b|\d+[\u6708\u65e5\u53f7\u70b9\u6642]"
+)
+_NUMBER = re.compile(
+    r"(?i)\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|hundred|thousand)\b"
+    r"|[\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341\u767e\u5343\u4e07]"
+)
+_NAME = re.compile(r"(?<=[a-z,:'] )[A-Z\u00c0-\u00de]\w+")
+_MARKERS = frozenset(stems(
+    "actually meant mean scratch correction instead rather moved changed sorry wait now make wrong typo plan "
+    "eigentlich meinte stattdessen jetzt finalement voulais dire realidad ahora"
+))  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What kind of value a text tells."""
+
+    DAY = "day"
+    NUMBER = "number"
+    NAME = "name"
+
+
+def kinds(text: str) -> frozenset[Kind]:
+    beginning = text[:_LONGEST]
+    found = {Kind.DAY} if _DAY.search(beginning) else set()
+    if _NUMBER.search(_DAY.sub(" ", beginning)):
+        found.add(Kind.NUMBER)
+    if _NAME.search(_DAY.sub(" ", beginning)):
+        found.add(Kind.NAME)
+    return frozenset(found)
+
+
+def may_correct(text: str) -> bool:
+    """Whether *text* has the words of somebody who tells anew what was told before. Needed, not enough."""
+    if len(text) > _LONGEST:
+        return False
+    folded = fold(text)
+    if not content_words(text):
+        return False
+    if _PLAINLY.match(folded):
+        return True
+    told_anew = _BEGINS_NO.match(folded) or _ANEW.search(folded)
+    return told_anew is not None and _ADDS.search(folded) is None and not only_asks(text)
+
+
+def corrects(new: str, old: str, *, at_once: bool) -> bool:
+    """Whether *new*, said later by the same person, tells anew what *old* told. *at_once*: it was said within a few
+    messages of *old*, so that it need not name what it is about. In doubt not."""
+    if not may_correct(new):
+        return False
+    shared = _subjects(new) & _subjects(old)
+    alike = kinds(new) & kinds(old)
+    plainly = _PLAINLY.match(fold(new)) is not None
+    if at_once:
+        return bool(alike) or (plainly and bool(shared)) or (plainly and not kinds(old) and not shared)
+    return bool(shared and alike)
+
+
+def _subjects(text: str) -> frozenset[str]:
+    """What it may be about: its words but for numbers, days and those that only say that it corrects."""
+    bare = _DAY.sub(" ", text[:_LONGEST])
+    return frozenset(one for one in stems(bare) - _MARKERS if not any(sign.isdigit() for sign in one))

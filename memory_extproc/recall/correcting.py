@@ -1,0 +1,26 @@
+"""Whether one message takes back what another said. Pure."""
+
+from __future__ import annotations
+
+from memory_extproc.language.corrections import corrects
+from memory_extproc.model import Memory, Role, Source
+
+AT_ONCE = 6  # messages: so soon after, a correction need not name what it is about
+
+
+def is_correction(new: Memory, old: Memory) -> bool:
+    """Whether the message *new* takes back what the message *old* said, both the caller's own words."""
+    if not said_by_caller(new) or not said_by_caller(old) or new.owner != old.owner or when(new) <= when(old):
+        return False
+    at_once = bool(new.session) and new.session == old.session and new.seq - old.seq <= AT_ONCE
+    return corrects(new.content, old.content, at_once=at_once)
+
+
+def said_by_caller(memory: Memory) -> bool:
+    """In their own words, not in those of a fact."""
+    return memory.role is Role.USER and memory.source is Source.VERBATIM
+
+
+def when(memory: Memory) -> tuple[float, int]:
+    """For putting messages in the order in which they were said."""
+    return memory.created_at.timestamp(), memory.seq

@@ -1,0 +1,56 @@
+"""What a person took back a moment later stands beside what they had said, and ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory_extproc.model import Memory, Ranked, Role
+from memory_extproc.recall.block import render
+from memory_extproc.recall.corrections import with_corrections
+from memory_extproc.recall.rank import Candidate
+from tests.builders import BOB, a_memory, a_message, later
+
+BUDGET = a_message("My budget for Hawaii is $10,000.", session="s", seq=0)
+MEANT = a_message("no, I meant 12,000", session="s", seq=2, created_at=later(seconds=60))
+HIKING = a_message("I also like hiking.", session="s", seq=4, created_at=later(seconds=120))
+
+
+def ordered(*memories: Memory, relevant: Sequence[Memory] = (BUDGET,)) -> list[tuple[Memory, bool]]:
+    """The order, and what is relevant enough in it, where *relevant* were before."""
+    candidates = [Candidate(one, -float(at), 0.9 if one in relevant else 0.1) for at, one in enumerate(memories)]
+    return [(one.memory, one.relevance >= 0.6) for one in with_corrections(candidates, 0.6)]
+
+
+def test_a_correction_is_given_ahead_of_what_it_corrects_though_the_question_does_not_find_it() -> None:
+    assert ordered(BUDGET, HIKING, MEANT) == [(MEANT, True), (BUDGET, True), (HIKING, False)]
+
+
+def test_of_two_corrections_the_last_word_stands_first() -> None:
+    again = a_message("sorry, 13,000", session="s", seq=4, created_at=later(seconds=120))
+    assert ordered(BUDGET, MEANT, again)[0] == (again, True)
+
+
+def test_where_nothing_is_relevant_no_correction_is() -> None:
+    assert ordered(BUDGET, MEANT, relevant=()) == [(BUDGET, False), (MEANT, False)]
+
+
+def test_only_the_same_persons_own_later_words_correct_them() -> None:
+    others = (
+        a_message("no, I meant 12,000", role=Role.ASSISTANT, session="s", seq=1, created_at=later(seconds=30)),
+        a_message("no, I meant 12,000", BOB, session="s", seq=2, created_at=later(seconds=60)),
+        a_message("no, I meant 12,000", session="other", seq=2, created_at=later(days=1)),
+        a_message("no, I meant 12,000", session="s", seq=40, created_at=later(seconds=900)),
+        a_memory("no, I meant 12,000", created_at=later(seconds=60)),
+    )
+    for other in others:
+        assert ordered(BUDGET, other) == [(BUDGET, True), (other, False)]
+    assert ordered(MEANT, BUDGET, relevant=(MEANT,)) == [(MEANT, True), (BUDGET, False)]
+
+
+def test_the_block_says_which_of_two_is_the_correction() -> None:
+    text = render([Ranked(MEANT, 0.9), Ranked(BUDGET, 0.9), Ranked(HIKING, 0.7)], 512).text
+    assert text.split("\n")[-4:-1] == [
+        '- [2026-03-02] the user said: "My budget for Hawaii is $10,000."',
+        '- [2026-03-02] the user corrected this, saying: "no, I meant 12,000"',
+        '- [2026-03-02] the user said: "I also like hiking."',
+    ]
