@@ -104,7 +104,7 @@ class Bench:
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
         self.replays = Replays(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
-        shop = Workshop(
+        self.shop = Workshop(
             admits=Admission(wire, Identity(IdentityOptions())),
             enriches=NeverAsked(),
             follows=self.replays,
@@ -120,7 +120,7 @@ class Bench:
             last_reply_waits=timedelta(milliseconds=20),
         )
         overhears = Overhears(shelves or Shelves(), self.replays, request_bytes=wire.request_bytes)
-        self.exchange = ObservedExchange(shop, overhears)
+        self.exchange = ObservedExchange(self.shop, overhears)
 
     async def play(self, *events: Event) -> list[Reply]:
         replies = [reply for event in events for reply in await self.exchange.handle(event)]
@@ -286,8 +286,12 @@ async def test_the_filter_that_changes_the_request_hands_over_and_learns_nothing
         caller=ANN, store=True, history=(), asked="how much?", origin=Origin(), previous_response_id="",
         ends_session=False,
     )  # fmt: skip
-    bench.enriches.enriched = Enriched(outcome=Outcome.USED, heard=heard)
-    shop = replace(bench.shop, hands=hands)
+
+    class Prepared:
+        async def enrich(self, *_: Any, **__: Any) -> Enriched:
+            return Enriched(outcome=Outcome.USED, heard=heard)
+
+    shop = replace(bench.shop, enriches=Prepared(), hands=hands)
     exchange = Exchange(shop, Terms(streams_answer=False, hands_over=True))
     await exchange.handle(a_request())
     (reply,) = await exchange.handle(RequestBody(a_body(), last=True))
