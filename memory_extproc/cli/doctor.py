@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -87,6 +88,8 @@ def doctor(
         findings = asyncio.run(examine_through(options, gateway, None if as_json else console))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        console.print(summed_up(findings))
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(1)
 
@@ -208,6 +211,14 @@ async def _echo(listening: str) -> None:
         raise MemoryExtprocError(f"--serve-echo {listening}: {error.strerror}") from error
     finally:
         await runner.cleanup()
+
+
+def summed_up(findings: Sequence[Finding]) -> str:
+    """The last line: what is broken, or that nothing is, and how many checks that stands on."""
+    counts = Counter(finding.verdict.value for finding in findings)
+    counted = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES if counts[verdict])
+    broken = [finding.check for finding in findings if finding.verdict.value == "fail"]
+    return f"{'broken: ' + ', '.join(broken) if broken else 'nothing was found broken'} ({counted})"
 
 
 def show(console: Console, finding: Finding) -> None:

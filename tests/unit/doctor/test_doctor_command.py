@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from memory_extproc.cli.doctor import show
+from memory_extproc.cli.doctor import show, summed_up
 from memory_extproc.cli.root import app
-from memory_extproc.doctor.finding import warn
+from memory_extproc.doctor.finding import fail, ok, unknown, warn
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,12 @@ def test_what_a_gateway_said_cannot_obey_a_terminal() -> None:
     assert "to do: mend" in shown
     assert "\x1b" not in shown
     assert "\x07" not in shown
+
+
+def test_the_last_line_names_what_is_broken() -> None:
+    sound = [ok("a", "x"), ok("b", "x"), unknown("c", "x", "y")]
+    assert summed_up(sound) == "nothing was found broken (2 ok, 1 unknown)"
+    assert (
+        summed_up([*sound, fail("d", "x", "y"), warn("e", "x", "y")])
+        == "broken: d (2 ok, 1 warn, 1 fail, 1 unknown)"
+    )
