@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,10 @@ def test_the_architecture_has_a_row_for_every_package() -> None:
     modules = {path.stem for path in ROOT.glob("memory_extproc/*.py") if not path.stem.startswith("__")}
     assert not {package.name for package in PACKAGES} - named
     assert not modules - named
+
+
+def test_the_architecture_draws_the_layers_that_are_held() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    held = [frozenset(re.findall(r"memory_extproc\.(\w+)", layer)) for layer in contract["layers"]]
+    [drawn] = re.findall(r"^cli │.*$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert [frozenset(re.findall(r"\w+", layer)) for layer in drawn.split("│")] == held[1:], "below __main__"
