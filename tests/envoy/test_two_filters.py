@@ -130,13 +130,13 @@ async def test_the_whole_sidecar_remembers_through_two_filters(remembering: Whol
 
     await whole.start()
     assert (await whole.say(BUDGET)).memory == "empty"
-    await until(lambda: whole.sample("turns_total", outcome="journalled") == 1, "the turn is learned")
+    await until(lambda: whole.accepted == 1, "the turn is learned")
     answer = await whole.say(ASKED)
     assert answer.memory == "used;n=1;path=hybrid"
     assert answer.headers["cache-control"] == "private, no-store"
     assert "$10,000" in whole.shown
     assert (await whole.say(ASKED, user="bob")).memory == "empty"
-    await until(lambda: whole.sample("turns_total", outcome="journalled") == 3, "all turns are learned")
+    await until(lambda: whole.accepted == 3, "all turns are learned")
     outcomes = {
         word: whole.sample("exchanges_total", dialect="chat_completions", outcome=word)
         for word in ("used", "empty")
