@@ -36,21 +36,22 @@ FARTHEST = 6.0  # standard deviations; beyond, a feature says no more
 
 
 class Named(Mapping[str, float]):
-    """One row of a table by the names of its columns; NaN is left out."""
+    """One row of a table by the names of its columns; NaN is left out. A request makes a hundred of these, and
+    hardly reads one."""
 
-    __slots__ = ("_at", "_row")
+    __slots__ = ("_at", "_row", "_table")
 
-    def __init__(self, at: Mapping[str, int], row: Sequence[float]) -> None:
-        self._at, self._row = at, row
+    def __init__(self, at: Mapping[str, int], table: Floats, row: int) -> None:
+        self._at, self._table, self._row = at, table, row
 
     def __getitem__(self, name: str) -> float:
-        value = self._row[self._at[name]]
+        value = float(self._table[self._row, self._at[name]])
         if math.isnan(value):
             raise KeyError(name)
         return value
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, at in self._at.items() if not math.isnan(self._row[at]))
+        return (name for name, at in self._at.items() if not math.isnan(self._table[self._row, at]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -108,10 +109,13 @@ class Fusion:
         if CLOSELY in found.names:
             order = broadened(order, scores, found.memories)
         at_name = {name: at for at, name in enumerate(found.names)}
-        rows, points, likely = found.features.tolist(), scores.tolist(), relevant.tolist()
+        points, likely = scores.tolist(), relevant.tolist()
         return Fused(
             worth,
-            tuple(Candidate(found.memories[at], points[at], likely[at], Named(at_name, rows[at])) for at in order),
+            tuple(
+                Candidate(found.memories[at], points[at], likely[at], Named(at_name, found.features, at))
+                for at in order
+            ),
         )
 
 

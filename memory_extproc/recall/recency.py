@@ -41,12 +41,14 @@ def lost_to_age(
     most = FRESH if asks_for_new(text) else 0.0 if days_named(text, now.date()) else USUAL
     if most == 0.0:
         return np.zeros(len(memories))
-    ages = np.array([_age(memory, now) / half_life for memory in memories], dtype=np.float64)
-    lost: npt.NDArray[np.float64] = most * (1.0 - np.exp2(-ages))
+    ages = np.array(
+        [
+            (now - (memory.valid_from or memory.created_at)) / half_life
+            if memory.source is Source.VERBATIM
+            else 0.0
+            for memory in memories
+        ],
+        dtype=np.float64,
+    )
+    lost: npt.NDArray[np.float64] = most * (1.0 - np.exp2(-np.maximum(ages, 0.0)))
     return lost
-
-
-def _age(memory: Memory, now: datetime) -> timedelta:
-    if memory.source is not Source.VERBATIM:
-        return timedelta()
-    return max(timedelta(), now - (memory.valid_from or memory.created_at))

@@ -136,7 +136,7 @@ def test_relevance_is_between_0_and_1_and_falls_with_the_score(
 
 
 def test_a_row_by_names_is_a_mapping() -> None:
-    row = Named({"a": 0, "b": 1}, [1.0, math.nan])
+    row = Named({"a": 0, "b": 1}, np.array([[2.0, 3.0], [1.0, math.nan]]), 1)
     assert dict(row) == {"a": 1.0}
     with pytest.raises(KeyError):
         row["b"]
