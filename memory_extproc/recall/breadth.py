@@ -11,6 +11,7 @@ read word by word it is not done: the order loses 0.009 by it, for scores that k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -30,25 +31,40 @@ def broadened(order: Sequence[int], scores: Floats, memories: Sequence[Memory]) 
     beside what is ahead of them."""
     ahead = list(order[:LOOKED_AT])
     beside = _beside([memories[at] for at in ahead])
-    if len(ahead) <= FIRST or not beside[:, FIRST:].any():
+    if not any(beside[FIRST:]):
         return list(order)
-    left = scores[ahead] - LOSES * beside[:FIRST].sum(axis=0)
-    left[:FIRST] = -np.inf
-    chosen = list(range(FIRST))
-    for _ in range(len(ahead) - FIRST):
-        best = int(left.argmax())
-        chosen.append(best)
-        left -= LOSES * beside[best]
-        left[best] = -np.inf
+    left: list[float] = scores[ahead].tolist()
+    for at, near in enumerate(beside):
+        left[at] -= LOSES * sum(other < FIRST for other in near)
+    # The best of what is left, the one that came first of equals; what has lost meanwhile is there twice.
+    waiting = [(-left[at], at) for at in range(FIRST, len(ahead))]
+    heapify(waiting)
+    chosen = dict.fromkeys(range(FIRST))
+    while waiting:
+        points, best = heappop(waiting)
+        if best in chosen or -points != left[best]:
+            continue
+        chosen[best] = None
+        for other in beside[best]:
+            if other not in chosen:
+                left[other] -= LOSES
+                heappush(waiting, (-left[other], other))
     return [*(ahead[at] for at in chosen), *order[LOOKED_AT:]]
 
 
-def _beside(memories: Sequence[Memory]) -> Floats:
-    """1 for two that stand beside one another, a row and a column for each of *memories*; 0 for one and itself."""
-    sessions = {one.session: at for at, one in enumerate(memories) if one.session}
-    session = np.array([sessions.get(one.session, -1) for one in memories])
-    seq = np.array([one.seq for one in memories], dtype=np.int64)
-    near = (session[:, None] == session) & (session >= 0) & (np.abs(seq[:, None] - seq) <= BESIDE)
-    np.fill_diagonal(near, val=False)
-    found: Floats = near.astype(np.float64)
+def _beside(memories: Sequence[Memory]) -> list[list[int]]:
+    """Of each of *memories*, the places of those that stand beside it."""
+    talks: dict[str, list[tuple[int, int]]] = {}
+    for at, one in enumerate(memories):
+        if one.session:
+            talks.setdefault(one.session, []).append((one.seq, at))
+    found: list[list[int]] = [[] for _ in memories]
+    for talk in talks.values():
+        talk.sort()
+        for number, (seq, at) in enumerate(talk, start=1):
+            for then, other in talk[number:]:
+                if then - seq > BESIDE:
+                    break
+                found[at].append(other)
+                found[other].append(at)
     return found
