@@ -63,22 +63,22 @@ class Calls:
     def _judge(self, fault: Fault) -> None:
         if fault in {Fault.DOWN, Fault.TIMEOUT}:
             self._breaker.failed()
-            self._report(up=self._breaker.closed and self._up is True)
+            self._report(up=self._breaker.closed and self._up is True, why=fault.value)
         else:  # it answered
             self._breaker.succeeded()
-            self._report(up=fault not in {Fault.NOT_LOADED, Fault.NOT_READY})
+            self._report(up=fault is Fault.REFUSED, why=fault.value)
 
     def not_open(self) -> NotReadyError:
-        self._report(up=False)
+        self._report(up=False, why="not_open")
         return NotReadyError("the store is not open yet")
 
-    def _report(self, *, up: bool) -> None:
+    def _report(self, *, up: bool, why: str = "") -> None:
         if up == self._up:
             return
         if up:
             _LOG.info("store.up")
         else:
-            _LOG.warning("store.down")
+            _LOG.warning("store.down", why=why)
         self._up = up
         self._metrics.store_up.set(1 if up else 0)
 

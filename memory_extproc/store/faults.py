@@ -18,7 +18,7 @@ class Fault(StrEnum):
     DOWN = "down"
     NOT_LOADED = "not_loaded"  # the collection has to be loaded first
     NOT_READY = "not_ready"  # electing, recovering, over a quota
-    MISSING = "missing"
+    MISSING = "missing"  # the collection, or its alias, is gone
     REFUSED = "refused"  # bad input, schema, configuration or credentials: a retry fails alike
 
 
@@ -150,7 +150,8 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
     match fault:
         case Fault.TIMEOUT | Fault.DOWN:
             return TryLaterError(text)
-        case Fault.NOT_LOADED | Fault.NOT_READY:
+        case Fault.NOT_LOADED | Fault.NOT_READY | Fault.MISSING:
+            # Of a collection that is gone, too: what belongs into it waits until somebody has brought it back.
             return NotReadyError(text)
-        case Fault.MISSING | Fault.REFUSED:
+        case Fault.REFUSED:
             return GiveUpError(text)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from memory_extproc.store.client import connect
+from memory_extproc.store.options import MilvusOptions
 from tests.fixtures.endpoint import serving
 from tests.fixtures.envoy import until
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link, embeddings
@@ -147,3 +149,24 @@ async def test_a_collection_of_another_model_is_left_alone_and_both_sides_are_na
     for side in sides:
         assert side in refused["detail"]
     assert faulty.sample("store_up") == 0
+
+
+async def test_a_collection_that_somebody_takes_away_costs_no_turn(faulty: FaultStand, link: Link) -> None:
+    faulty.change(memory=at(link, "taken"), learn={"max_attempts": 1})
+    await faulty.start()
+    await faulty.say("My sister lives in Hawaii since March.")
+    await until(lambda: faulty.kept == 1, "it is stored")
+    options = MilvusOptions(address=f"127.0.0.1:{link.port}", collection="taken", fingerprint="", dimension=384)
+    client = connect(options, options.uri)
+    try:
+        await client.drop_alias("taken")
+        assert (await faulty.say(BUDGET)).status == 200
+        await until(lambda: len(faulty.logs.of("learn.waits")) >= 2, "learning waits")
+        assert faulty.sample("store_up") == 0
+        assert [entry["why"] for entry in faulty.logs.of("store.down")] == ["missing"]
+        await client.create_alias("taken_v2_384", "taken")
+    finally:
+        await client.close()
+    await until(lambda: faulty.kept == 2, "what waited is stored", seconds=15)
+    assert faulty.sample("store_up") == 1
+    assert faulty.sample("journal_dead_letters") == 0

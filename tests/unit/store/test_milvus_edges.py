@@ -104,7 +104,7 @@ def test_an_error_is_sorted_by_what_can_be_done_about_it(error: Exception, fault
         Fault.DOWN: TryLaterError,
         Fault.NOT_LOADED: NotReadyError,
         Fault.NOT_READY: NotReadyError,
-        Fault.MISSING: GiveUpError,
+        Fault.MISSING: NotReadyError,
         Fault.REFUSED: GiveUpError,
     }[fault]
     assert type(as_error(error, "nearest")) is kind
