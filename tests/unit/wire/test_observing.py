@@ -245,10 +245,19 @@ async def test_what_is_no_chat_is_let_go_at_its_headers() -> None:
     assert reply.ends
 
 
-async def test_a_provider_that_keeps_conversations_is_followed() -> None:
+@pytest.mark.parametrize(
+    ("continued", "known_as", "noted_as"),
+    [
+        ({"previous_response_id": "r0"}, "r0", ["r1"]),
+        ({"conversation": "c0"}, "conversation c0", ["r1", "conversation c0"]),
+    ],
+)
+async def test_a_provider_that_keeps_conversations_is_followed(
+    continued: dict[str, str], known_as: str, noted_as: list[str]
+) -> None:
     bench = Bench(Shelves(m1="ann has a cat", m2="ann has a dog"))
-    bench.replays.follow(InView(ANN.owner, 0, ("ann has a cat",)), "r0")
-    sent = json.dumps({"model": "demo", "input": "and now?", "previous_response_id": "r0"}).encode()
+    bench.replays.follow(InView(ANN.owner, 0, ("ann has a cat",)), known_as)
+    sent = json.dumps({"model": "demo", "input": "and now?", **continued}).encode()
     await bench.play(
         a_request("/v1/responses"),
         RequestBody(sent, last=True),
@@ -256,7 +265,8 @@ async def test_a_provider_that_keeps_conversations_is_followed() -> None:
         ResponseBody(RESPONSE, last=True),
     )
     assert bench.learns.exchanged[0].injected == ("ann has a cat", "ann has a dog")
-    assert await bench.replays.behind(ANN.owner, "r1") == ("ann has a cat", "ann has a dog")
+    for name in noted_as:
+        assert await bench.replays.behind(ANN.owner, name) == ("ann has a cat", "ann has a dog")
 
 
 def test_what_is_handed_over_comes_back_as_it_was_and_holds_nobodys_words() -> None:
