@@ -141,13 +141,8 @@ async def played(
             judged=judged,
             topics=follows,
         )
-        messages: dict[tuple[str, int], tuple[str, ...]] = {}
         async with learner:
-            for exchange in exchanges(conversation, owner):
-                clock.now = exchange.exchanged.at
-                await _accept(learner, exchange.exchanged)
-                messages |= exchange.places
-            await learner.settled(Caller(owner))
+            messages = await _told(learner, conversation, owner, clock)
         if follows is not None:
             await follows.end(owner, "")
             await follows.quiet()
@@ -209,6 +204,19 @@ def _pairs(messages: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]
             asked = None
     if asked:
         yield asked, None
+
+
+async def _told(
+    learner: Learner, conversation: Conversation, owner: Owner, clock: Clock
+) -> dict[tuple[str, int], tuple[str, ...]]:
+    """Hands every exchange over at its time; (session, seq) → ids in the data set."""
+    messages: dict[tuple[str, int], tuple[str, ...]] = {}
+    for exchange in exchanges(conversation, owner):
+        clock.now = exchange.exchanged.at
+        await _accept(learner, exchange.exchanged)
+        messages |= exchange.places
+    await learner.settled(Caller(owner))
+    return messages
 
 
 async def _accept(learner: Learner, exchanged: Exchanged) -> None:
