@@ -136,7 +136,8 @@ def _show_tuned(said: dict[str, Any]) -> None:
     columns = ("recall@5", "recall@10", "recall@20", "abstention", "loss", "precision")
     for name in ("ranker", "weights", *columns):
         table.add_column(name, justify="left" if name in {"ranker", "weights"} else "right")
-    for ranker in [name for name in ("close", "hybrid", "lexical") if name in said]:
+    kinds = ("close", "hybrid", "lexical")
+    for ranker in [name for kind in kinds for name in (kind, f"{kind}_few") if name in said]:
         figures = said[ranker]
         rows = {"packaged": figures["before"], "fitted, held out": figures["after"], "spread": figures["spread"]}
         rows |= {f"held out, {kind} alone": row for kind, row in figures["kinds"].items()}

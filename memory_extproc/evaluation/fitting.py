@@ -20,6 +20,7 @@ from memory_extproc.index.features import CLOSELY
 from memory_extproc.recall.weights import VERSION, Ranker, Weights, packaged_weights
 
 _FEWEST = 2  # conversations: one to fit on, one to judge by
+_FEW = "_few"  # ends the names of rankers for stores of few memories
 AMONG_MANY = Aims(notes=0.6, notes_ranked=0.05)  # of what is for long conversations, notes teach little
 AMONG_FEW = Aims(selection_notes=0.05, notes_ranked=1.0)  # and much of what is for small stores
 
@@ -46,21 +47,20 @@ async def fitted_weights(
     }
     rankers: dict[str, Ranker] = {}
     last: Sequence[Gathered] = ()
-    kinds = {"lexical": before.lexical, "hybrid": before.hybrid}
-    if close_reader(bench) is not None:
-        kinds["close"] = before.close or before.hybrid
-        kinds["close_few"] = before.close_few or kinds["close"]
-    for name, now in kinds.items():
-        dense, closely = name != "lexical", name.startswith("close")
-        if name != "close_few":  # that has the same to learn from, and takes what notes teach for more
+    kinds = ("lexical", "hybrid", "close") if close_reader(bench) is not None else ("lexical", "hybrid")
+    for name in [ranker for kind in kinds for ranker in (kind, f"{kind}{_FEW}")]:
+        dense, closely, few = not name.startswith("lexical"), name.startswith("close"), name.endswith(_FEW)
+        if not few:  # those have the same to learn from, and take what notes teach for more
             gathered = await gather(dataset, bench, dense=dense, closely=closely, says=_named(name, says))
         if closely:
-            # Among a few memories nothing is read closely: such questions teach this ranker nothing.
+            # Where nothing was read closely there is nothing to teach these rankers.
             gathered = [one for one in gathered if CLOSELY in one.candidates.names]
             if len({one.conversation for one in gathered}) < _FEWEST:
                 continue
-        tuned = _tuned(gathered, {"close": AMONG_MANY, "close_few": AMONG_FEW}.get(name, aims), _named(name, says))
+        wanted = AMONG_MANY if not few else AMONG_FEW if closely else aims
+        tuned = _tuned(gathered, wanted, _named(name, says))
         rankers[name] = tuned.ranker
+        now = _of_before(before, name)
         said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
         # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
         said[name]["kinds"] = {
@@ -73,15 +73,17 @@ async def fitted_weights(
         said["features"] = _features(last, aims, says)
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
     known = bench.embedder.fingerprint in before.embedding_models
-    weights = Weights(
-        VERSION,
-        (bench.embedder.fingerprint,),
-        fitted_on,
-        rankers["hybrid"],
-        rankers["lexical"],
-        *(rankers.get(name, getattr(before, name) if known else None) for name in ("close", "close_few")),
-    )
+    # What could not be fitted stays as it was, where it belongs to this model.
+    stay = {name: getattr(before, name) if known else None for name in ("close", "close_few")}
+    kept: dict[str, Any] = {**stay, **rankers}
+    weights = Weights(VERSION, (bench.embedder.fingerprint,), fitted_on, **kept)
     return Fitted(weights, said)
+
+
+def _of_before(before: Weights, name: str) -> Ranker:
+    """What stood in the place of the ranker *name*."""
+    found: Ranker | None = getattr(before, name) or getattr(before, name.removesuffix(_FEW))
+    return found or before.hybrid
 
 
 def write_weights(path: Path, weights: Weights) -> None:

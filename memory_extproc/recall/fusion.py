@@ -84,19 +84,24 @@ class Fusion:
         return self._fitted and self._weights.close is not None
 
     def _ranker(self, found: Candidates) -> Ranker:
-        weights = self._weights
-        if CLOSELY not in found.names or weights.close is None:
-            return weights.hybrid
-        if weights.close_few is not None and found.searched < FEW:
-            return weights.close_few
-        # What a word tells apart among so few rests on nothing that the weights for many were fitted on.
-        return weights.close if found.searched >= FEWEST else weights.hybrid
+        """That of what is known of the candidates: words alone, vectors, words read closely. Among few memories its
+        own, where there is one."""
+        weights, few = self._weights, found.searched < FEW
+        if "dense" not in found.names or not self._fitted:
+            return weights.lexical_few if few and weights.lexical_few is not None else weights.lexical
+        if CLOSELY in found.names and weights.close is not None:
+            if few and weights.close_few is not None:
+                return weights.close_few
+            # What a word tells apart among so few rests on nothing that the weights for many were fitted on.
+            if found.searched >= FEWEST:
+                return weights.close
+        return weights.hybrid_few if few and weights.hybrid_few is not None else weights.hybrid
 
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind
         the first few what stands elsewhere goes ahead (see `breadth`), where words were read closely."""
         dense = "dense" in found.names
-        ranker = self._ranker(found) if dense and self._fitted else self._weights.lexical
+        ranker = self._ranker(found)
         standardised = standardise(ranker.features, found)
         scores = summed(ranker.features, standardised, len(found.memories))
         scores = scores - SUMMARY_LOSES * _summaries(found)

@@ -70,7 +70,10 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hybrid: Ranker
     lexical: Ranker  # without vectors
     close: Ranker | None = None  # where the candidates were read word by word
-    close_few: Ranker | None = None  # the same among fewer memories than `fusion.FEW`, where there are such weights
+    # The same among fewer memories than `fusion.FEW`, where there are such weights.
+    close_few: Ranker | None = None
+    lexical_few: Ranker | None = None
+    hybrid_few: Ranker | None = None
 
 
 def read_weights(path: Path, fingerprint: str) -> Weights:
@@ -102,7 +105,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
     known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, *READ_CLOSELY, *READ_BESIDES)}
-    known["close_few"] = known["close"]
+    known |= {f"{kind}_few": features for kind, features in known.items()}
     for kind, features in known.items():
         ranker: Ranker | None = getattr(weights, kind)
         if ranker is None:

@@ -91,7 +91,7 @@ async def test_a_file_of_weights_is_written_and_belongs_to_its_embedding_model(
     assert fitted.weights.fitted_on == "set.json: 3 conversations, 30 questions"
     with pytest.raises(WeightsError, match="not for the embedding model another"):
         read_weights(path, "another")
-    for ranker in ("hybrid", "lexical"):
+    for ranker in ("hybrid", "hybrid_few", "lexical", "lexical_few"):
         assert {"before", "after", "spread", "by_conversation", "kinds"} == set(fitted.said[ranker])
     assert {row["left out"] for row in fitted.said["features"]} >= {"dense", "bm25"}
     assert fitted.said["before_fitted_on"] == packaged_weights().fitted_on

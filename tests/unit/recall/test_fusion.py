@@ -178,3 +178,17 @@ def test_what_was_read_word_by_word_has_weights_of_its_own_and_others_among_few_
     without = msgspec.structs.replace(weights, close_few=None)
     assert fused(read(FEW - 1), without) == [C, A]
     assert fused(read(FEWEST - 1), without) == fused(some_candidates((A, C), FEWEST - 1, bm25=[1.0, 0.0]), without)
+
+
+@pytest.mark.parametrize(("kind", "vectors"), [("hybrid", True), ("lexical", False)])
+def test_few_memories_have_weights_of_their_own_by_vectors_and_by_words(kind: str, *, vectors: bool) -> None:
+    weights = some_weights(hybrid=a_ranker(covered=1.0), lexical=a_ranker(covered=1.0))
+    with_few = msgspec.structs.replace(weights, **{f"{kind}_few": a_ranker(bm25=1.0)})
+
+    def order(searched: int, weights: Weights) -> list[Memory]:
+        found = some_candidates((A, C), searched, vectors=vectors, bm25=[1.0, 0.0], covered=[0.0, 1.0])
+        return fused(found, weights)
+
+    assert order(FEW, with_few) == [C, A]
+    assert order(FEW - 1, with_few) == [A, C]
+    assert order(FEW - 1, weights) == [C, A]
