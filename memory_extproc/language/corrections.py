@@ -42,6 +42,14 @@ _ANEW = re.compile(
       | plut\u00f4t | d\u00e9sormais | report\u00e9e? | en\s+realidad | ahora | mejor | cambiado | aplazado )(?!\w)
       | \u5176\u5b9e | \u6539\u5230 | \u6539\u6210 | \u3084\u3063\u3071\u308a | \u5909\u66f4"""
 )
+# Names nothing by itself: "actually it's 12,000", "we moved it to June".
+_LEANS = re.compile(
+    r"""(?x)^(?:(?:and|but|so|ok|well|oh|actually|eigentlich|finalement)[\s,]+)*
+        (?:it|that|this|they|es|das|c'est|ahora)\b
+      | \b(?:moved|changed|pushed|postponed|rescheduled|shifted|switched|raised|lowered|updated|brought)
+        \s+(?:it|that|them)\b
+      | \b(?:es|das)\b.*\bverschoben\b | \u6539\u5230 | \u6539\u6210"""
+)
 # What comes on top takes nothing back.
 _ADDS = re.compile(r"\b(?:also|another|too|as\s+well|besides|auch|aussi|tambi\u00e9n)\b|\u4e5f|\u3082\u3046\u4e00")
 _DAY = re.compile(
@@ -100,10 +108,14 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
         return False
     shared = _subjects(new) & _subjects(old)
     alike = kinds(new) & kinds(old)
-    plainly = _PLAINLY.match(fold(new)) is not None
-    if at_once:
-        return bool(alike) or (plainly and bool(shared)) or (plainly and not kinds(old) and not shared)
-    return bool(shared and alike)
+    folded = fold(new)
+    if not at_once:
+        return bool(shared and alike)
+    if _PLAINLY.match(folded):
+        return bool(alike or shared) or not kinds(old)
+    # Who tells something anew does not name another subject: "my sister moved to Toronto" takes back nothing.
+    leans = _BEGINS_NO.match(folded) is not None or _LEANS.search(folded) is not None
+    return bool(alike and (shared or leans))
 
 
 def _subjects(text: str) -> frozenset[str]:

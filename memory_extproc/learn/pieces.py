@@ -151,12 +151,20 @@ def _last(text: str, after: int, limits: PieceLimits, most: int) -> list[_Span]:
     back = len(text) - most * limits.tokens * _CHARACTERS_PER_TOKEN // 2
     line = text.find("\n", max(after, back), max(after, back) + _LONGEST_LINE)
     start = line + 1 if line >= 0 else _whole_characters(text, after, max(after + 1, back))
-    return _cut(text, max(after, start), limits, len(text))[-most:]
+    tail = text[max(after, start) :]
+    found: list[_Span] = []
+    at = 0
+    # Among lines of a log, a sentence of somebody's own would not be found: it gets a piece to itself.
+    for own in (*_own_words(tail, 0, len(tail), limits, most), _Span(len(tail), len(tail))):
+        found += [*_cut(tail[: own.start], at, limits, len(tail)), own]
+        at = own.end
+    moved = len(text) - len(tail)
+    return [_Span(moved + span.start, moved + span.end) for span in found[:-1]][-most:]
 
 
 def _own_words(text: str, start: int, end: int, limits: PieceLimits, most: int) -> list[_Span]:
-    """The first *most* pieces between *start* and *end* that begin with a line in which somebody speaks of
-    themselves."""
+    """The first *most* pieces between *start* and *end* of lines in which somebody speaks of themselves: such lines
+    that follow one another, and nothing else."""
     found: list[_Span] = []
     at, furthest = start, min(end, start + _READ_BETWEEN)
     while len(found) < most and (matched := _OF_ONESELF.search(text, at, furthest)) is not None:
@@ -164,10 +172,18 @@ def _own_words(text: str, start: int, end: int, limits: PieceLimits, most: int) 
         if matched.start() - line > _LONGEST_LINE:  # a line as long as that is no one's words
             at = matched.end()
             continue
-        cut = min(end, _end_of_piece(text, line, limits, code=False))
-        found.append(_Span(line, cut))
-        at = cut
+        fits = min(end, _end_of_piece(text, line, limits, code=False))
+        at = _line_end(text, matched.end(), fits)
+        while at < fits and _OF_ONESELF.search(text, at, following := _line_end(text, at, fits)):
+            at = following
+        found.append(_Span(line, at))
     return found
+
+
+def _line_end(text: str, at: int, most: int) -> int:
+    """Behind the line that *at* stands in, at most at *most* where that is farther on."""
+    end = text.find("\n", at, most)
+    return max(at, most) if end < 0 else end + 1
 
 
 def _content(text: str, at: int) -> int:

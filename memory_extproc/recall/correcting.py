@@ -5,12 +5,14 @@ from __future__ import annotations
 from memory_extproc.language.corrections import corrects
 from memory_extproc.model import Memory, Role, Source
 
+_LEARNED = frozenset({Source.RULES, Source.LLM})  # facts
 AT_ONCE = 6  # messages: so soon after, a correction need not name what it is about
 
 
 def is_correction(new: Memory, old: Memory) -> bool:
-    """Whether the message *new* takes back what the message *old* said, both the caller's own words."""
-    if not said_by_caller(new) or not said_by_caller(old) or new.owner != old.owner or when(new) <= when(old):
+    """Whether *new*, the caller's own words, takes back what *old* says: a message of theirs, or a fact."""
+    told = said_by_caller(old) or old.source in _LEARNED
+    if not said_by_caller(new) or not told or new.owner != old.owner or when(new) <= when(old):
         return False
     at_once = bool(new.session) and new.session == old.session and new.seq - old.seq <= AT_ONCE
     return corrects(new.content, old.content, at_once=at_once)

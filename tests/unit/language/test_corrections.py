@@ -54,12 +54,17 @@ def test_what_is_said_anew_another_day_has_to_name_what_it_is_about(new: str, ol
         ("no thanks, write me 3 poems", True),
         ("Actually I also have 3 dogs", True),
         ("The hotel costs 300", True),
+        ("my rent was raised to 900", True),
         ("", True),
         ("no, " + "I meant 12,000 and then some " * 20, True),
     ],
 )
 def test_nothing_else_takes_back_a_budget(new: str, at_once: bool) -> None:
     assert not corrects(new, BUDGET, at_once=at_once)
+
+
+def test_news_about_somebody_take_back_nothing_that_was_said_of_others() -> None:
+    assert not corrects("my sister Kim just moved to Toronto", "we have a corgi called Waffles", at_once=True)
 
 
 def test_days_sums_and_names_are_told_apart() -> None:

@@ -27,6 +27,12 @@ def test_what_somebody_says_of_themselves_in_a_paste_of_2000_lines_is_kept_where
     assert any(own in piece for piece in found.texts)
 
 
+def test_own_words_among_the_lines_of_a_log_have_a_piece_to_themselves() -> None:
+    own = "I need this by Friday,\nmy boss Ramona presents it."
+    for at in (1_000, 2_000):
+        assert own in pieces(pasted(line=own, at=at), USUAL).texts
+
+
 def test_the_end_of_a_paste_is_kept_though_nobody_speaks_there() -> None:
     found = pieces("\n".join(LINES), USUAL)
     assert LINES[0] in found.texts[0]

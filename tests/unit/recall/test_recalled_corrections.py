@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory_extproc.model import Memory, Ranked, Role
+from memory_extproc.model import Memory, Ranked, Role, Source
 from memory_extproc.recall.block import render
 from memory_extproc.recall.corrections import with_corrections
 from memory_extproc.recall.rank import Candidate
@@ -45,6 +45,11 @@ def test_only_the_same_persons_own_later_words_correct_them() -> None:
     for other in others:
         assert ordered(BUDGET, other) == [(BUDGET, True), (other, False)]
     assert ordered(MEANT, BUDGET, relevant=(MEANT,)) == [(MEANT, True), (BUDGET, False)]
+
+
+def test_a_fact_is_corrected_like_the_message_it_was_taken_from() -> None:
+    fact = a_memory("User's budget is $10,000", source=Source.RULES, session="s", seq=0)
+    assert ordered(fact, MEANT, relevant=(fact,)) == [(MEANT, True), (fact, True)]
 
 
 def test_the_block_says_which_of_two_is_the_correction() -> None:
