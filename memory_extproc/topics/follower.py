@@ -214,7 +214,8 @@ class Topics:
             raise TryLaterError("another process follows this owner's topics")
         try:
             known = await self._threads(owner)
-            for session in [thread.session for thread in known.sessions]:
+            # A caller may have many sessions that go on, and holding the lease costs a commit for each.
+            for session in [thread.session for thread in known.sessions if self._waits_for_us(thread)]:
                 await self._coordination.acquire(lease, self._holder, self._limits.lease)
                 await self._follow(owner, session)
         finally:
@@ -240,7 +241,7 @@ class Topics:
             written = await self._closing.topic(owner, thread, group, checks)
             self._metrics.topics.labels("written" if written else "small").inc()
             thread = await self._replace(owner, session, partial(state.summed_up, group=group))
-        if self._is_over(thread) or len(thread.closed) >= self._limits.topics:
+        if self._is_over(thread) or self._is_full(thread):
             await self._finish(owner, thread, checks)
 
     async def _finish(self, owner: Owner, thread: Thread, checks: Checks) -> None:
@@ -249,6 +250,12 @@ class Topics:
         summed = len(thread.closed)
         await self._change(owner, lambda known: state.finished(known, thread.session, summed, summary))
         self._held.pop((owner, thread.session), None)
+
+    def _waits_for_us(self, thread: Thread) -> bool:
+        return bool(thread.fresh or thread.closing) or self._is_over(thread) or self._is_full(thread)
+
+    def _is_full(self, thread: Thread) -> bool:
+        return len(thread.closed) >= self._limits.topics
 
     def _is_over(self, thread: Thread) -> bool:
         silent = self._now().timestamp() - thread.seen_at >= self._limits.idle.total_seconds()

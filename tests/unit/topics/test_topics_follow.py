@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.learn.remember import ids_of, message_id
 from memory_extproc.model import MemoryState, MemoryType, Source
@@ -79,6 +80,28 @@ async def test_a_session_that_fell_silent_ends() -> None:
         topics.look()
         await topics.quiet()
         assert len(await around.topics()) == 1
+
+
+class CountsHolds(TransientCoordination):
+    """Counts how often a lease was asked for, which is a commit each time."""
+
+    asked = 0
+
+    async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
+        self.asked += 1
+        return await super().acquire(name, holder, ttl)
+
+
+async def test_a_turn_costs_the_same_however_many_other_sessions_go_on() -> None:
+    around = Surroundings()
+    around.coordination = counts = CountsHolds(lambda: around.now)
+    costs = []
+    async with around.partitions, around.build() as topics:
+        for number in range(4):
+            before = counts.asked
+            await around.say(topics, turns_of(FLIGHTS[0], session=f"s{number}"))
+            costs.append(counts.asked - before)
+    assert costs == [costs[0]] * 4
 
 
 async def test_leaving_ends_what_goes_on() -> None:
