@@ -124,10 +124,12 @@ class Commands:
     def of(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
         of them says."""
-        if not (acts := self._acts(turn)):
+        if self._options.obeyed is Obeyed.OFF:
             return ()
-        noted = self._options.markers.commands_of(turn.answered)
-        return [command for command in (*commands_of(turn.asked), *noted) if command.act in acts]
+        found = (*commands_of(turn.asked), *self._options.markers.commands_of(turn.answered))
+        # Hardly a turn commands anything, and only of one that does it matters whether it may.
+        acts = self._acts(turn) if found else frozenset[Act]()
+        return [command for command in found if command.act in acts]
 
     def _acts(self, turn: Turn) -> frozenset[Act]:
         if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
@@ -137,7 +139,7 @@ class Commands:
 
     def doubted(self, turn: Turn) -> bool:
         """Whether *turn* may tell us more than `of` says, and somebody is there who would know."""
-        return self._doubts is not None and bool(self._acts(turn)) and doubtful(turn.asked)
+        return self._doubts is not None and doubtful(turn.asked) and bool(self._acts(turn))
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """Has what is in doubt decided and done, behind everything else that was learned of *turns*. Ids of those
