@@ -282,7 +282,8 @@ class SqliteFile:
         """What is written seldom is put back, too, before anybody reads at the next start that it is not there."""
         while True:
             await asyncio.sleep(self._looks_every.total_seconds())
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._look)
+            if self._writer is not None:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._look)
 
     def _look(self) -> None:
         with suppress(MemoryExtprocError):  # told where the file is used

@@ -123,9 +123,7 @@ def _one_writer(database: Any, files: LiteFiles) -> Any:
     """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
     acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
     from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
-    from pymilvus.grpc_gen import common_pb2, milvus_pb2  # noqa: PLC0415
-
-    gone = common_pb2.Status(code=_UNEXPECTED, reason=f"{_FROM_THE_SYSTEM}{errno.ENOENT}] its files are gone")
+    from pymilvus.grpc_gen import milvus_pb2  # noqa: PLC0415
 
     class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
@@ -138,15 +136,12 @@ def _one_writer(database: Any, files: LiteFiles) -> Any:
             with self._making:
                 return self._writing[database.get_collection(name).name if database.has_collection(name) else name]
 
-        def _write(self, name: str, write: Callable[[], Any], refused: type = milvus_pb2.MutationResult) -> Any:
-            with self._lock(name):
-                if files.harm(name) is not None:  # a flush would lose the rows that are in no file any more
-                    return refused(status=gone)
-                before = database.get_collection(name)._wal if database.has_collection(name) else None  # noqa: SLF001
-                answer = write()
-                if answer.status.reason.startswith(_FROM_THE_SYSTEM):
-                    _take_up_again(database, name, before)
-                return answer if files.harm(name) is None else refused(status=gone)
+        def _write(self, name: str, write: Callable[[], Any], answers: type = milvus_pb2.MutationResult) -> Any:
+            try:
+                with self._lock(name):
+                    return _written(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
+            except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
+                return answers(status=_refusal(error.errno))
 
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
             return self._write(request.collection_name, partial(super().Insert, request, context))
@@ -162,6 +157,23 @@ def _one_writer(database: Any, files: LiteFiles) -> Any:
             return self._write(name, partial(super().Flush, request, context), milvus_pb2.FlushResponse)
 
     return OneWriter()
+
+
+def _refusal(number: int | None) -> Any:
+    from pymilvus.grpc_gen import common_pb2  # noqa: PLC0415
+
+    return common_pb2.Status(code=_UNEXPECTED, reason=f"{_FROM_THE_SYSTEM}{number}]")
+
+
+def _written(database: Any, files: LiteFiles, name: str, write: Callable[[], Any]) -> Any:
+    """Lite's answer; None where what it wrote is in no file that the next start finds."""
+    if files.harm(name) is not None:  # a flush would lose the rows that are in no file any more
+        return None
+    before = database.get_collection(name)._wal if database.has_collection(name) else None  # noqa: SLF001
+    answer = write()
+    if answer.status.reason.startswith(_FROM_THE_SYSTEM):
+        _take_up_again(database, name, before)
+    return answer if files.harm(name) is None else None
 
 
 def _take_up_again(database: Any, name: str, before: Any) -> None:

@@ -58,17 +58,16 @@ class Standing:
 
     async def _look(self) -> None:
         for alias in self._aliases:
-            harm = await asyncio.to_thread(self._lite.harm, alias)
-            if harm is not None:
-                await self._put_back(alias, harm)
+            try:
+                harm = await asyncio.to_thread(self._lite.harm, alias)
+                if harm is not None:
+                    await self._put_back(alias, harm)
+            except (MemoryExtprocError, OSError, RuntimeError) as error:  # the last: no thread is to be had
+                # Nothing is written meanwhile: turns wait in the journal.
+                _LOG.warning("store.not_put_back", kind=type(error).__name__)
 
     async def _put_back(self, alias: str, harm: Harm) -> None:
-        try:
-            aside = await asyncio.to_thread(self._lite.set_aside, alias) if harm is Harm.REPLACED else ""
-            await self._rewriting.rewrite(alias, self._gates[alias])
-        except (MemoryExtprocError, OSError) as error:
-            # Nothing is written meanwhile: turns wait in the journal.
-            _LOG.warning("store.not_put_back", kind=type(error).__name__, why=harm.value)
-            return
+        aside = await asyncio.to_thread(self._lite.set_aside, alias) if harm is Harm.REPLACED else ""
+        await self._rewriting.rewrite(alias, self._gates[alias])
         _LOG.error("file.put_back", file="milvus.db", why=harm.value, aside=aside)
         self._metrics.put_back(harm.value)

@@ -112,6 +112,29 @@ async def test_a_disk_that_takes_no_more_makes_the_sidecar_unready_and_fails_no_
         assert "$10,000" in faulty.shown
 
 
+async def test_a_process_that_can_open_nothing_more_fails_no_request_and_learns_later(faulty: FaultStand) -> None:
+    async with a_child(faulty, learn={"extractor": "off"}) as child:
+        await faulty.start_around(child.ext_proc)  # which forgives nothing
+        await child.serving()
+        await faulty.say("My sister lives in Hawaii since March.")
+        with child.without_handles():
+            for number in range(4):
+                assert (await faulty.say(f"My locker number {number} is in Hawaii.")).status == 200
+            assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
+
+        async def learned() -> bool:
+            return await child.sample("journal_depth") == 0 and await _journalled(child) >= 6
+
+        await until(learned, "all that was said is learned", seconds=20)
+        assert await child.sample("journal_dead_letters") == 0
+        assert "Traceback" not in child.errors
+
+
+async def _journalled(child: Child) -> float:
+    outcomes = ("journalled", "journal_late")
+    return sum([await child.sample(f'turns_total{{outcome="{one}"}}') for one in outcomes])
+
+
 async def _at_least(child: Child, metric: str, count: float) -> bool:
     return await child.sample(metric) >= count
 
