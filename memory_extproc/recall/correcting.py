@@ -6,7 +6,7 @@ from memory_extproc.language.corrections import corrects
 from memory_extproc.model import Memory, Role, Source
 
 _LEARNED = frozenset({Source.RULES, Source.LLM})  # facts
-AT_ONCE = 6  # messages: so soon after, a correction need not name what it is about
+AT_ONCE = 2  # messages: what the caller says next need not name what it corrects
 
 
 def is_correction(new: Memory, old: Memory) -> bool:

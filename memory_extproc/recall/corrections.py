@@ -24,19 +24,29 @@ def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence
     later = [one for one in ordered if said_by_caller(one.memory) and may_correct(one.memory.content)]
     if not passing or not later:
         return ordered
-    ahead = {one.memory.id: newest for one in passing if (newest := _newest(one, later)) is not None}
+    ahead = {one.memory.id: _chain(one, later) for one in passing}
     placed: set[str] = set()
     found: list[Candidate] = []
     for one in ordered:
-        newest = ahead.get(one.memory.id)
-        if newest is not None and newest.memory.id not in placed and one.memory.id not in placed:
-            placed.add(newest.memory.id)
-            best = max(newest.score, one.score), max(newest.relevance, one.relevance)
-            found.append(msgspec.structs.replace(newest, score=best[0], relevance=best[1]))
+        for new in ahead.get(one.memory.id, ()) if one.memory.id not in placed else ():
+            if new.memory.id not in placed:
+                placed.add(new.memory.id)
+                best = max(new.score, one.score), max(new.relevance, one.relevance)
+                found.append(msgspec.structs.replace(new, score=best[0], relevance=best[1]))
         if one.memory.id not in placed:
             placed.add(one.memory.id)
             found.append(one)
     return found
+
+
+def _chain(corrected: Candidate, later: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The last word on what *corrected* says, then what that corrected in turn, back to it."""
+    found: list[Candidate] = []
+    last = corrected
+    while (newest := _newest(last, later)) is not None:  # ends, for each is later than the one before
+        found.append(newest)
+        last = newest
+    return found[::-1]
 
 
 def _newest(corrected: Candidate, later: Sequence[Candidate]) -> Candidate | None:

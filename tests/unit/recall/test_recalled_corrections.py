@@ -27,7 +27,15 @@ def test_a_correction_is_given_ahead_of_what_it_corrects_though_the_question_doe
 
 def test_of_two_corrections_the_last_word_stands_first() -> None:
     again = a_message("sorry, 13,000", session="s", seq=4, created_at=later(seconds=120))
-    assert ordered(BUDGET, MEANT, again)[0] == (again, True)
+    assert ordered(BUDGET, MEANT, again) == [(again, True), (MEANT, True), (BUDGET, True)]
+
+
+def test_a_correction_that_names_nothing_is_one_of_what_was_said_just_before() -> None:
+    home = a_message("We moved to 12 Elm Street last month.", session="s", seq=0)
+    dentist = a_message("dentist on Wednesday at 3", session="s", seq=4, created_at=later(seconds=60))
+    thursday = a_message("scratch that, Thursday at 3", session="s", seq=6, created_at=later(seconds=120))
+    assert ordered(home, dentist, thursday, relevant=(home,)) == [(home, True), (dentist, False), (thursday, False)]
+    assert ordered(dentist, home, thursday, relevant=(dentist,))[:2] == [(thursday, True), (dentist, True)]
 
 
 def test_where_nothing_is_relevant_no_correction_is() -> None:
