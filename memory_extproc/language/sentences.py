@@ -10,9 +10,21 @@ from memory_extproc.language.words import PHRASES
 _ABBREVIATIONS = frozenset(PHRASES["abbreviations"].split())
 _MONTHS = tuple(PHRASES["months"].split())
 _DIGITS_OF_A_DAY = 2
-_ENDING = re.compile(r"[.!?\u2026]+[\"'\u201d\u2019)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+[\u300d\u300f\u201d]?|\n+")
+# Only at the first of several marks: else each of a thousand is followed to their end.
+_ENDING = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+[\u300d\u300f\u201d]?|\n+"
+)
 _LAST_WORD = re.compile(r"[\w.]+$")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,2}[.)])\s+")
+
+
+_BLANKS = re.compile(r"\s{9,}")
+
+
+def evened(text: str) -> str:
+    """*text* with long runs of white space made short: rules that pass over white space do so from each place in a
+    run, and would take a minute for a screen of empty lines."""
+    return _BLANKS.sub(lambda run: "\n\n" if "\n" in run[0] else "  ", text)
 
 
 def sentences(text: str) -> list[str]:

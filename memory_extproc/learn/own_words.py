@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from memory_extproc.language.questions import asks
-from memory_extproc.language.sentences import sentences
+from memory_extproc.language.sentences import evened, sentences
 from memory_extproc.language.words import fold
 
 LONGEST_MESSAGE = 4000  # characters; what is longer was pasted
@@ -159,13 +159,14 @@ def confirmed(answer: str) -> list[str]:
 
 def without_quotes(text: str) -> str:
     """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
-    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", text))
+    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", evened(text)))
     handed = _HANDS_OVER.match(bare.lstrip())
     return "" if handed is not None else bare
 
 
 def meant(text: str) -> str:
     """*text* without code, quoted lines and what was handed over or pasted; empty if none of it is meant."""
+    text = evened(text)
     if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
         return ""
     bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", text))

@@ -131,7 +131,7 @@ def _cut(line: str, tokens: int) -> str:
 # What chat templates and our own block use as markup; broken so that remembered text cannot close the block
 # or speak as another role. Angle and square brackets of ordinary text stay.
 MARKUP = re.compile(
-    r"<(?=[|/!]|\s*/?\s*(?:memory|s>|system|assistant|user|human|developer|tool|instructions?|think|"
+    r"[<\uff1c\ufe64](?=[|/!\uff0f]|\s*/?\s*(?:memory|s>|system|assistant|user|human|developer|tool|instructions?|think|"
     r"(?:start|end)_of_turn|bos|eos|im_start|im_end))"
     r"|(?<=\|)>|<(?=<)|\[(?=\s*/?\s*(?:INST|SYS|SYSTEM|system)\b)|\[(?=/INST)",
     re.IGNORECASE,
@@ -140,18 +140,22 @@ ROLE_LABEL = re.compile(
     r"(?i)(^|[\n\r.!?:;>\"'])(\s*(?:#{1,6}\s*)?(?:\*\*)?)(system|assistant|developer|human|user|tool)(\*\*)?\s*:",
 )
 SPACES = re.compile(r"\s+")
-BROKEN = {"<": "\u2039", ">": "\u203a", "[": "\u27e6"}
+BROKEN = {"<": "\u2039", "\uff1c": "\u2039", "\ufe64": "\u2039", ">": "\u203a", "[": "\u27e6"}
 
 
 def harmless(text: str) -> str:
     """*text* on one line, without control, bidirectional or tag characters, its markup and role labels broken."""
     visible = "".join(map(_visible, unicodedata.normalize("NFC", text)))
+    # Runs of white space first: a label is looked for from each place in them.
+    visible = SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", _JOINED_LATIN.sub("", visible))
     labelled = ROLE_LABEL.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{m[4] or ''} -", visible)
     marked = MARKUP.sub(lambda m: BROKEN[m[0]], labelled)
     return SPACES.sub(" ", marked).strip().replace('"', "'")
 
 
 JOINERS = "\u200c\u200d"  # between letters of Persian or parts of an emoji they carry meaning
+# Beside ASCII they only hide what a word is.
+_JOINED_LATIN = re.compile(f"(?<=[!-~])[{JOINERS}]+|[{JOINERS}]+(?=[!-~])")
 
 
 def _visible(char: str) -> str:

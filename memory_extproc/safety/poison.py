@@ -20,7 +20,7 @@ from enum import StrEnum
 from importlib.resources import files
 from urllib.parse import unquote
 
-from memory_extproc.language.sentences import sentences
+from memory_extproc.language.sentences import evened, sentences
 
 
 class Suspicion(StrEnum):
@@ -101,7 +101,8 @@ _MIXED = re.compile(r"(?<!\w)(?=\w*[A-Za-z])(?=\w*[\u0370-\u03ff\u0400-\u052f])\
 _LEET = str.maketrans("013457@$!", "oleastasi")
 _LEET_WORD = re.compile(r"(?<![\w.])(?=\w*[a-z])(?=\w*[013457])[a-z013457@$!]{3,20}(?![\w])", re.IGNORECASE)
 _LEAST_LEET = 2  # such words in a text, before it is read as one of them
-_SPACED = re.compile(r"(?<!\w)(?:\w[ .\-_*]{1,2}){6,}\w(?!\w)")
+# A letter is none of the signs between letters: a run that can be read in many ways is read in all of them.
+_SPACED = re.compile(r"(?<!\w)(?:[^\W_][ .\-_*]{1,2}){6,}[^\W_](?!\w)")
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{20,8000}={0,2}")
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:0x)?((?:[0-9a-f]{2}[ :]?){12,4000})(?![0-9a-z])", re.IGNORECASE)
 _LEAST_READABLE = 0.9
@@ -114,11 +115,11 @@ _LEAST_ROT13 = 2
 
 def suspicion(text: str) -> Suspicion | None:
     """Why *text* should not be remembered as it is; None for what people say. Linear in *text*."""
-    plain = unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text)))
+    plain = evened(unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text))))
     if (found := _read(plain)) is not None:
         return found
     for disguised in _unmasked(text, plain):
-        if disguised.strip() and _read(disguised) is not None:
+        if disguised.strip() and _read(evened(disguised)) is not None:
             return Suspicion.ENCODED
     return None
 

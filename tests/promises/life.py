@@ -73,12 +73,20 @@ class Mortal(asyncio.SelectorEventLoop):
 
 
 async def lived(config: Path, board: Switchboard, answer: int) -> None:
-    leave = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
+    leave, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, leave.set)
+    loop.add_signal_handler(signal.SIGUSR1, _tell_where)
     async with app.sidecar(load(config, {}), now=board.now) as whole:
         said = {"process": os.getpid(), "ext_proc": whole.ext_proc, "api": whole.api, "http": whole.http}
         os.write(answer, json.dumps(said).encode() + b"\n")
         await leave.wait()
+
+
+def _tell_where() -> None:
+    """Asked by a story that waits in vain: where every task stands, into the log."""
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+    sys.stderr.flush()
 
 
 def live(config: Path, board: Switchboard, log: Path) -> None:

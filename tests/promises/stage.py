@@ -118,6 +118,14 @@ class Setting:
         return path
 
 
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Stage:
     def __init__(self, seed: int, scratch: Path, models: Path, *, replicas: int = 1) -> None:
         """More than one of *replicas* share a Redis and a server of Milvus Lite's, and stand in for one another."""
@@ -219,13 +227,13 @@ class Stage:
         """Waits until the process is no more."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(front.process, how)
-        async with asyncio.timeout(PATIENCE * 2):
-            while True:
-                try:
-                    os.kill(front.process, 0)
-                except ProcessLookupError:
-                    break
-                await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(PATIENCE * 2):
+                while _lives(front.process):  # noqa: ASYNC110 - another process ends, which sets no event here
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            os.kill(front.process, signal.SIGUSR1)
+            raise
         await front.__aexit__()
 
     def tell(self, *what: object) -> None:
