@@ -1,5 +1,5 @@
-"""No text takes the rules longer than its length: nobody holds up others' chats by what they send. Rules that follow
-each place of a run to its end, or read it in every way it can be read, would not come back here."""
+"""No text takes the rules longer than its length: nobody holds up others' chats by what they send. Rules that
+follow each place of a run to its end, or read it in every way it can be read, would not come back here."""
 
 from __future__ import annotations
 
