@@ -17,12 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.job import Job
 from memory_extproc.erasure.receipts import Signer, is_genuine, key_id, read_public, read_signer
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.sessions import WORDED, SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,
     Embedded,
@@ -34,6 +36,7 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Message,
+    Owner,
     Role,
     Scope,
     Stored,
@@ -230,6 +233,32 @@ async def test_an_exchange_that_began_before_the_forget_is_not_learned(world: Wo
         assert await learner.accept(under_way) is Stored.FORGOTTEN
     assert await world.contents() == set()
     assert [entry async for entry in world.journal.of_owner(ANN)] == []
+
+
+async def test_words_noted_with_a_response_that_was_on_its_way_go_with_the_forget_that_overtook_it(
+    world: World, forgetter: Forgetter
+) -> None:
+    gate, noting = asyncio.Event(), asyncio.Event()
+
+    class Late(TransientCoordination):
+        async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
+            noting.set()
+            await gate.wait()
+            await super().put_record(kind, owner, key, value, ttl)
+
+    late = Late(lambda: world.now)
+    late.records = world.coordination.records
+    world.sessions = Sessions(late, SessionLimits(), new_session=lambda: "s")
+    async with world.build() as learner:
+        under_way = replace(world.exchange("My budget is $10,000.", "Noted: $10,000."), response_id="resp_1")
+        accepting = asyncio.create_task(learner.accept(under_way))
+        await noting.wait()
+        world.now += timedelta(seconds=5)
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        gate.set()
+        await accepting
+    assert await world.contents() == set()
+    assert [kind for kind, owner, _ in world.coordination.records if owner == ANN and kind in WORDED] == []
 
 
 async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(

@@ -14,7 +14,20 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal_transient import TransientJournal
-from memory_extproc.model import Caller, Embedded, Matrix, Message, Owner, Role, Scope, Source, Stored, Turn
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    Matrix,
+    Message,
+    Owner,
+    Role,
+    Scope,
+    Screened,
+    Source,
+    Stored,
+    Turn,
+)
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
@@ -162,6 +175,22 @@ async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_al
         gate.set()
         await waiting
         assert await world.findable(BUDGET)
+
+
+async def test_leaving_waits_for_what_is_on_its_way_into_the_journal() -> None:
+    world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
+    gate = asyncio.Event()
+
+    class SlowJournal(TransientJournal):
+        async def append(self, turn: Turn) -> Stored:
+            await gate.wait()
+            return await super().append(turn)
+
+    world.journal = SlowJournal(now=lambda: world.now)
+    async with world.learner() as learner:
+        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        asyncio.get_running_loop().call_later(0.05, gate.set)
+    assert await world.stored() == [BUDGET]
 
 
 async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_refused() -> None:
@@ -369,6 +398,18 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
         await until(lambda: world.sample("remembered_total", role="user", decision="kept") == 1, "remembered")
         assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is Stored.DUPLICATE
         await until(lambda: world.reconciler.facts, "the session was extracted from")
+
+
+async def test_last_words_of_which_nothing_may_be_kept_end_the_session_too() -> None:
+    class Screens:
+        async def screened(self, exchanged: Exchanged) -> Screened | Stored:
+            return Stored.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
+
+    world = Surroundings(screens=Screens())
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        assert await learner.accept(replace(world.exchange(PARIS), ends_session=True)) is Stored.OVER_QUOTA
+        await until(lambda: world.reconciler.facts == [(ANN, BUDGET)], "the session was extracted from")
 
 
 async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
