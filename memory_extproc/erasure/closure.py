@@ -174,7 +174,7 @@ class _Growing:
                 holding[word].add(one)
         for memory in [one for one in self.taken.values() if not self._for_a_source(one)]:
             again: list[Memory] = []
-            for turn in said_again_in(memory):
+            for turn in () if drawn_from(memory) else said_again_in(memory):
                 self._quote(turn, again)
             self.take(again)
             if is_message(memory):

@@ -443,13 +443,15 @@ class Story(Stage):
             if forgot:
                 self._promised(forgetter, done[-1].receipt)
             self.known.forget(forgetter, session=scope, sure=forgot)
-        for ((chat, memberships), (_, word, slot)), said in zip(sayings, done, strict=False):
+        for (chat, memberships), (_, word, slot) in sayings:
             holder = self._holder(chat, memberships)
             if isinstance(holder, Person) and self.consents[chat.person] != "on":
                 continue
             fate = Fate.KEPT if sure and holder != forgetter else Fate.MAYBE
             where = {chat.session or f"?{id(chat)}"}
             self.known.note(holder, word, Copy(fate, began, slot, where, {chat.project or "-"}, 1))
+        for ((chat, memberships), _), said in zip(sayings, done, strict=False):
+            # What one asks while all of it is forgotten may be found before.
             if not isinstance(said, BaseException) and chat.person != forgetter:
                 self.check_block(chat.person, memberships, said.added)
 

@@ -143,8 +143,10 @@ async def test_what_was_drawn_from_several_turns_takes_none_of_them_with_it(
         superseded_by=newer.id,
         metadata={"turn": "t1", "drawn_from": ["t0", "t1"]},
     )
-    await world.put(*elsewhere, here, newer, older)
+    again = a_memory("Cares about chess.", metadata={"turn": "t0", "drawn_from": ["t0"], "also": {"t1": []}})
+    await world.put(*elsewhere, here, newer, older, again)
     await complete(forgetter, await forgetter.forget(ANN, ForgetScope(session="s2")))
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(again.id,))))
     assert await world.contents() == {one.content for one in elsewhere}
 
 
