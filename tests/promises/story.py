@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.promises.stage import Stage
 
 SLOTS = ("dog", "cat", "sister", "boat", "street", "school", "team", "horse", "bakery", "band")
 OPENINGS = ("Hello there.", "Let us go on.")
+Sayings = Sequence[tuple[tuple[Chat, list[str]], tuple[str, str, str]]]
 FAILURES = (grpc.aio.AioRpcError, EndedError, OSError)
 
 
@@ -443,17 +444,20 @@ class Story(Stage):
             if forgot:
                 self._promised(forgetter, done[-1].receipt)
             self.known.forget(forgetter, session=scope, sure=forgot)
-        for (chat, memberships), (_, word, slot) in sayings:
-            holder = self._holder(chat, memberships)
-            if isinstance(holder, Person) and self.consents[chat.person] != "on":
-                continue
-            fate = Fate.KEPT if sure and holder != forgetter else Fate.MAYBE
-            where = {chat.session or f"?{id(chat)}"}
-            self.known.note(holder, word, Copy(fate, began, slot, where, {chat.project or "-"}, 1))
+        self._note_all(sayings, began, sure=sure, but=forgetter)
         for ((chat, memberships), _), said in zip(sayings, done, strict=False):
             # What one asks while all of it is forgotten may be found before.
             if not isinstance(said, BaseException) and chat.person != forgetter:
                 self.check_block(chat.person, memberships, said.added)
+
+    def _note_all(self, sayings: Sayings, began: datetime, *, sure: bool, but: Person | None) -> None:
+        for (chat, memberships), (_, word, slot) in sayings:
+            holder = self._holder(chat, memberships)
+            if isinstance(holder, Person) and self.consents[chat.person] != "on":
+                continue
+            fate = Fate.KEPT if sure and holder != but else Fate.MAYBE
+            where = {chat.session or f"?{id(chat)}"}
+            self.known.note(holder, word, Copy(fate, began, slot, where, {chat.project or "-"}, 1))
 
     async def _end(self) -> None:
         for person in self.people:
