@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -98,11 +99,17 @@ class GrpcServer:
             await self._health.set(name, status)
 
     def _bind(self) -> int:
-        address = self._options.address
+        address, tls = self._options.address, self._options.tls
         try:
-            if self._options.tls is None:
+            credentials = None if tls is None else _credentials(tls)
+        except OSError as error:
+            raise ConfigurationError(
+                [f"listen: the certificate for {address} cannot be used: {error.strerror or error}"]
+            ) from error
+        try:
+            if credentials is None:
                 return int(self._server.add_insecure_port(address))
-            return int(self._server.add_secure_port(address, _credentials(self._options.tls)))
+            return int(self._server.add_secure_port(address, credentials))
         except (RuntimeError, OSError) as error:
             raise ConfigurationError(
                 [f"listen: cannot listen on {address}: is it in use, or no address of this machine?"]
@@ -129,6 +136,9 @@ class _Rotating:
         self._read = self.current()
 
     def current(self) -> grpc.ServerCertificateConfiguration:
+        """OSError where they cannot be read, or do not belong together: gRPC would say so to nobody but its log."""
+        tried = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._tls.client_ca)
+        tried.load_cert_chain(self._tls.cert, self._tls.key, password=lambda: "")  # which else asks at a terminal
         key, cert = self._tls.key.read_bytes(), self._tls.cert.read_bytes()
         authority = self._tls.client_ca.read_bytes() if self._tls.client_ca else None
         return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=authority)
@@ -138,7 +148,8 @@ class _Rotating:
         try:
             stamps = self._stamps()
             if stamps != self._seen:
-                self._read, self._seen = self.current(), stamps
+                self._seen = stamps  # said once: what is half done changes again
+                self._read = self.current()
                 log.info("tls.rotated")
         except OSError as error:
             log.warning("tls.unreadable", kind=type(error).__name__)

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog.testing
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -285,3 +286,45 @@ async def test_a_new_certificate_is_served_without_a_restart(authority: Authorit
         (tmp_path / "key.pem").write_bytes(key)
         async with a_channel(sidecar, grpc.ssl_channel_credentials(successor.pem)) as channel:
             assert await health(channel, "") == SERVING
+
+
+broken = pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("cert.pem", b""),
+        ("cert.pem", b"-----BEGIN CERTIFICATE-----\nbm90IG9uZQ==\n-----END CERTIFICATE-----\n"),
+        ("key.pem", Authority().issue("sidecar")[0]),
+        ("ca.pem", b"none"),
+    ],
+    ids=["empty", "broken", "key of another", "broken authority"],
+)
+
+
+@broken
+async def test_a_certificate_that_cannot_be_used_is_named_before_anything_is_served(
+    authority: Authority, tmp_path: Path, file: str, content: bytes
+) -> None:
+    sidecar = with_tls(authority, tmp_path, mutual=True)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ConfigurationError, match="the certificate for localhost:0 cannot be used"):
+        await sidecar.__aenter__()
+
+
+@broken
+async def test_a_certificate_that_cannot_be_used_is_named_and_the_former_one_served(
+    authority: Authority, tmp_path: Path, file: str, content: bytes
+) -> None:
+    """Half of a rotation, mostly: the key before its certificate."""
+    sidecar = with_tls(authority, tmp_path, mutual=True)
+    ours = grpc.ssl_channel_credentials(authority.pem, *authority.issue("envoy"))
+    with structlog.testing.capture_logs() as entries:
+        async with sidecar:
+            before = (tmp_path / file).read_bytes()
+            (tmp_path / file).write_bytes(content)
+            for _ in range(2):
+                async with a_channel(sidecar, ours) as channel:
+                    assert await health(channel, "") == SERVING
+            assert [entry["event"] for entry in entries if entry["event"].startswith("tls.")] == ["tls.unreadable"]
+            (tmp_path / file).write_bytes(before)
+            async with a_channel(sidecar, ours) as channel:
+                assert await health(channel, "") == SERVING
