@@ -6,6 +6,7 @@ import re
 from enum import StrEnum
 
 from memory_extproc.language.questions import only_asks
+from memory_extproc.language.remembered import MOST_REMEMBERED, remembered
 from memory_extproc.language.words import content_words, fold, stems
 
 _LONGEST = 400  # characters; who tells more than that tells a story
@@ -88,17 +89,18 @@ def kinds(text: str) -> frozenset[Kind]:
     return frozenset(found)
 
 
+@remembered(MOST_REMEMBERED)
 def may_correct(text: str) -> bool:
     """Whether *text* has the words of somebody who tells anew what was told before. Needed, not enough."""
     if len(text) > _LONGEST:
         return False
     folded = fold(text)
+    plainly = _PLAINLY.match(folded) is not None
+    if not plainly and _BEGINS_NO.match(folded) is None and _ANEW.search(folded) is None:
+        return False
     if not content_words(text):
         return False
-    if _PLAINLY.match(folded):
-        return True
-    told_anew = _BEGINS_NO.match(folded) or _ANEW.search(folded)
-    return told_anew is not None and _ADDS.search(folded) is None and not only_asks(text)
+    return plainly or (_ADDS.search(folded) is None and not only_asks(text))
 
 
 def corrects(new: str, old: str, *, at_once: bool) -> bool:

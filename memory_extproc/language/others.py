@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from memory_extproc.language.remembered import MOST_REMEMBERED, remembered
 from memory_extproc.language.words import fold
 
 _LONGEST_READ = 200  # characters of a text: its first sentence says whom it is about
@@ -53,7 +53,7 @@ _WORD = re.compile(r"\w(?:[\w-]*\w)?")
 _NOBODY = frozenset({"user", "it", "this", "that", "there", "he", "she", "what", "who", "where", "how", "which"})
 
 
-@lru_cache(maxsize=512)
+@remembered(MOST_REMEMBERED)
 def subject(text: str) -> tuple[str, float]:
     """Whom the first sentence of *text* is about, folded, and how sure that is, in (0, 1]; an empty word and 0
     where it is about the speaker, or nobody who is named."""

@@ -21,8 +21,10 @@ _LOOKED_AT = 10  # of those that pass, the best; behind them nothing is injected
 def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
     """*ordered*, best first, with each message that corrects a relevant one just ahead of it and as relevant."""
     passing = [one for one in ordered if one.relevance >= threshold][:_LOOKED_AT]
+    if not passing:
+        return ordered
     later = [one for one in ordered if said_by_caller(one.memory) and may_correct(one.memory.content)]
-    if not passing or not later:
+    if not later:
         return ordered
     ahead = {one.memory.id: _chain(one, later) for one in passing}
     placed: set[str] = set()
