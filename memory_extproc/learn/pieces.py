@@ -71,6 +71,7 @@ _BYTES_PER_CHARACTER = 4  # at most
 _AT_END, _BETWEEN = 0.25, 0.125
 _READ_BETWEEN = 1 << 18  # characters
 _LONGEST_LINE = 2_000  # characters
+_LEFT_OUT = "\n\n"
 _OF_ONESELF = re.compile(
     r"\b(?:I|I'm|I've|I'd|I'll|[Mm]y|[Mm]yself|[Ii]ch|[Mm]ein|[Mm]eine[mnrs]?|[Jj]e|[Mm]on|[Mm]es|[Mm]i|[Mm]is|[Yy]o)\s+\w{2}"
     r"|\b[Jj]'[a-z]|\u6211|\u79c1|\u50d5"
@@ -119,6 +120,19 @@ def pieces(text: str, limits: PieceLimits) -> Pieces:
     room, next_kept = limits.pieces - len(own) - len(last), own[0].start if own else behind
     first += [span for span in found[len(first) : room] if span.end <= next_kept]
     return Pieces(_texts(text, [*first, *own, *last]), whole=False)
+
+
+def both_ends(text: str, most: int) -> str:
+    """*text*, or of one longer than *most* characters its beginning and its end, for people put their own words
+    around what they paste; no line is begun or ended in its midst where lines are of a usual length."""
+    if len(text) <= most:
+        return text
+    end = most * 3 // 4
+    start = len(text) - (most - end - len(_LEFT_OUT))
+    line = text.rfind("\n", max(0, end - _LONGEST_LINE), end)
+    end = end if line < 0 else line
+    line = text.find("\n", start, start + _LONGEST_LINE)
+    return text[:end] + _LEFT_OUT + text[start if line < 0 else line + 1 :]
 
 
 class _Span(NamedTuple):

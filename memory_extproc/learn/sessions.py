@@ -26,6 +26,7 @@ import msgspec
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn import conversation as talk
 from memory_extproc.learn.conversation import Boundary, Conversation
+from memory_extproc.learn.pieces import both_ends
 from memory_extproc.model import Exchanged, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chain, Coordination
@@ -87,7 +88,7 @@ class _Response(msgspec.Struct, frozen=True, array_like=True):
 class SessionLimits:
     regenerate: timedelta = timedelta(minutes=2)  # an opening repeated within it, and not continued, is a retry
     keep: timedelta = timedelta(days=30)  # how long a conversation is known again
-    turn_characters: int = 65_536  # of each side of a turn; the rest is not learned from
+    turn_characters: int = 65_536  # of each side of a turn, from both its ends; the rest is not learned from
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,8 @@ class Sessions:
             project=exchanged.caller.project,
             session=spot.session,
             seq=spot.seq,
-            asked=_storable(exchanged.asked[:most]),
-            answered=_storable(exchanged.answered[:most]),
+            asked=_storable(both_ends(exchanged.asked, most)),
+            answered=_storable(both_ends(exchanged.answered, most)),
             at=exchanged.at,
             injected=tuple(_storable(one) for one in exchanged.injected),
             origin=exchanged.origin,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.pieces import PieceLimits, pieces
+from memory_extproc.learn.pieces import PieceLimits, both_ends, pieces
 
 USUAL = PieceLimits()
 LINES = [
@@ -37,6 +37,21 @@ def test_the_end_of_a_paste_is_kept_though_nobody_speaks_there() -> None:
     found = pieces("\n".join(LINES), USUAL)
     assert LINES[0] in found.texts[0]
     assert LINES[-1] in found.texts[-1]
+
+
+def test_of_what_is_too_long_to_be_read_both_ends_are() -> None:
+    text = "\n".join(LINES)
+    found = both_ends(text, 10_000)
+    assert 9_900 < len(found) <= 10_000
+    assert set(found.split("\n")) - {""} <= set(LINES)
+    assert found.startswith(LINES[0])
+    assert found.endswith(LINES[-1])
+    assert both_ends(text, len(text)) == text
+
+
+@given(st.text(max_size=300), st.integers(min_value=8, max_value=300))
+def test_both_ends_are_never_longer_than_they_may_be(text: str, most: int) -> None:
+    assert len(both_ends(text, most)) <= most
 
 
 @pytest.mark.parametrize(
