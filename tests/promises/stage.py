@@ -45,8 +45,9 @@ PEOPLE = (
     Person("acme", "uz' || 1==1 || '"),
     Person("acme", "uz{0}"),
 )
+SESSION, PROJECT = 'sz1" or session_id != "', "pz' || project_id like '%"
 # None of a person's names, of their sessions' and projects', and of what they said.
-UNTOLD = ("qz", "uz", "sz1", "sz2", "pzalpha", "pzbeta")
+UNTOLD = ("qz", "uz", "sz1", "sz2", "pzalpha", "pz'")
 
 
 class Setting:
@@ -328,7 +329,7 @@ class Stage:
         explain = api.ExplainRecallRequest(text=asked, force=True)
         explained = await self.insist(lambda: self.front.call("ExplainRecall", explain, person))
         known.check_shown(explained.block, [person], f"{person}'s explanation", recalled=True)
-        memberships = dice.choice(([], [], ["pzalpha"], ["pzbeta"], ["pzalpha", "pzbeta"]))
+        memberships = dice.choice(([], [], ["pzalpha"], [PROJECT], ["pzalpha", PROJECT]))
         again = dice.choice([None, *(one for one in self.chats if one.person == person)])
         chat = Chat(person, project=dice.choice(("", "", "pzalpha")))
         if again is not None:
