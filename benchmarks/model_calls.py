@@ -32,7 +32,8 @@ from memory_extproc.learn.llm_judge import LlmJudge
 from memory_extproc.learn.llm_reflector import LlmReflector
 from memory_extproc.learn.notepad import Noting
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.remember import memories_of, message_id_of, provenance
+from memory_extproc.learn.remember import judge as remembered
+from memory_extproc.learn.remember import message_id_of, provenance
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.learn.strict_schema import strict_schema
@@ -187,7 +188,7 @@ class Bench:
         reconciler = Reconciler(self.partitions, self.embedder, self.metrics, judges=judge)
         for start in range(0, len(said), 10):
             batch = said[start : start + 10]
-            rows = [row for turn in batch for row in memories_of(turn, turn.at)]
+            rows = [one.memory for turn in batch for one in remembered(turn, turn.at) if one.memory is not None]
             vectors = await self.embedder.embed([row.content for row in rows])
             await self.partitions.put(ANN, [Embedded(*pair) for pair in zip(rows, vectors, strict=True)])
             await noting.extract(batch)
