@@ -11,7 +11,6 @@ import fcntl
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -36,12 +35,7 @@ class DamagedError(Exception):
     """What is held is not whole any more either."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """Which file it is, whatever its name."""
-
-    device: int
-    node: int
+_Mark = tuple[int, int]  # device and node: which file it is, whatever its name
 
 
 class Place:
@@ -51,6 +45,8 @@ class Place:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._marks = {name: _mark(_beside(path, name))[0] for name in ("", _LOG, _INDEX)}
+        # Made once: a path costs more than the question about it.
+        self._beside = tuple((_beside(path, name), mark) for name, mark in self._marks.items() if name and mark)
         self._size = _mark(path)[1]
 
     @property
@@ -61,7 +57,7 @@ class Place:
             return Harm.GONE
         if mark != self._marks[""]:
             return Harm.REPLACED
-        if any(mark not in {None, _mark(_beside(self._path, name))[0]} for name, mark in self._marks.items()):
+        if any(_mark(beside)[0] != mark for beside, mark in self._beside):
             return Harm.LOG_GONE
         if size < self._size:
             return Harm.CUT_SHORT
@@ -120,7 +116,7 @@ def _mark(path: Path) -> tuple[_Mark | None, int]:
         found = path.stat()
     except OSError:
         return None, 0
-    return _Mark(found.st_dev, found.st_ino), found.st_size
+    return (found.st_dev, found.st_ino), found.st_size
 
 
 def _beside(path: Path, ending: str) -> Path:
