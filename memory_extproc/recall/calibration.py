@@ -45,7 +45,6 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     for name in ABOVE:
         if name in place:
             usual = float(known(found.centre[place[name]]))
-            measured[f"usual_{name}"] = usual
             measured[f"above_{name}"] = measured[f"most_{name}"] - usual
             measured[f"best_above_{name}"] = measured[f"best_{name}"] - usual
     if FOREIGN in place and found.features[0, place[FOREIGN]]:

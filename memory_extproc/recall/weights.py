@@ -129,7 +129,8 @@ RAW = (
     CLOSELY_BEFORE,
     ANOTHER,
 )
-# How far above what the owner's other memories have for the same question; and what these have.
+# How far above what the owner's other memories have for the same question. Not what these have by itself: in a
+# store of pasted logs it is much, and would outweigh the one line that answers.
 ABOVE = ("dense", "near", CLOSELY)
 SIZE = "size"  # the logarithm of the number of memories: of many, the best is better by chance alone
 # These mean something else where the question is not in English: what any two texts have in common is more there.
@@ -141,7 +142,7 @@ MEASURES = (
     *(f"outlying_{name}" for name in OUTLYING),
     *WHOLE,
     "best_score",
-    *(f"{kind}_{name}" for name in ABOVE for kind in ("above", "best_above", "usual")),
+    *(f"{kind}_{name}" for name in ABOVE for kind in ("above", "best_above")),
     SIZE,
     FOREIGN,
     *(f"foreign_{name}" for name in IN_FOREIGN),

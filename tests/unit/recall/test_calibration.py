@@ -41,7 +41,6 @@ def test_notes_of_no_session_are_measured_by_their_own_words() -> None:
 
 def test_a_match_is_measured_against_what_the_owners_other_memories_have() -> None:
     measured = measures(replace(FOUND, centre=np.full(len(FOUND.names), 0.25)), {}, SCORES)
-    assert measured["usual_dense"] == 0.25
     assert measured["above_dense"] == pytest.approx(0.6 - 0.25)
     assert measured["best_above_dense"] == pytest.approx(0.5 - 0.25)
     assert measured[SIZE] == pytest.approx(math.log(1 + FOUND.searched))
