@@ -40,6 +40,7 @@ _APART = 40  # messages; so far off no cosine is left, and as far are sessions t
 _FARTHEST = 3.0  # standard deviations
 _LEAST_SPREAD = 1e-3  # of cosines
 _LEAST_WEIGHT = 1e-6
+_FEWEST_USUAL = 3  # memories
 _READ_FOR_LANGUAGE = 400  # characters of a question
 
 
@@ -215,8 +216,12 @@ def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
 
 def with_features(found: Candidates, values: Floats) -> Candidates:
     """*found* with READ_CLOSELY and READ_BESIDES behind the other features; mean and deviation are those of the
-    candidates, for of the others nothing was read. NaN where nothing is known of any."""
-    kept = [column[~np.isnan(column)] for column in values.T]
+    candidates, for of the others nothing was read; without pieces of long messages where there are others, for a
+    pasted log says nothing of how near what people say comes to a question. NaN where nothing is known of any."""
+    usual = np.array(["piece" not in memory.metadata for memory in found.memories], dtype=bool)
+    if usual.sum() < _FEWEST_USUAL:
+        usual[:] = True
+    kept = [column[usual & ~np.isnan(column)] for column in values.T]
     centre = [float(column.mean()) if len(column) else np.nan for column in kept]
     spread = [float(column.std()) if len(column) else np.nan for column in kept]
     return replace(

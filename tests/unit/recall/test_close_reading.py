@@ -290,3 +290,15 @@ async def test_a_question_in_another_language_is_known_as_one(question: str, is_
     bench = Bench(limits=PATIENT)
     read = await bench.reader.read(question, await bench.candidates("The cat sleeps"))
     assert set(by_text(read, FOREIGN).values()) == {is_foreign}
+
+
+async def test_a_pasted_log_does_not_say_what_is_usual_among_what_people_say() -> None:
+    bench = Bench(limits=PATIENT)
+    said = [a_memory(text) for text in TEXTS]
+    log = [a_memory(f"parrot {at} sleep", metadata={"piece": at}) for at in range(5)]
+    alone = await bench.reader.read(ASKED, await bench.candidates_of(*said))
+    few = await bench.reader.read(ASKED, await bench.candidates_of(*said, *log))
+    at = alone.names.index(CLOSELY)
+    own = [value for text, value in by_text(few).items() if text in TEXTS]
+    assert few.centre[at] == pytest.approx(np.mean(own))
+    assert alone.centre[at] == pytest.approx(np.mean(list(by_text(alone).values())))
