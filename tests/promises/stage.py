@@ -234,6 +234,7 @@ class Stage:
                     await asyncio.sleep(0.005)
         except TimeoutError:
             os.kill(front.process, signal.SIGUSR1)
+            await asyncio.sleep(1)  # until it has told
             raise
         await front.__aexit__()
 
