@@ -14,7 +14,7 @@ from memory_extproc.model import Owner
 from memory_extproc.store import rows
 from memory_extproc.store.calls import Calls
 from memory_extproc.store.client import AsyncMilvusClient
-from memory_extproc.store.listing import ranges_in
+from memory_extproc.store.listing import shares
 from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place
 
@@ -60,8 +60,8 @@ class Copying:
         """At every row of both; afterwards the new one holds what the old one held, but for what is left out and
         what was written meanwhile. *says* is told how many rows were looked at, after some at a time."""
         done = changed = left_out = 0
-        async for filter_ in ranges_in(Place(self._old, None), self._ask):
-            here = sorted(await self._query(self._old, filter_, _NAMES), key=itemgetter("id"))
+        async for filter_, found in shares(Place(self._old, None), self._ask, _NAMES):
+            here = sorted(found, key=itemgetter("id"))
             there = {row["id"] for row in await self._query(self._new, filter_, ["id"])}
             changed += await self._deleted(there - {row["id"] for row in here})
             for some in _parts(here, _BATCH * self._at_once):
@@ -116,10 +116,12 @@ class Copying:
     async def _delete(self, filter_: str, limit: float) -> None:
         await self._client.delete(self._new, filter=filter_, timeout=limit)
 
-    async def _ask(self, place: Place, filter_: str, fields: Sequence[str]) -> Sequence[Row]:
-        return await self._query(place.collection, filter_, fields)
+    async def _ask(self, place: Place, filter_: str, fields: Sequence[str], limit: int) -> Sequence[Row]:
+        return await self._query(place.collection, filter_, fields, limit)
 
-    async def _query(self, name: str, filter_: str, fields: Sequence[str]) -> Sequence[Row]:
+    async def _query(
+        self, name: str, filter_: str, fields: Sequence[str], most: int | None = None
+    ) -> Sequence[Row]:
         found: Sequence[Row] = await self._step(
             lambda limit: self._client.query(
                 name,
@@ -128,6 +130,7 @@ class Copying:
                 consistency_level="Strong",
                 strict_float32=True,
                 timeout=limit,
+                **({} if most is None else {"limit": most}),
             )
         )
         return found

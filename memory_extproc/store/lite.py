@@ -25,6 +25,7 @@ import grpc
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.sqlite_place import Harm
 from memory_extproc.store.lite_files import LiteFiles
+from memory_extproc.store.lite_reading import narrow_reader
 from memory_extproc.store.pandas_later import arrow_without_pandas
 
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
@@ -128,6 +129,7 @@ def _one_writer(database: Any, files: LiteFiles) -> Any:
     class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
             super().__init__(database)
+            self._reader = narrow_reader(database)
             self._making = threading.Lock()
             self._writing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -142,6 +144,9 @@ def _one_writer(database: Any, files: LiteFiles) -> Any:
                     return _written(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
             except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
                 return answers(status=_refusal(error.errno))
+
+        def Query(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return self._reader.Query(request, context)
 
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
             return self._write(request.collection_name, partial(super().Insert, request, context))

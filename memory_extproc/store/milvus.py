@@ -309,8 +309,10 @@ class MilvusStore:
         """Implements ports.ListsOwners."""
         opened = self._ready()
 
-        async def query(place: Place, filter_: str, fields: Sequence[str]) -> Sequence[Mapping[str, Any]]:
-            return await opened.query("owners", place, filter_, fields, STRONG)
+        async def query(
+            place: Place, filter_: str, fields: Sequence[str], limit: int
+        ) -> Sequence[Mapping[str, Any]]:
+            return await opened.query("owners", place, filter_, fields, STRONG, limit)
 
         async for found in owners_in(opened.placement.aliases, query):
             yield found

@@ -46,9 +46,15 @@ class Opened:
             raise
 
     async def query(
-        self, operation: str, place: Place, filter_: str, fields: Sequence[str], level: str
+        self,
+        operation: str,
+        place: Place,
+        filter_: str,
+        fields: Sequence[str],
+        level: str,
+        most: int | None = None,
     ) -> Sequence[Mapping[str, Any]]:
-        """Rows of *place*, by *filter_*, as Milvus gives them."""
+        """Rows of *place*, by *filter_*, as Milvus gives them; any *most* of them."""
 
         async def query(limit: float) -> Any:
             return await self.client.query(
@@ -59,6 +65,7 @@ class Opened:
                 consistency_level=level,
                 strict_float32=True,  # vectors as arrays, not as lists of Python floats
                 timeout=limit,
+                **({} if most is None else {"limit": most}),
             )
 
         async with self.reading(place):

@@ -16,7 +16,9 @@ from memory_extproc.store import rows, schema
 from memory_extproc.store.calls import Calls
 from memory_extproc.store.client import AsyncMilvusClient
 from memory_extproc.store.gate import Gate
+from memory_extproc.store.listing import shares
 from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.placement import Place
 
 _LOG = log.logger(__name__)
 T = TypeVar("T")
@@ -85,22 +87,31 @@ class Rewriting:
 
     async def _copied(self, old: str, new: str) -> int:
         """How many rows there are."""
-        listed = await self._query(old, 'id != ""', ["id"])
-        ids = sorted(row["id"] for row in listed)
-        for start in range(0, len(ids), _BATCH):
-            found = await self._query(old, rows.with_ids(ids[start : start + _BATCH]), _ALL)
-            batch = [{name: row[name] for name in _ALL} for row in found]
-            await self._put(new, batch)
-        return len(ids)
+        copied = 0
+        async for _, listed in shares(Place(old, None), self._ask, ["id"]):
+            ids = sorted(row["id"] for row in listed)
+            for start in range(0, len(ids), _BATCH):
+                found = await self._query(old, rows.with_ids(ids[start : start + _BATCH]), _ALL)
+                batch = [{name: row[name] for name in _ALL} for row in found]
+                await self._put(new, batch)
+            copied += len(ids)
+        return copied
 
     async def _count(self, name: str) -> int:
         counted = await self._query(name, 'id != ""', ["count(*)"])
         return int(counted[0]["count(*)"])
 
-    async def _query(self, name: str, filter_: str, fields: list[str]) -> Sequence[Mapping[str, Any]]:
+    async def _ask(
+        self, place: Place, filter_: str, fields: Sequence[str], limit: int
+    ) -> Sequence[Mapping[str, Any]]:
+        return await self._query(place.collection, filter_, fields, limit=limit)
+
+    async def _query(
+        self, name: str, filter_: str, fields: Sequence[str], **most: int
+    ) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = await self._step(
             lambda limit: self._client.query(
-                name, filter=filter_, output_fields=fields, strict_float32=True, timeout=limit
+                name, filter=filter_, output_fields=list(fields), strict_float32=True, timeout=limit, **most
             )
         )
         return found

@@ -10,12 +10,14 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
@@ -105,6 +107,24 @@ async def test_a_lite_file_keeps_the_number_of_shards_it_was_made_with(tmp_path:
             await store.put(owner, [a_row("said", owner)])
     async with opened(replace(chosen, shards=7)) as store:
         assert [await store.count(owner) for owner in people] == [1] * len(people)
+
+
+async def test_counting_an_owners_rows_in_a_lite_file_and_listing_owners_makes_nothing_of_vectors(
+    tmp_path: Path,
+) -> None:
+    """Lite itself makes an object of every number of the vector of every row, for a count all of them at once."""
+    chosen = replace(options(tmp_path), dimension=1_000)
+    async with opened(chosen) as store:
+        direction = np.full(chosen.dimension, chosen.dimension**-0.5, dtype=np.float32)
+        await store.put(ANN, [a_row(f"{number}", ANN, direction) for number in range(300)])
+        tracemalloc.start()
+        try:
+            assert await store.count(ANN) == 300
+            assert [owner async for page in store.owners() for owner in page] == [ANN]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 300 * chosen.dimension * sys.getsizeof(1.0) / 3
 
 
 @contextmanager

@@ -1,0 +1,138 @@
+"""Milvus Lite read without making of its rows what nobody asked for: the same rows, in less memory."""
+
+from __future__ import annotations
+
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from milvus_lite.db import MilvusLite
+from milvus_lite.schema.types import CollectionSchema, DataType, FieldSchema
+
+from memory_extproc.store.lite_reading import NarrowCollection
+from memory_extproc.store.placement import bucket
+
+DIMENSION = 256
+PEOPLE = ("ann", "bob", "cyd")
+FILTERS = (
+    'id >= "" and id < "~"',
+    'id >= "2" and id < "5"',
+    'user_id == "ann"',
+    'user_id == "bob" and text == "new"',
+    'text != "new"',
+    'user_id == "nobody"',
+)
+
+
+@contextmanager
+def a_collection() -> Iterator[Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        database = MilvusLite(str(Path(directory) / "milvus.db"))
+        try:
+            yield database.create_collection(
+                "memories",
+                CollectionSchema(
+                    [
+                        FieldSchema("id", DataType.VARCHAR, is_primary=True, max_length=64),
+                        FieldSchema("user_id", DataType.VARCHAR, max_length=64, is_partition_key=True),
+                        FieldSchema("text", DataType.VARCHAR, max_length=64),
+                        FieldSchema("importance", DataType.FLOAT),
+                        FieldSchema("embedding", DataType.FLOAT_VECTOR, dim=DIMENSION),
+                    ]
+                ),
+            )
+        finally:
+            database.close()
+
+
+def a_row(number: int, text: str = "old") -> dict[str, Any]:
+    user = PEOPLE[number % len(PEOPLE)]
+    vector = np.full(DIMENSION, number / 7, dtype=np.float32).tolist()
+    return {"id": str(number), "user_id": user, "text": text, "importance": number / 10, "embedding": vector}
+
+
+NUMBERS = st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("upsert old"), NUMBERS),
+        st.tuples(st.just("upsert new"), NUMBERS),
+        st.tuples(st.just("delete"), NUMBERS),
+        st.tuples(st.just("flush"), st.just([])),
+    ),
+    max_size=9,
+)
+
+
+def play(collection: Any, steps: list[tuple[str, list[int]]]) -> None:
+    for step, numbers in steps:
+        if step == "flush":
+            collection.flush()
+        elif step == "delete":
+            collection.delete([str(number) for number in numbers])
+        else:
+            collection.upsert([a_row(number, step.removeprefix("upsert ")) for number in numbers])
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: str(row["id"]))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS)
+def test_what_was_written_replaced_deleted_and_flushed_reads_as_lite_itself_reads_it(
+    steps: list[tuple[str, list[int]]],
+) -> None:
+    with a_collection() as collection:
+        play(collection, steps)
+        narrow, counting = (NarrowCollection(collection, counting=one) for one in (False, True))
+        for filter_ in FILTERS:
+            for partitions in (None, [bucket("ann")]):
+                asked = ["user_id", "importance"]
+                expected = in_order(collection.query(filter_, asked, partitions))
+                assert in_order(narrow.query(filter_, asked, partitions)) == expected
+                assert len(counting.query(filter_, partition_names=partitions)) == len(expected)
+                for limit in (1, 3, 50):
+                    some = [row["id"] for row in narrow.query(filter_, ["id"], partitions, limit)]
+                    assert len(set(some)) == len(some) == min(limit, len(expected))
+                    assert set(some) <= {row["id"] for row in expected}
+
+
+def test_whole_rows_and_rows_in_order_are_lites_own() -> None:
+    with a_collection() as collection:
+        play(collection, [("upsert old", [5, 1, 3]), ("flush", []), ("upsert new", [2])])
+        narrow = NarrowCollection(collection, counting=False)
+        every = FILTERS[0]
+        assert narrow.query(every, ["embedding"]) == collection.query(every, ["embedding"])
+        assert narrow.query(every) == collection.query(every)
+        assert narrow.query(None, ["id"]) == collection.query(None, ["id"])
+        ordered = narrow.query(every, ["id"], limit=3, order_by_pk=True)
+        assert [row["id"] for row in ordered] == ["1", "2", "3"]
+        after = narrow.query(every, ["id"], limit=2, offset=1)
+        assert after == narrow.query(every, ["id"])[1:3]
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_counting_and_listing_rows_makes_nothing_of_their_vectors(*, flushed: bool) -> None:
+    """Lite itself: 8 kB a row of this dimension, and for a count of all rows at once."""
+    with a_collection() as collection:
+        collection.insert([a_row(number) for number in range(400)])
+        if flushed:
+            collection.flush()
+        counting = NarrowCollection(collection, counting=True)
+        listing = NarrowCollection(collection, counting=False)
+        counting.query(FILTERS[0])  # what is read once and kept is no matter of rows
+        tracemalloc.start()
+        try:
+            assert len(counting.query(FILTERS[0])) == 400
+            assert len(listing.query(FILTERS[0], ["id", "user_id"])) == 400
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 400 * 2_000
