@@ -113,10 +113,11 @@ async def test_counting_an_owners_rows_in_a_lite_file_and_listing_owners_makes_n
     tmp_path: Path,
 ) -> None:
     """Lite itself makes an object of every number of the vector of every row, for a count all of them at once."""
-    chosen = replace(options(tmp_path), dimension=1_000)
+    chosen = replace(options(tmp_path), dimension=1_000, flush_rows=10_000)
     async with opened(chosen) as store:
         direction = np.full(chosen.dimension, chosen.dimension**-0.5, dtype=np.float32)
         await store.put(ANN, [a_row(f"{number}", ANN, direction) for number in range(300)])
+        await flushed(chosen, store)
         tracemalloc.start()
         try:
             assert await store.count(ANN) == 300
