@@ -20,6 +20,10 @@ __all__ = ["MEASURES", "measures", "relevances", "soundness", "worth_of"]
 Floats = npt.NDArray[np.float64]
 SUREST = 3.0  # log-odds; a question that is surer than that says no more for memories that lack much
 _FIRST = 3  # candidates looked at beside the best
+# What a memory has in common with a question that it has nothing to do with, in English and in other languages.
+# With three memories, the owner's own mean says little; with one, nothing.
+_USUAL = {"dense": (0.07, 0.35), "near": (0.02, 0.02), CLOSELY: (0.12, 0.3)}
+_IMAGINED = 3.0  # memories of the usual kind that are taken to stand beside the owner's
 
 
 def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floats) -> dict[str, float]:
@@ -42,15 +46,23 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
         measured[name] = float(found.features[0, place[name]])
     measured["best_score"] = float(scores[first[0]])
     measured[SIZE] = math.log1p(found.searched)
+    foreign = FOREIGN in place and bool(found.features[0, place[FOREIGN]])
     for name in ABOVE:
         if name in place:
-            usual = float(known(found.centre[place[name]]))
+            count = len(found.memories) if name in READ_CLOSELY else found.searched
+            centre = float(known(found.centre[place[name]]))
+            usual = _usual(centre, measured[f"most_{name}"], count, _USUAL[name][foreign])
             measured[f"above_{name}"] = measured[f"most_{name}"] - usual
             measured[f"best_above_{name}"] = measured[f"best_{name}"] - usual
-    if FOREIGN in place and found.features[0, place[FOREIGN]]:
+    if foreign:
         measured[FOREIGN] = 1.0
         measured.update((f"foreign_{name}", measured[name]) for name in IN_FOREIGN)
     return measured
+
+
+def _usual(mean: float, most: float, count: int, imagined: float) -> float:
+    """What an owner's memories have but for the one with *most*: *mean* is that of all *count*."""
+    return (count * mean - most + _IMAGINED * imagined) / (count - 1 + _IMAGINED)
 
 
 def _raw(found: Candidates, names: Sequence[str], place: Mapping[str, int]) -> Floats:

@@ -47,12 +47,12 @@ def test_what_answers_a_question_is_among_the_first_five(measured: dict[str, Any
 
 
 def test_the_threshold_lets_through_what_answers(measured: dict[str, Any]) -> None:
-    assert measured["injection"]["recall"] >= 0.68
-    assert measured["injection"]["precision"] >= 0.52
+    assert measured["injection"]["recall"] >= 0.71
+    assert measured["injection"]["precision"] >= 0.55
 
 
 def test_nothing_is_injected_for_questions_that_nothing_answers(measured: dict[str, Any]) -> None:
-    assert measured["abstention"]["share"] >= 0.91
+    assert measured["abstention"]["share"] >= 0.90
 
 
 @pytest.mark.parametrize(("category", "most"), [("general", 0), ("task", 0), ("chat", 1), ("others", 1)])

@@ -57,9 +57,9 @@ def test_no_kind_of_memory_is_left_behind(measured: dict[str, Any], category: st
 
 
 def test_nothing_is_injected_for_questions_that_nothing_answers(measured: dict[str, Any]) -> None:
-    assert measured["abstention"]["share"] >= 0.87
+    assert measured["abstention"]["share"] >= 0.88
 
 
 def test_the_threshold_lets_through_what_answers(measured: dict[str, Any]) -> None:
-    assert measured["injection"]["recall"] >= 0.78
-    assert measured["injection"]["precision"] >= 0.69
+    assert measured["injection"]["recall"] >= 0.77
+    assert measured["injection"]["precision"] >= 0.71

@@ -40,10 +40,17 @@ def test_notes_of_no_session_are_measured_by_their_own_words() -> None:
 
 
 def test_a_match_is_measured_against_what_the_owners_other_memories_have() -> None:
-    measured = measures(replace(FOUND, centre=np.full(len(FOUND.names), 0.25)), {}, SCORES)
-    assert measured["above_dense"] == pytest.approx(0.6 - 0.25)
-    assert measured["best_above_dense"] == pytest.approx(0.5 - 0.25)
-    assert measured[SIZE] == pytest.approx(math.log(1 + FOUND.searched))
+    many = 10_000
+    measured = measures(replace(FOUND, centre=np.full(len(FOUND.names), 0.25), searched=many), {}, SCORES)
+    assert measured["above_dense"] == pytest.approx(0.6 - 0.25, abs=1e-3)
+    assert measured["best_above_dense"] == pytest.approx(0.5 - 0.25, abs=1e-3)
+    assert measured[SIZE] == pytest.approx(math.log(1 + many))
+
+
+def test_an_only_memory_is_measured_against_what_memories_usually_have() -> None:
+    alone = some_candidates(dense=[0.6], known=[0.9])
+    measured = measures(replace(alone, centre=alone.features[0], searched=1), {}, np.array([4.0]))
+    assert 0.4 < measured["above_dense"] == measured["best_above_dense"] < 0.6
 
 
 def test_a_question_in_another_language_is_measured_apart() -> None:
