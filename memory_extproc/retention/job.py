@@ -34,7 +34,7 @@ class JobLimits:
     lease: timedelta = timedelta(minutes=5)  # renewed while it runs
     pause: timedelta = timedelta(milliseconds=200)  # between owners: requests come first
     settle: timedelta = timedelta(milliseconds=500)  # from a correction to what is made of it
-    again: timedelta = timedelta(minutes=1)  # after a round that could not begin
+    again: timedelta = timedelta(minutes=1)  # after a round whose owners could not all be listed
 
 
 class Work(Enum):
@@ -113,7 +113,7 @@ class RetentionJob:
 
     async def round(self, work: Work = Work.KEEP, *, dry_run: bool = False, anew: bool = False) -> Round:
         """Everybody, once. *anew*: those too who were seen to lately. What fails for one owner fails for no other;
-        raises only where the owners cannot be listed."""
+        raises only where the owners cannot be listed, after it has seen to those that could."""
         report = Round()
         async for owner in self._owners():
             await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)
@@ -128,9 +128,18 @@ class RetentionJob:
 
     async def _owners(self) -> AsyncIterator[Owner]:
         # Listed first: the round takes long, and a listing that is open all the while would not be bounded.
-        listed = [owner async for page in self._lists.owners() for owner in page]
+        listed: list[Owner] = []
+        cut_short: MemoryExtprocError | None = None
+        try:
+            async for page in self._lists.owners():
+                listed += page
+        except MemoryExtprocError as error:
+            cut_short = error
+        # Of a large store it is many answers, and one may fail each time: a round gets further all the same.
         for owner in listed:
             yield owner
+        if cut_short is not None:
+            raise cut_short
 
     async def _see_to(
         self, owner: Owner, report: Round, work: Work, *, dry_run: bool = False, anew: bool = True

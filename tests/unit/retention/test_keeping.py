@@ -402,6 +402,25 @@ async def test_what_fails_for_one_fails_for_no_other(desk: Desk) -> None:
     assert (report.owners, report.failed) == (1, 1)
 
 
+async def test_a_listing_that_is_cut_short_leaves_to_the_next_round_what_it_did_not_come_to(desk: Desk) -> None:
+    """A large store is listed in many answers, and one of them may fail in each round."""
+    await desk.put(a_memory("a", expires_at=MONDAY), a_memory("b", BOB, expires_at=MONDAY))
+    rounds: list[list[Owner | None]] = [[ANN, None, BOB], [ANN, BOB]]
+
+    class Lists:
+        async def owners(self) -> AsyncIterator[list[Owner]]:
+            for owner in rounds.pop(0):
+                if owner is None:
+                    raise TryLaterError("one answer took too long")
+                yield [owner]
+
+    job = desk.job(Lists(), limits=JobLimits(pause=timedelta()))
+    with pytest.raises(TryLaterError):
+        await job.round()
+    report = await job.round()
+    assert (report.owners, report.passed_over, report.failed) == (1, 1, 0)
+
+
 async def test_a_bug_that_one_owners_memories_bring_out_ends_no_round(desk: Desk) -> None:
     await desk.put(a_memory("a"), replace(a_memory("b"), owner=BOB))
     keeper = desk.keeper()
