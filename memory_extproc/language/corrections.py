@@ -9,6 +9,7 @@ from memory_extproc.language.questions import only_asks
 from memory_extproc.language.remembered import MOST_REMEMBERED, remembered
 from memory_extproc.language.words import content_words, fold, stems
 
+_SHARED = 2  # the subject of the shorter has at most so many times the words that both have
 _LONGEST = 400  # characters; who tells more than that tells a story
 _LEAD = (
     r"^(?:(?:oh|ah|wait|sorry|oops|hm+|um|well|ugh|and|but|ok|okay|hang\s+on|hold\s+on|my\s+bad|btw|by\s+the\s+way|no"
@@ -111,8 +112,8 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
     shared = _subjects(new) & _subjects(old)
     alike = kinds(new) & kinds(old)
     folded = fold(new)
-    if not at_once:
-        return bool(shared and alike)
+    if not at_once:  # of two that only have a word in common, neither takes the other back
+        return bool(alike) and _SHARED * len(shared) >= min(len(_subjects(new)), len(_subjects(old))) > 0
     if _PLAINLY.match(folded):
         return bool(alike or shared) or not kinds(old)
     # Who tells something anew does not name another subject: "my sister moved to Toronto" takes back nothing.

@@ -77,3 +77,9 @@ def test_days_sums_and_names_are_told_apart() -> None:
 @given(st.text(max_size=500), st.text(max_size=500), st.booleans())
 def test_nothing_corrects_that_has_not_the_words_of_it(new: str, old: str, at_once: bool) -> None:
     assert may_correct(new) or not corrects(new, old, at_once=at_once)
+
+
+def test_two_that_share_one_word_of_many_take_nothing_of_each_other_back() -> None:
+    new = "Actually the pottery class painted three bowls with my friends from work, and my kids loved the colors"
+    old = "We went camping in two tents with the kids and saw the Perseid meteor shower by the lake"
+    assert not corrects(new, old, at_once=False)
