@@ -479,7 +479,7 @@ async def test_a_failed_call_prints_nothing_and_its_error_names_nobody(
         client = connect(chosen, server.address)
         await client.drop_alias(chosen.collection)
         await client.drop_collection(physical_name(chosen))
-        with pytest.raises(GiveUpError) as error:
+        with pytest.raises(NotReadyError) as error:
             await store.nearest(secret, pointing(1.0), 5, Scope())
         await client.close()
     printed = capfd.readouterr()
