@@ -1,6 +1,7 @@
 """What goes when something is forgotten: it, what came from it, and what carries its words. Pure.
 
-- A message goes with its whole turn: both sides, their pieces, the facts that were taken from it.
+- A message goes with its whole turn: both sides, their pieces, the facts that were taken from it. So does one whose
+  words were corrected since: what was taken from it still says what it said first.
 - A fact goes with its older versions and with the messages of the turns they came from; other facts of these turns
   stay, unless they say the same. Of a fact that was named (by id or by a query) also what carries its words goes,
   wherever it was said; of a message too, but for what people and assistants say at every turn.
@@ -25,6 +26,7 @@ from memory_extproc.erasure.marks import (
     moment_of,
     sources_of,
     turn_of,
+    was_message,
 )
 from memory_extproc.language.comparing import normal, word_set
 from memory_extproc.language.words import stems
@@ -44,6 +46,7 @@ class Closure:
     turns: frozenset[str] = frozenset()
     quoted: frozenset[str] = frozenset()
     misdated: Mapping[str, float] = field(default_factory=dict)  # id → moment, of those dated behind the present
+    named: frozenset[str] = frozenset()  # ids of those that the scope names itself
 
     def items(self, blind: Blind) -> set[bytes]:
         """By what all of it is known again."""
@@ -88,6 +91,7 @@ def closure(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = 
     growing.take(named)
     if scope.ids:
         growing.take_what_carries_words()
+    growing.take_alone(scope.listed)
     # As said below `within`: what was said after the forget is not in it, whatever it repeats.
     taken = {one: memory for one, memory in growing.taken.items() if _moment(memory, at, now) <= at}
     return Closure(
@@ -95,6 +99,7 @@ def closure(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = 
         frozenset(growing.whole),
         frozenset(growing.quoted - growing.whole),
         {one: moment_of(memory) for one, memory in taken.items() if moment_of(memory) > now},
+        frozenset(memory.id for memory in named),
     )
 
 
@@ -103,6 +108,7 @@ class _Growing:
         self._known = known
         self._named = named
         self.taken: dict[str, Memory] = {}
+        self._alone: set[str] = set()  # of those taken, what may yet be meant itself, and then takes more along
         self.whole: set[str] = set()
         self.quoted: set[str] = set()
         self._by_turn: defaultdict[str, list[Memory]] = defaultdict(list)
@@ -124,8 +130,9 @@ class _Growing:
         waiting = list(memories)
         while waiting:
             memory = waiting.pop()
-            if memory.id in self.taken:
+            if memory.id in self.taken and memory.id not in self._alone:
                 continue
+            self._alone.discard(memory.id)
             self.taken[memory.id] = memory
             waiting += self._made_of[memory.id]
             if self._for_a_turn(memory):
@@ -134,7 +141,7 @@ class _Growing:
             turn = turn_of(memory)
             if not turn or drawn_from(memory):
                 continue  # what was drawn from several turns is in the words of none
-            if is_message(memory):
+            if was_message(memory):
                 self.whole.add(turn)
                 waiting += self._by_turn[turn] + self._drawn_from[turn]
             else:
@@ -163,8 +170,15 @@ class _Growing:
         waiting += self._drawn_from[turn]
         for memory in self._by_turn[turn]:
             if is_message(memory):
-                self.taken.setdefault(memory.id, memory)
+                self.take_alone([memory.id])
                 waiting += self._made_of[memory.id]
+
+    def take_alone(self, ids: Iterable[str]) -> None:
+        """Those of *ids* that are there, and nothing of what follows from them."""
+        for one in ids:
+            if one in self._known and one not in self.taken:
+                self.taken[one] = self._known[one]
+                self._alone.add(one)
 
     def take_what_carries_words(self) -> None:
         words = {one: word_set(memory.content) for one, memory in self._known.items()}
@@ -193,7 +207,7 @@ class _Growing:
                 found_one = self._known[one]
                 if is_message(found_one):
                     self._quote(turn_of(found_one), waiting)
-                    self.taken.setdefault(one, found_one)
+                    self.take_alone([one])
                 else:
                     waiting.append(found_one)
             self.take(waiting)

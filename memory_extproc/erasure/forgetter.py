@@ -134,7 +134,7 @@ class Forgetter:
         rows = [memory async for memory in self._eraser.rows(owner)]
         taken = closure(rows, named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
-        return await self._plans.made(owner, scope, memories)
+        return await self._plans.made(owner, scope, memories, taken.named & taken.memories.keys())
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
         try:
@@ -170,12 +170,12 @@ class Forgetter:
         return max(0.0, (self._now() - min(late)).total_seconds()) if late else 0.0
 
     async def _accepted(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
-        ids = scope.ids
         if token:
-            ids = await self._plans.confirmed(owner, scope, token)
-        elif scope.query and not ids:
+            named = await self._plans.confirmed(owner, scope, token)
+        elif scope.query and not scope.ids:
             raise NotConfirmedError("a query needs the token of its dry run, or the ids that it listed")
-        named = without_words(scope, ids) if not token else ForgetScope(ids=ids)
+        else:
+            named = without_words(scope, scope.ids)
         blind = await self._forgotten.blind()
         job = Job(
             id=uuid.uuid4().hex,

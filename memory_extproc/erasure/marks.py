@@ -184,9 +184,15 @@ def is_message(memory: Memory) -> bool:
     return memory.source in {Source.VERBATIM, Source.QUESTION}
 
 
+def was_message(memory: Memory) -> bool:
+    """Whether it is one, or was before its words were corrected: then it is what its owner wrote, and still says
+    in whose place it stands."""
+    return is_message(memory) or (memory.source is Source.API and memory.role is not Role.NONE)
+
+
 def items_of_message(blind: Blind, memory: Memory) -> set[bytes]:
     """By what the caller's message is known when the client sends it again."""
-    if not is_message(memory) or memory.role is not Role.USER:
+    if not was_message(memory) or memory.role is not Role.USER:
         return set()
     whole = memory.metadata.get(WHOLE)
     words = whole if isinstance(whole, str) else words_hash(memory.content)

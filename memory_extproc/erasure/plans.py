@@ -19,27 +19,35 @@ _SHOWN = 1_000
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
     scope: str
     ids: tuple[str, ...]
+    named: tuple[str, ...] | None = (
+        None  # of them, what the scope named itself; None: an older version does not say
+    )
 
 
 class Plans:
     def __init__(self, records: Coordination, keep: timedelta, now: Now) -> None:
         self._records, self._keep, self._now = records, keep, now
 
-    async def made(self, owner: Owner, scope: ForgetScope, memories: Sequence[Memory]) -> ForgetPlan:
-        """*memories*: the newest first."""
+    async def made(
+        self, owner: Owner, scope: ForgetScope, memories: Sequence[Memory], named: frozenset[str]
+    ) -> ForgetPlan:
+        """*memories*: the newest first; *named*: the ids of those that *scope* names itself."""
         token = uuid.uuid4().hex
-        kept = _Kept(_named(scope), tuple(memory.id for memory in memories))
+        kept = _Kept(_named(scope), tuple(memory.id for memory in memories), tuple(sorted(named)))
         expires = self._now() + self._keep
         await self._records.put_record(RECORD, owner, token, msgspec.json.encode(kept), self._keep)
         return ForgetPlan(memories=tuple(memories[:_SHOWN]), total=len(memories), token=token, expires_at=expires)
 
-    async def confirmed(self, owner: Owner, scope: ForgetScope, token: str) -> tuple[str, ...]:
-        """The ids that were listed. NotConfirmedError for a token of another owner or scope, or an old one."""
+    async def confirmed(self, owner: Owner, scope: ForgetScope, token: str) -> ForgetScope:
+        """What takes what was listed: the messages that were listed with a fact are not named themselves, or they
+        would bring its turn's other facts. NotConfirmedError for a token of another owner or scope, or an old
+        one."""
         raw = await self._records.get_record(RECORD, owner, token)
         kept = None if raw is None else msgspec.json.decode(raw, type=_Kept)
         if kept is None or kept.scope != _named(scope):
             raise NotConfirmedError("this confirmation is not of that scope, or has expired: run it dry once more")
-        return kept.ids or ("",)
+        named = kept.ids if kept.named is None else kept.named
+        return ForgetScope(ids=named or ("",), listed=tuple(sorted({*kept.ids} - {*named})))
 
 
 def _named(scope: ForgetScope) -> str:

@@ -21,6 +21,7 @@ class ForgetScope:
     session: str = field(default="", repr=False)
     before: datetime | None = None
     query: str = field(default="", repr=False)  # what a search for these words finds
+    listed: tuple[str, ...] = ()  # ids that a dry run listed beside *ids*: they go too, and take nothing else along
 
     @property
     def everything(self) -> bool:

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.curate.curator import Correction, Curator, Meaning, Standing
+from memory_extproc.erasure.closure import closure
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.job import Job
+from memory_extproc.erasure.marks import Blind, Kind
 from memory_extproc.erasure.receipts import Signer, is_genuine, key_id, read_public, read_signer
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.learn.extract import Fact
@@ -31,6 +35,7 @@ from memory_extproc.model import (
     Exchanged,
     ForgetScope,
     ForgetState,
+    Found,
     LedgerJob,
     Memory,
     MemoryState,
@@ -39,6 +44,7 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
+    Source,
     Stored,
     Turn,
     digest,
@@ -48,6 +54,19 @@ from tests.unit.erasure.forgetting import World, complete
 from tests.unit.learn.learning import ListingExtractor, until
 
 EVERYTHING = ForgetScope()
+
+
+class NothingUnderstood:
+    async def meaning(self, owner: Owner, content: str) -> Meaning:
+        return Meaning()
+
+    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing:
+        return Standing.OTHER
+
+
+def world_ends() -> float:
+    """Later than anything was said, in seconds since 1970."""
+    return datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.fixture
@@ -114,6 +133,47 @@ async def test_a_message_goes_with_its_turn_and_what_was_taken_from_it(world: Wo
     await world.put(asked, answer, fact, unrelated)
     await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(answer.id,))))
     assert await world.contents() == {"I like tea."}
+
+
+async def test_a_corrected_message_goes_with_all_that_was_made_of_what_it_said_first(
+    world: World, forgetter: Forgetter
+) -> None:
+    asked = a_message("I moved to Lisbon last week.", metadata={"turn": "t1"})
+    lives = a_memory(
+        "User lives in Lisbon", metadata={"subject": "user", "attribute": "home", "value": "Lisbon", "turn": "t1"}
+    )
+    other = a_memory("User has a dog named Rex")
+    retired = a_memory(
+        "Often speaks of Lisbon and of Rex",
+        state=MemoryState.DELETED,
+        metadata={"derived": "reflection", "sources": [lives.id, other.id], "retired": "sources"},
+    )
+    await world.put(asked, lives, other, retired)
+    curator = Curator(
+        world.partitions, world.partitions, world.embedder, NothingUnderstood(), now=lambda: world.now
+    )
+    await curator.correct(ANN, asked.id, Correction(values={"content": "I moved to Porto last week."}))
+    world.now += timedelta(seconds=1)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(asked.id,))))
+    assert await world.contents() == {other.content}
+
+
+@pytest.mark.parametrize("version_kept", [True, False])
+def test_what_a_corrected_message_takes_along_does_not_hang_on_the_order_of_the_rows(version_kept: bool) -> None:
+    asked = a_message("I moved to Lisbon.", metadata={"turn": "t1", "heard": "h1"})
+    version = replace(asked, id=digest("v"), state=MemoryState.SUPERSEDED, superseded_by=asked.id)
+    corrected = replace(asked, content="I moved to Porto.", source=Source.API)
+    lives = a_memory("User lives in Lisbon", metadata={"turn": "t1"})
+    made_of_it = a_memory("Often speaks of Lisbon", metadata={"sources": [lives.id]})
+    # The version that a correction left is history, and is erased in the end.
+    rows = [corrected, lives, made_of_it, *([version] if version_kept else [])]
+    blind = Blind(b"key")
+    for order in permutations(rows):
+        for listed in range(1, len(order) + 1):
+            named = {corrected.id, *(memory.id for memory in order[:listed])}
+            taken = closure(order, ForgetScope(ids=tuple(named)), world_ends())
+            assert taken.memories.keys() == {memory.id for memory in rows}
+            assert blind.item(Kind.HEARD, ANN, "h1") in taken.items(blind)  # the client may send it again
 
 
 async def test_what_was_drawn_from_several_turns_goes_with_each_of_them(world: World, forgetter: Forgetter) -> None:
@@ -365,6 +425,36 @@ async def test_a_dry_run_says_what_would_go_and_its_token_confirms_exactly_that(
     assert await world.contents() == {"likes tea", "likes rum", "likes gin"}
     await complete(forgetter, await forgetter.forget(ANN, ForgetScope(project="p"), token=plan.token))
     assert await world.contents() == {"likes rum", "likes gin"}
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+async def test_what_a_dry_run_did_not_list_stays_when_it_is_confirmed(
+    world: World, forgetter: Forgetter, backwards: bool
+) -> None:
+    """The messages of a fact are listed with it. Taken for named themselves they would bring the other facts."""
+    said = a_message("I have $12,000, and I am vegetarian.", metadata={"turn": "t1"})
+    budget = a_memory("User's budget is $12,000", metadata={"value": "$12,000", "turn": "t1"})
+    diet = a_memory("User is vegetarian", metadata={"value": "vegetarian", "turn": "t1"})
+    rows = [said, diet, budget]
+    await world.put(*(reversed(rows) if backwards else rows))
+    scope = ForgetScope(ids=(budget.id,))
+    plan = await forgetter.plan(ANN, scope)
+    assert {memory.content for memory in plan.memories} == {said.content, budget.content}
+    await complete(forgetter, await forgetter.forget(ANN, scope, token=plan.token))
+    assert await world.contents() == {diet.content}
+
+
+async def test_what_a_dry_run_listed_goes_though_what_led_to_it_is_gone_meanwhile(
+    world: World, forgetter: Forgetter
+) -> None:
+    said = a_message("I have $12,000.", metadata={"turn": "t1"})
+    budget = a_memory("User's budget is $12,000", metadata={"value": "$12,000", "turn": "t1"})
+    await world.put(said, budget)
+    scope = ForgetScope(ids=(budget.id,))
+    plan = await forgetter.plan(ANN, scope)
+    await world.partitions.delete(ANN, [budget.id])
+    await complete(forgetter, await forgetter.forget(ANN, scope, token=plan.token))
+    assert await world.contents() == set()
 
 
 async def test_a_query_alone_forgets_nothing(world: World, forgetter: Forgetter) -> None:
