@@ -3,9 +3,10 @@
     python scripts/make_people.py --out people.jsonl             # the people of the packaged weights
     python scripts/make_people.py --seed 8 --out others.jsonl    # others of the same kind
 
-Each says three to twenty-eight things of themselves, in passing and between small talk, seven of twelve in English,
-the others in German, Spanish, French, Chinese or Japanese, and asks for what they said, for what they never said, and
-what no memory answers. The words stand in scripts/people/; none of those that recall is judged by is among them.
+Each says three to twenty-eight things of themselves, in passing and between small talk, seven of twelve in
+English, the others in German, Spanish, French, Chinese or Japanese. They ask for what they said, for what they
+never said, and what no memory answers. Their words stand in scripts/people/. Nothing that somebody says in the sets
+that recall is judged by is among them; the plainest questions ("Where do I live?") are those of everybody.
 """
 
 from __future__ import annotations
@@ -225,13 +226,17 @@ def _talk(person: Person, told: Sequence[Topic], small_talk: Sequence[Phrase]) -
     return said_with
 
 
+def write(path: Path, seed: int) -> None:
+    made = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines(seed))
+    path.write_text(made, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, required=True, help="the file of JSON lines to write")
     given = parser.parse_args()
-    made = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines(given.seed))
-    given.out.write_text(made, encoding="utf-8")
+    write(given.out, given.seed)
 
 
 if __name__ == "__main__":

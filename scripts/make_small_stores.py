@@ -112,14 +112,18 @@ def _foreign(
                 yield {"query": text, "owner": owner, "relevant": [], "category": "unknown"}
 
 
+def write(path: Path, dataset: Path, seed: int) -> None:
+    cut = lines(read_dataset(dataset).conversations, seed)
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in cut), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", type=Path, required=True, help="LoCoMo's JSON, such as locomo10.json")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, required=True, help="the file of JSON lines to write")
     given = parser.parse_args()
-    cut = lines(read_dataset(given.dataset).conversations, given.seed)
-    given.out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in cut), encoding="utf-8")
+    write(given.out, given.dataset, given.seed)
 
 
 if __name__ == "__main__":
