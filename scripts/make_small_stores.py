@@ -1,6 +1,6 @@
 """Cuts a LoCoMo file into small stores, on which the weights for such are fitted beside made-up people.
 
-    python scripts/make_small_stores.py --dataset locomo10.json --out pieces.jsonl
+    python -m scripts.make_small_stores --dataset locomo10.json --out pieces.jsonl
 
 Each speaker in turn is the caller of stores of one to five sessions. Questions about the caller alone are put in
 the first person: to the store that has all of their evidence, and, as things never said, to other people's.
