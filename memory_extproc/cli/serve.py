@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
+from memory_extproc.cli.ending import Ending, ending_limits
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
@@ -37,10 +38,16 @@ async def _until_stopped(settings: Settings, config: Path) -> None:
     _stay_responsive()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    ending = Ending(ending_limits(settings))
+
+    def stop() -> None:
+        stopping.set()
+        ending.begin(loop)
+
     # Until there is something to reload it must not end us, as it would by default.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     async with sidecar(settings, source=Source(config, dict(os.environ))) as running:
         if running.reloading is not None:
             loop.add_signal_handler(signal.SIGHUP, running.reloading.ask)

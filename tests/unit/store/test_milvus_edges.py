@@ -379,6 +379,22 @@ def test_only_a_server_is_pinged_for_a_lite_file_would_hang_up_over_it() -> None
     assert channel_options("http://milvus:19530") == {}
 
 
+async def test_a_call_whose_channel_is_closed_is_to_be_tried_again_and_ends_nobody() -> None:
+    registry = CollectorRegistry()
+    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(registry, "test"), Seconds())
+    under_way: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def call(limit: float) -> str:
+        # As gRPC does with the calls of a channel that is closed.
+        asyncio.get_running_loop().call_soon(under_way.cancel)
+        return await asyncio.wait_for(under_way, limit)
+
+    with pytest.raises(TryLaterError, match="down"):
+        await calls.run("put", timedelta(seconds=30), call)
+    told = {"operation": "put", "outcome": "down"}
+    assert registry.get_sample_value("memory_extproc_store_operations_seconds_count", told) == 1
+
+
 @pytest.mark.parametrize("answer", ["an answer", "an error"])
 async def test_who_is_told_to_end_as_the_answer_comes_ends(answer: str) -> None:
     calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(CollectorRegistry(), "test"), Seconds())
