@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -58,19 +58,20 @@ class Ending:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         time.sleep(self._limits.usual.total_seconds())
-        log.warning("sidecar.slow_to_end", **_left(loop))
+        log.warning("sidecar.slow_to_end", tasks=_tasks(loop), threads=_threads())
         time.sleep((self._limits.longest - self._limits.usual).total_seconds())
-        log.error("sidecar.cut_off", **_left(loop))
+        log.error("sidecar.cut_off", tasks=_tasks(loop), threads=_threads())
         self._end(CUT_OFF)
 
 
-def _left(loop: asyncio.AbstractEventLoop) -> Mapping[str, Sequence[str]]:
-    """Tasks and threads that the end waits for, by the names that we gave them."""
-    return {
-        "tasks": sorted(f"{task.get_name()}: {_begun_as(task)}" for task in asyncio.all_tasks(loop)),
-        "threads": sorted(one.name for one in threading.enumerate() if not one.daemon),
-    }
+def _tasks(loop: asyncio.AbstractEventLoop) -> Sequence[str]:
+    """Those that the end waits for, by the names that we gave them, with what each began as."""
+    return sorted(f"{task.get_name()}: {_begun_as(task)}" for task in asyncio.all_tasks(loop))
 
 
 def _begun_as(task: asyncio.Task[object]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", "?"))
+
+
+def _threads() -> Sequence[str]:
+    return sorted(one.name for one in threading.enumerate() if not one.daemon)
