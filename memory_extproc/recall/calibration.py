@@ -23,6 +23,8 @@ _FIRST = 3  # candidates looked at beside the best
 # What a memory has in common with a question that it has nothing to do with, in English and in other languages.
 # With three memories, the owner's own mean says little; with one, nothing.
 _USUAL = {"dense": (0.07, 0.35), "near": (0.02, 0.02), CLOSELY: (0.12, 0.3)}
+# The most that is taken for it: where all that somebody ever said is about what is asked, all of it is near.
+_MOST_USUAL = {"dense": (0.25, 0.6), "near": (0.15, 0.15), CLOSELY: (0.3, 0.5)}
 _IMAGINED = 3.0  # memories of the usual kind that are taken to stand beside the owner's
 
 
@@ -52,6 +54,7 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
             count = len(found.memories) if name in READ_CLOSELY else found.searched
             centre = float(known(found.centre[place[name]]))
             usual = _usual(centre, measured[f"most_{name}"], count, _USUAL[name][foreign])
+            usual = min(usual, _MOST_USUAL[name][foreign])
             measured[f"above_{name}"] = measured[f"most_{name}"] - usual
             measured[f"best_above_{name}"] = measured[f"best_{name}"] - usual
     if foreign:

@@ -53,6 +53,12 @@ def test_an_only_memory_is_measured_against_what_memories_usually_have() -> None
     assert 0.4 < measured["above_dense"] == measured["best_above_dense"] < 0.6
 
 
+def test_where_all_that_was_said_is_about_what_is_asked_all_of_it_still_matches() -> None:
+    alike = some_candidates(dense=[0.6, 0.6, 0.6], known=[0.9, 0.9, 0.9])
+    measured = measures(replace(alike, centre=alike.features[0], searched=50), {}, SCORES)
+    assert measured["above_dense"] > 0.3
+
+
 def test_a_question_in_another_language_is_measured_apart() -> None:
     even = [0.0, 0.0, 0.0]
     here, abroad = (measures(read(even, even, foreign=is_foreign), {}, SCORES) for is_foreign in (0.0, 1.0))
