@@ -9,6 +9,7 @@ line of JSON that says the life's process and addresses, or why it did not begin
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import mmap
 import os
@@ -76,6 +77,7 @@ async def lived(config: Path, board: Switchboard, answer: int) -> None:
     leave, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, leave.set)
     loop.add_signal_handler(signal.SIGUSR1, _tell_where)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # also while the loop stands still
     async with app.sidecar(load(config, {}), now=board.now) as whole:
         said = {"process": os.getpid(), "ext_proc": whole.ext_proc, "api": whole.api, "http": whole.http}
         os.write(answer, json.dumps(said).encode() + b"\n")

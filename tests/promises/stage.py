@@ -119,6 +119,12 @@ class Setting:
         return path
 
 
+async def _gone(process: int) -> None:
+    async with asyncio.timeout(PATIENCE * 2):
+        while _lives(process):  # noqa: ASYNC110 - another process ends, which sets no event here
+            await asyncio.sleep(0.005)
+
+
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -225,17 +231,19 @@ class Stage:
             await self._ended(front, signal.SIGTERM)
 
     async def _ended(self, front: Front, how: signal.Signals) -> None:
-        """Waits until the process is no more."""
+        """Waits until the process is no more. One that does not end in time tells where it stands and is killed, as
+        Kubernetes does: the promises have to hold of that death, too."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(front.process, how)
         try:
-            async with asyncio.timeout(PATIENCE * 2):
-                while _lives(front.process):  # noqa: ASYNC110 - another process ends, which sets no event here
-                    await asyncio.sleep(0.005)
+            await _gone(front.process)
         except TimeoutError:
-            os.kill(front.process, signal.SIGUSR1)
+            self.tell("slow to end")
+            for question in (signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(front.process, question)
             await asyncio.sleep(1)  # until it has told
-            raise
+            os.kill(front.process, signal.SIGKILL)
+            await _gone(front.process)
         await front.__aexit__()
 
     def tell(self, *what: object) -> None:
