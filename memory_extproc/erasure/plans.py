@@ -19,9 +19,8 @@ _SHOWN = 1_000
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
     scope: str
     ids: tuple[str, ...]
-    named: tuple[str, ...] | None = (
-        None  # of them, what the scope named itself; None: an older version does not say
-    )
+    # Of them, what the scope named itself; None: an older version does not say.
+    named: tuple[str, ...] | None = None
 
 
 class Plans:
