@@ -109,16 +109,23 @@ class KilledExtractor(ListingExtractor):
         return facts
 
 
+def made(path: Path) -> sqlite3.Connection:
+    """The store's file. Two processes that begin with it at once would be in each other's way (SQLite turns to a
+    write-ahead log alone, and waits for nobody there), so it is made before them."""
+    file = sqlite3.connect(path, isolation_level=None)
+    file.execute("PRAGMA journal_mode = WAL")
+    # Nobody cuts the power here; waiting for a busy disk on the event loop would cost us our leases.
+    file.execute("PRAGMA synchronous = OFF")
+    file.execute("CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, owner, session, seq, content)")
+    file.execute("CREATE TABLE IF NOT EXISTS facts (turn TEXT PRIMARY KEY, owner, content)")
+    return file
+
+
 class FileStore:
     """KeepsMemories, ListingReconciler's place taken too: rows and facts in a SQLite file, by id."""
 
     def __init__(self, path: Path, killer: Killer) -> None:
-        self._file = sqlite3.connect(path, isolation_level=None)
-        self._file.execute("PRAGMA journal_mode = WAL")
-        # Nobody cuts the power here; waiting for a busy disk on the event loop would cost us our leases.
-        self._file.execute("PRAGMA synchronous = OFF")
-        self._file.execute("CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, owner, session, seq, content)")
-        self._file.execute("CREATE TABLE IF NOT EXISTS facts (turn TEXT PRIMARY KEY, owner, content)")
+        self._file = made(path)
         self._killer = killer
 
     async def put(

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.faults.learn_process import made
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
@@ -113,6 +114,7 @@ def test_a_replica_that_is_killed_leaves_its_work_to_the_other(
     tmp_path: Path, redis_server: RedisServer, point: str
 ) -> None:
     redis = (redis_server.url, uuid4().hex)
+    made(tmp_path / "store.sqlite").close()
     killed = start(tmp_path, 40, point, *redis)
     # The other starts meanwhile, and hears the same turns, as when clients try again elsewhere.
     other = start(tmp_path, 40, "none", *redis)
