@@ -45,7 +45,7 @@ from memory_extproc.topics.summing import Summaries
 from tests.builders import ANN, MONDAY, a_memory, memories_of
 from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, redis_server
-from tests.unit.retention.test_keeping import three_budgets
+from tests.unit.retention.keeping import three_budgets
 from tests.unit.topics.following import FLIGHTS, turns_of
 
 __all__ = ["redis_server"]

@@ -13,12 +13,13 @@ from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.sessions import WORDED
-from memory_extproc.model import Embedded, ForgetReceipt, ForgetState, Memory, Owner
+from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner
 from memory_extproc.ports import Ledger, Replicas
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import ANN
 from tests.unit.learn.learning import Surroundings, until
 
+EVERYTHING = ForgetScope()
 LIMITS = ForgetLimits(
     patience=timedelta(seconds=5),
     first=timedelta(milliseconds=1),

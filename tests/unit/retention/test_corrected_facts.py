@@ -19,9 +19,7 @@ from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState
 from memory_extproc.recall.profile import ProfileLimits, Profiles
 from tests.builders import ANN, a_turn, later
-from tests.unit.retention.test_keeping import Desk, desk, three_budgets
-
-__all__ = ["desk"]
+from tests.unit.retention.keeping import Desk, three_budgets
 
 
 @dataclass

@@ -20,9 +20,8 @@ from memory_extproc.retention.keeper import Keeper, KeeperRules
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.subjects import SubjectRules, Subjects
 from tests.builders import ANN, later
-from tests.unit.retention.test_keeping import WORDING, Desk, a_fact, desk
+from tests.unit.retention.keeping import WORDING, Desk, a_fact
 
-__all__ = ["desk"]
 PORT = a_fact("payment-service listens on port 8080", "port", "8080", "payment-service")
 OWNER = a_fact("payment-service is owned by Carol", "owner", "Carol", "payment-service")
 LANGUAGE = a_fact("payment-service is written in Rust", "language", "Rust", "payment-service")

@@ -29,7 +29,7 @@ from memory_extproc.model import (
 from memory_extproc.store.held import Held, candidates_among
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
-from tests.unit.store.test_partition import a_row, a_setting, pointing, until, up_to_date
+from tests.unit.store.partitions import a_row, a_setting, pointing, until, up_to_date
 
 EVERYTHING = Scope()
 TEA = Sought("tea", pointing(0.0))

@@ -11,7 +11,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Candidates, MemoryState, Owner, Scope, Sought
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB
-from tests.unit.store.test_partition import Setting, a_row, a_setting, pointing
+from tests.unit.store.partitions import Setting, a_row, a_setting, pointing
 
 EVERYTHING = Scope()
 TEA = Sought("Which oolong do I like?", pointing(0.0))

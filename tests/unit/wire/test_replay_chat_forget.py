@@ -15,7 +15,7 @@ from memory_extproc.wire.replays import WORDED
 from tests.builders import a_turn
 from tests.fixtures.desk import Desk
 from tests.unit.learn.learning import Surroundings
-from tests.unit.wire.test_replay import ANN, BUDGET, SEAT, Talk, a_desk, now_known
+from tests.unit.wire.talking import ANN, BUDGET, SEAT, Talk, a_desk, now_known
 
 
 async def forgotten(desk: Desk, around: Surroundings) -> None:

@@ -1,0 +1,248 @@
+"""What was forgotten does not come back: not by who was on their way, a crash, a backup or a client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+import structlog
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.erasure.job import Job
+from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.extract import Fact
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.sessions import WORDED, SessionLimits, Sessions
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    ForgetScope,
+    ForgetState,
+    LedgerJob,
+    Message,
+    Owner,
+    Role,
+    Scope,
+    Stored,
+    Turn,
+)
+from tests.builders import ANN, BOB, a_memory, a_message
+from tests.unit.erasure.forgetting import EVERYTHING, World, complete
+from tests.unit.learn.learning import ListingExtractor, until
+
+
+async def test_what_is_said_after_a_forget_is_kept(world: World, forgetter: Forgetter) -> None:
+    await world.put(a_message("I live in Hawaii."))
+    await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+    world.now += timedelta(milliseconds=10)
+    async with world.build() as learner:
+        assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+        assert await world.findable("I live in Oslo now, not in Hawaii.")
+
+
+async def test_an_exchange_that_began_before_the_forget_is_not_learned(world: World, forgetter: Forgetter) -> None:
+    async with world.build() as learner:
+        under_way = world.exchange("My budget is $10,000.", "Noted: $10,000.")
+        world.now += timedelta(seconds=5)
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        world.now += timedelta(seconds=5)
+        assert await learner.accept(under_way) is Stored.FORGOTTEN
+    assert await world.contents() == set()
+    assert [entry async for entry in world.journal.of_owner(ANN)] == []
+
+
+async def test_words_noted_with_a_response_that_was_on_its_way_go_with_the_forget_that_overtook_it(
+    world: World, forgetter: Forgetter
+) -> None:
+    gate, noting = asyncio.Event(), asyncio.Event()
+
+    class Late(TransientCoordination):
+        async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
+            noting.set()
+            await gate.wait()
+            await super().put_record(kind, owner, key, value, ttl)
+
+    late = Late(lambda: world.now)
+    late.records = world.coordination.records
+    world.sessions = Sessions(late, SessionLimits(), new_session=lambda: "s")
+    async with world.build() as learner:
+        under_way = replace(world.exchange("My budget is $10,000.", "Noted: $10,000."), response_id="resp_1")
+        accepting = asyncio.create_task(learner.accept(under_way))
+        await noting.wait()
+        world.now += timedelta(seconds=5)
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        gate.set()
+        await accepting
+    assert await world.contents() == set()
+    assert [kind for kind, owner, _ in world.coordination.records if owner == ANN and kind in WORDED] == []
+
+
+async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
+    world: World, forgetter: Forgetter
+) -> None:
+    """A retry, a regeneration or the next step of a tool loop, after the forget."""
+    history = (Message(Role.USER, "Hello, I am Ann."), Message(Role.ASSISTANT, "Hello."))
+    asked = Exchanged(
+        caller=Caller(ANN), history=history, asked="My budget is $10,000.", answered="Noted: $10,000.", at=world.now
+    )
+    async with world.build() as learner:
+        await learner.accept(asked)
+        await until(lambda: world.sample("journal_depth") == 1, "it is stored")
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        world.now += timedelta(hours=1)
+        assert await learner.accept(replace(asked, at=world.now)) is Stored.FORGOTTEN
+        # The conversation goes on, and the model still sees the old words: what it answers is not kept.
+        goes_on = replace(
+            asked,
+            history=(*history, Message(Role.USER, asked.asked), Message(Role.ASSISTANT, asked.answered)),
+            asked="I prefer window seats.",
+            answered="A window seat within your $10,000, then.",
+            at=world.now,
+        )
+        assert await learner.accept(goes_on) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+    assert await world.contents() == {"I prefer window seats."}
+
+
+async def test_words_said_anew_long_after_they_were_forgotten_are_learned(
+    world: World, forgetter: Forgetter
+) -> None:
+    async with world.build() as learner:
+        await learner.accept(world.exchange("My budget is $10,000."))
+        await learner.settled(Caller(ANN))
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        world.now += timedelta(seconds=30)
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.FORGOTTEN  # a retry
+        world.now += timedelta(minutes=5)
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.JOURNALLED
+        await learner.settled(Caller(ANN))
+        assert await world.findable("My budget is $10,000.")
+
+
+async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carried_out(world: World) -> None:
+    """The store is down: the call is accepted, and recall finds nothing rather than what was to go."""
+    world.forget_limits = replace(world.forget_limits, patience=timedelta(milliseconds=20))
+    await world.put(a_memory("likes tea"), a_memory("likes tea", BOB))
+    async with world.forgetter() as forgetter:
+        assert await world.findable("likes tea")
+        world.weather.down = True
+        receipt = await forgetter.forget(ANN, EVERYTHING)
+        assert receipt.state is ForgetState.ACCEPTED
+        world.now += timedelta(hours=2)
+        assert world.sample("forget_oldest_seconds") == 7200
+        with pytest.raises(TryLaterError):
+            await world.findable("likes tea")
+        world.weather.down = False
+        assert (await complete(forgetter, receipt)).memories == 1
+        assert not await world.findable("likes tea")
+        assert await world.findable("likes tea", BOB)
+
+
+async def test_a_forget_that_a_crash_cut_short_is_finished_by_the_next_process(world: World) -> None:
+    await world.put(a_memory("likes tea"))
+    world.weather.down = True
+    world.forget_limits = replace(world.forget_limits, patience=timedelta(milliseconds=5))
+    async with world.forgetter() as first:
+        receipt = await first.forget(ANN, EVERYTHING)
+    world.weather.down = False
+    async with world.forgetter() as second:
+        await complete(second, receipt)
+    assert await world.contents() == set()
+
+
+async def test_a_restored_backup_brings_nothing_back(world: World, forgetter: Forgetter) -> None:
+    backup = [a_memory("likes tea"), a_message("I like tea.")]
+    await world.put(*backup)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(backup[0].id,))))
+    everything = await forgetter.forget(ANN, EVERYTHING)
+    await complete(forgetter, everything)
+    vectors = await world.embedder.embed([one.content for one in backup])
+    await world.store.put(ANN, [Embedded(one, vector) for one, vector in zip(backup, vectors, strict=True)])
+    world.partitions.drop(ANN)
+    assert not await world.findable("likes tea")
+    await until(lambda: world.files.purged.count(ANN) >= 3, "what came back is erased again")
+    assert await world.contents() == set()
+
+
+class HeldUp(ListingExtractor):
+    """Extracts when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        found = await super().extract(turns, earlier=earlier)
+        self.reached.set()
+        await self.go_on.wait()
+        return found
+
+
+async def test_extraction_under_way_brings_nothing_back(world: World, forgetter: Forgetter) -> None:
+    extractor = world.extractor = HeldUp()
+    world.limits = replace(world.limits, batch=1)
+    reconciler = Reconciler(world.partitions, world.embedder, world.metrics)
+    world.reconciler = reconciler  # type: ignore[assignment]  # the real one
+    async with world.build() as learner:
+        await learner.accept(world.exchange("My budget is $10,000."))
+        await extractor.reached.wait()
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        extractor.go_on.set()
+    assert await world.contents() == set()
+    assert [entry async for entry in world.journal.of_owner(ANN)] == []
+
+
+async def test_a_write_that_comes_after_its_forget_is_not_kept(world: World, forgetter: Forgetter) -> None:
+    """Of an extraction that had passed every other check, or of a replica that was cut off for a while."""
+    late = a_memory("likes tea")
+    await forgetter.forget(ANN, EVERYTHING)
+    await world.put(late, a_memory("likes tea", BOB))
+    (vector,) = await world.embedder.embed([late.content])
+    await world.hiding.put(ANN, [Embedded(late, vector)])
+    assert await world.contents() == set()
+    assert await world.contents(BOB) == {"likes tea"}
+    assert not await world.findable("likes tea")
+
+
+async def test_what_was_forgotten_is_hidden_from_every_way_of_reading(world: World, forgetter: Forgetter) -> None:
+    gone, kept = a_memory("likes tea"), a_memory("likes rum")
+    await world.put(gone, kept)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(gone.id,))))
+    rows = await world.embedder.embed([gone.content, kept.content])
+    await world.store.put(ANN, [Embedded(gone, rows[0]), Embedded(kept, rows[1])])  # a backup, behind our back
+    hiding = world.hiding
+    assert [memory.id for memory in await hiding.get(ANN, [gone.id, kept.id])] == [kept.id]
+    assert [row.memory.id for row in await hiding.fetch(ANN, [gone.id, kept.id])] == [kept.id]
+    assert [one.memory.id for one in (await hiding.nearest(ANN, rows[0], 5, Scope())).found] == [kept.id]
+    assert gone.id not in [row.memory.id for row in await hiding.worded(ANN, "tea rum", 5, Scope())]
+    assert [row.memory.id async for page in hiding.pages(ANN, 10, fresh=True) for row in page] == [kept.id]
+
+
+async def test_a_forget_that_a_newer_version_wrote_is_left_to_it_and_keeps_none_from_being_carried_out(
+    world: World,
+) -> None:
+    await world.put(a_memory("likes tea", BOB))
+    subject = (await world.forgotten.blind()).subject(BOB)
+    job = Job(id="ours", subject=subject, name="user", at=world.now, owner=BOB, scope=EVERYTHING)
+    ours = msgspec.json.encode(job)
+    newer = json.dumps({**json.loads(ours), "id": "newer", "only_in": "tomorrow"}).encode()
+    for name, body in (("newer", newer), ("ours", ours)):
+        await world.ledger.write(LedgerJob(id=name, subject=subject, body=body, shut=False, open=True))
+    with structlog.testing.capture_logs() as logs:
+        async with world.forgetter():
+
+            async def gone() -> bool:
+                return await world.contents(BOB) == set()
+
+            await until(gone, "our own forget is carried out")
+    assert [line["event"] for line in logs if line["event"] == "forget.unreadable"] == ["forget.unreadable"]
+    assert {one.id for one in await world.ledger.unfinished()} >= {"newer"}

@@ -1,0 +1,23 @@
+"""A desk for each test."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.transient import TransientStore
+from tests.unit.retention.keeping import Clock, Desk
+
+
+@pytest.fixture
+def desk() -> Desk:
+    clock = Clock()
+    embedder = CannedEmbedder()
+    store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
+    metrics = Metrics(CollectorRegistry(), "test")
+    partitions = Partitions(store, coordination, PartitionLimits(), metrics, now=clock)
+    return Desk(clock, store, coordination, partitions, embedder, metrics)

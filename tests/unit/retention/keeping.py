@@ -1,0 +1,119 @@
+"""A store, its partitions, and what keeps the memories in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.model import Embedded, Memory, MemoryState, Owner
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import MemoryStore
+from memory_extproc.retention.clocks import Clocks
+from memory_extproc.retention.job import JobLimits, RetentionJob
+from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
+from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.store.partition import Partitions
+from memory_extproc.store.transient import TransientStore
+from tests.builders import ANN, a_memory, later
+
+WORDING = Wording(says=saying, about=about, agree=agree)
+DAY = timedelta(days=1)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = later(days=40)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@dataclass
+class Desk:
+    """A store, its partitions and a keeper before them."""
+
+    clock: Clock
+    store: TransientStore
+    coordination: TransientCoordination
+    partitions: Partitions
+    embedder: CannedEmbedder
+    metrics: Metrics
+
+    def keeper(
+        self, *, reads: MemoryStore | None = None, embedder: CannedEmbedder | None = None, **rules: Any
+    ) -> Keeper:
+        given = KeeperRules(retention=RetentionRules(**rules))
+        partitions, embeds = self.partitions, embedder or self.embedder
+        return Keeper(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
+
+    def job(
+        self,
+        lists: Any = None,
+        limits: JobLimits | None = None,
+        keeper: Any = None,
+        clocks: Clocks | None = None,
+    ) -> RetentionJob:
+        self.metrics = Metrics(CollectorRegistry(), "test")
+        return RetentionJob(
+            lists or self.store,
+            keeper or self.keeper(),
+            self.coordination,
+            limits or JobLimits(pause=timedelta(), settle=timedelta()),
+            self.metrics,
+            holder="one",
+            now=self.clock,
+            chance=lambda: 0.5,
+            clocks=clocks,
+        )
+
+    def rounds(self) -> float:
+        return self.metrics.registry.get_sample_value("memory_extproc_retention_rounds_total") or 0.0
+
+    async def put(self, *memories: Memory) -> None:
+        for memory in memories:
+            vector = (await self.embedder.embed([memory.content]))[0]
+            await self.partitions.put(memory.owner, [Embedded(memory, vector)])
+
+    async def rows(self, owner: Owner = ANN) -> dict[str, Memory]:
+        pages = self.store.pages(owner, 100, fresh=True)
+        return {row.memory.id: row.memory async for page in pages for row in page}
+
+    async def active(self, owner: Owner = ANN) -> list[Memory]:
+        found = [row for row in (await self.rows(owner)).values() if row.state is MemoryState.ACTIVE]
+        return sorted(found, key=lambda memory: memory.content)
+
+
+def a_fact(content: str, attribute: str, value: str, subject: str = "user", **changes: Any) -> Memory:
+    metadata = {"subject": subject, "attribute": attribute, "value": value, "turn": f"turn of {content}"}
+    return a_memory(content, **{"metadata": metadata, **changes})
+
+
+def a_budget(value: str, day: int, **changes: Any) -> Memory:
+    at = later(days=day)
+    return a_fact(
+        f"Hawaii trip budget: {value}.", "budget", value, "Hawaii trip",
+        id=f"budget-{day}", created_at=at, updated_at=at, valid_from=at, **changes,
+    )  # fmt: skip
+
+
+def three_budgets() -> list[Memory]:
+    first, second, third = a_budget("$10,000", 1), a_budget("$11,000", 2), a_budget("$12,000", 3)
+
+    def replaced(old: Memory, by: Memory) -> Memory:
+        return replace(old, state=MemoryState.SUPERSEDED, superseded_by=by.id, valid_to=by.created_at)
+
+    return [replaced(first, second), replaced(second, third), third]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)

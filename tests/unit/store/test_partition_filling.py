@@ -1,0 +1,70 @@
+"""Fills and writes at the same time: neither undoes the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import ANN
+from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
+
+
+@pytest.mark.parametrize("lags", [False, True])
+async def test_what_is_written_and_deleted_while_a_fill_runs_is_not_undone_by_it(lags: bool) -> None:
+    setting = a_setting(lags=lags)
+    old, gone = a_row("old", angle=0.2), a_row("gone", angle=0.1)
+    await setting.store.put(ANN, [old, gone])
+    setting.store.settle()
+    held_up = setting.store.weather.hold("page")
+    async with setting.process(patience=AT_ONCE, page=1) as partitions:
+        await search(partitions)
+        await until(lambda: "page" in setting.store.weather.calls, "the first page is read")
+        setting.store.weather.lagging = lags
+        await partitions.delete(ANN, [gone.memory.id])
+        await partitions.put(ANN, [a_row("new")])
+        assert await said(partitions) == ["new", "old"]
+        held_up.set()
+        await until(lambda: not partitions.filling, "the fill is done")
+        searched = await search(partitions)
+        assert searched.path == "hybrid"
+        assert [one.memory.content for one in searched.found] == ["new", "old"]
+
+
+async def test_what_was_forgotten_while_a_fill_ran_does_not_come_back() -> None:
+    setting = a_setting()
+    await setting.store.put(ANN, [a_row("one"), a_row("two")])
+    held_up = setting.store.weather.hold("page")
+    async with setting.process(patience=AT_ONCE, page=1) as partitions:
+        await search(partitions)
+        await until(lambda: "page" in setting.store.weather.calls, "the first page is read")
+        await partitions.delete_owner(ANN)
+        held_up.set()
+        await until(lambda: not partitions.filling, "the fill is done")
+        searched = await search(partitions)
+        assert searched.found == ()
+        assert await setting.store.count(ANN) == 0
+
+
+async def test_what_was_forgotten_is_hidden_while_a_lagging_store_still_shows_it() -> None:
+    setting = a_setting(lags=True)
+    await setting.store.put(ANN, [a_row("old")])
+    setting.store.settle()
+    setting.store.weather.lagging = True
+    other = setting.process()
+    async with setting.process(patience=AT_ONCE) as partitions, other:
+        await partitions.delete_owner(ANN)
+        assert await said(partitions) == []
+        setting.store.weather.hold("pages")
+        await other.put(ANN, [a_row("new", angle=0.5)])
+        assert await said(partitions) == [], "outdated, and the store's own search would show what is forgotten"
+
+
+async def test_a_cold_owner_of_a_lagging_store_is_looked_at_again_freshly() -> None:
+    setting = a_setting(lags=True)
+    await setting.store.put(ANN, [a_row("settled", angle=0.5)])
+    setting.store.settle()
+    setting.store.weather.lagging = True
+    await setting.store.put(ANN, [a_row("by another replica a moment ago")])
+    async with setting.process() as partitions:
+        assert await said(partitions) == ["settled"]
+        await until(lambda: not partitions.filling, "the fresh read is done")
+        assert await said(partitions) == ["by another replica a moment ago", "settled"]
