@@ -23,6 +23,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
+from memory_extproc.cancellation import cancellation_kept
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
 from memory_extproc.observe.log import logger
 
@@ -235,8 +236,9 @@ class RedisLink:
     async def _asked(self, call: Awaitable[Any], limit: float) -> Any:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(limit):
-                result = await call
+            with cancellation_kept():
+                async with asyncio.timeout(limit):
+                    result = await call
         except asyncio.CancelledError:
             # Who asked had no more time. A server that hangs would never be found out otherwise.
             if time.monotonic() - began >= self._limits.slow.total_seconds():
@@ -276,8 +278,9 @@ class RedisLink:
         while True:
             await asyncio.sleep(self._limits.pause.total_seconds())
             try:
-                async with asyncio.timeout(self._timeout):
-                    await self.client.ping()
+                with cancellation_kept():
+                    async with asyncio.timeout(self._timeout):
+                        await self.client.ping()
             except _AWAY:
                 continue
             except _ASKED:  # it answers, though with a refusal: the calls say with which

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import grpc
 
+from memory_extproc.cancellation import cancellation_kept
 from memory_extproc.errors import NotReadyError, TryLaterError
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
@@ -87,22 +88,15 @@ class Calls:
 def _cancellation_told_apart() -> Iterator[None]:
     """Lets a cancellation of ours through, and no other.
 
-    The client may take ours for itself. It waits with asyncio.wait_for, which until Python 3.12 forgets one that
-    comes together with the answer (python/cpython#86296): a task of ours that was told to end would then go on, and
-    whoever waits for its end would wait for ever.
-
-    And it may make one. Where it finds its channel broken it exchanges it, and closes the old one with the calls
-    that are under way on it: gRPC raises CancelledError in these. Nobody told the task that waits to end; it is the
-    store that went away, and what the task does is to be tried again, and not given up without a word.
+    The client may forget ours. And it may make one: where it finds its channel broken it exchanges it, and closes
+    the old one with the calls that are under way on it: gRPC raises CancelledError in these. Nobody told the task
+    that waits to end; it is the store that went away, and what the task does is to be tried again, and not given
+    up without a word.
     """
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        yield
-    except asyncio.CancelledError:
-        if task is None or task.cancelling() <= before:
-            raise ConnectionAbortedError("the channel was closed under the call") from None
-        raise
-    finally:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError
+    with cancellation_kept() as cancelled:
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not cancelled():
+                raise ConnectionAbortedError("the channel was closed under the call") from None
+            raise

@@ -1,0 +1,73 @@
+"""Who is told to end while Redis is asked ends, whatever the client makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from redis import exceptions as faults
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.redis_link import LinkLimits, RedisLink
+
+NOBODY = "redis://127.0.0.1:1"
+LIMITS = LinkLimits(timeout=timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("answer", ["an answer", "an error"])
+async def test_who_is_told_to_end_as_redis_takes_the_command_ends(answer: str) -> None:
+    taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    asked = asyncio.Event()
+
+    async def command() -> str:
+        asked.set()
+        return await asyncio.wait_for(taken, 30)  # as redis-py does while it sends
+
+    async with RedisLink(NOBODY, LIMITS) as link:
+        task = asyncio.create_task(link.bounded(command()))
+        await asked.wait()
+        if answer == "an answer":
+            taken.set_result(answer)
+        else:
+            taken.set_exception(faults.ConnectionError(answer))
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+
+async def test_who_is_not_told_to_end_gets_what_redis_answers() -> None:
+    async def answer() -> str:
+        return await asyncio.wait_for(asyncio.sleep(0, "an answer"), 30)
+
+    async def refusal() -> str:
+        raise faults.ConnectionError
+
+    async with RedisLink(NOBODY, LIMITS) as link:
+        assert await link.bounded(answer()) == "an answer"
+        with pytest.raises(TryLaterError):
+            await link.bounded(refusal())
+
+
+async def test_what_is_tidied_up_after_the_end_still_reaches_redis() -> None:
+    """A lease is given back by a task that was told to end already."""
+    given_back: list[str] = []
+    began = asyncio.Event()
+
+    async def give_back() -> None:
+        given_back.append(await asyncio.wait_for(asyncio.sleep(0, "lease"), 30))
+
+    async def works(link: RedisLink) -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            await link.bounded(give_back())
+
+    async with RedisLink(NOBODY, LIMITS) as link:
+        task = asyncio.create_task(works(link))
+        await began.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+    assert given_back == ["lease"]
