@@ -53,6 +53,7 @@ def _remote_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack
     from memory_extproc.inference.openai_embedder import (  # noqa: PLC0415
         OpenAIEmbedder,
         RemoteEmbedderLimits,
+        longest_answer,
     )
     from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits  # noqa: PLC0415
 
@@ -65,6 +66,7 @@ def _remote_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack
             # A request that waits has no time for a second attempt, and one given up in between would
             # tell the breaker nothing; the learner comes back by itself.
             attempts=1,
+            longest_answer=longest_answer(embedding.dimension),
         ),
         role="embedding",
         marker="embedding",

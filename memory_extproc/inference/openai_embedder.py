@@ -15,12 +15,20 @@ from memory_extproc.inference.query_cache import QueryCache
 from memory_extproc.inference.vectors import of_unit_length, readable
 from memory_extproc.model import Matrix, Vector
 
+BATCH = 64  # texts in one request
+_LONGEST_NUMBER = 32  # bytes of JSON
+
+
+def longest_answer(dimension: int) -> int:
+    """Bytes that an answer to one request may have, whatever is written around its numbers."""
+    return (1 << 20) + BATCH * dimension * _LONGEST_NUMBER
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteEmbedderLimits:
     dimension: int
     ask_dimension: bool = False  # send `dimensions`: only models that can shorten their vectors take it
-    batch: int = 64  # texts in one request
+    batch: int = BATCH
     # What one text may be: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
     longest_text: int = 8192  # characters
     max_tokens: int = 512  # of the model's window, which no endpoint tells: few have less

@@ -14,6 +14,7 @@ import openai
 import tenacity
 
 from memory_extproc.errors import CutOffError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.inference.bounded_client import BoundedClient, UnreadError
 from memory_extproc.inference.breaker import Breaker, BreakerLimits, Clock
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -26,9 +27,11 @@ T = TypeVar("T")
 _log = logger(__name__)
 _SERVER_ERROR = 500
 _REQUEST_TIMEOUT = 408
-# A key that expired, a bill, a permission, a model not there: not the fault of what was sent. An operator mends
-# it, and then the same call works; what was to be learned waits for that instead of being given up.
-_MENDED_BY_OPERATORS = frozenset({401, 402, 403, 404})
+# A key that expired, a bill, a permission, a model not there, an address that sends us elsewhere: not the fault of
+# what was sent. An operator mends it, and then the same call works; what was to be learned waits for that instead
+# of being given up.
+_MENDED_BY_OPERATORS = frozenset({*range(300, 400), 401, 402, 403, 404})
+_MOST_TOKENS = 10_000_000  # of one call that are believed: a larger number is no count
 
 
 class CallOutcome(StrEnum):
@@ -122,6 +125,7 @@ class EndpointLimits:
     attempts: int = 3  # at one call, the first included
     backoff: timedelta = timedelta(milliseconds=500)  # before the second attempt; doubles, and is spread by chance
     longest_backoff: timedelta = timedelta(seconds=8)  # an endpoint that asks for more is not tried again
+    longest_answer: int = 1 << 20  # bytes; a longer one is not read to its end
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
@@ -157,6 +161,7 @@ class Endpoint:
             api_key=limits.access_key or "none",
             timeout=openai.Timeout(seconds, connect=min(seconds, 5.0)),
             max_retries=0,  # tenacity's business, so that a retry is counted and its wait is ours
+            http_client=BoundedClient(limits.longest_answer),
         )
         self.use_key(limits.access_key)
 
@@ -172,7 +177,8 @@ class Endpoint:
         await self.client.close()
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """*attempt*'s answer; it raises openai's errors, CallError, or msgspec's on an answer it cannot read.
+        """*attempt*'s answer; it raises openai's errors, CallError, or what says that an answer cannot be read:
+        msgspec's errors and, of one that is nested too deep, RecursionError.
 
         TryLaterError or GiveUpError in the end, never with a word of request or answer.
         """
@@ -217,7 +223,7 @@ class Endpoint:
             raise CallError(CallOutcome.TIMEOUT) from error
         except openai.OpenAIError as error:
             raise sorted_error(error) from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (UnreadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CallError(CallOutcome.MALFORMED) from error
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
@@ -230,8 +236,9 @@ class Endpoint:
 
     def count_tokens(self, prompt: int, completion: int) -> None:
         """As the endpoint counted them for one answer."""
-        self._metrics.llm_tokens.labels(self._role, "prompt").inc(prompt)
-        self._metrics.llm_tokens.labels(self._role, "completion").inc(completion)
+        for direction, tokens in (("prompt", prompt), ("completion", completion)):
+            if tokens <= _MOST_TOKENS:
+                self._metrics.llm_tokens.labels(self._role, direction).inc(tokens)
 
     def _count(self, outcome: CallOutcome) -> None:
         self._metrics.llm_requests.labels(self._role, outcome.value).inc()

@@ -128,9 +128,19 @@ def _parser(turns: int) -> Callable[[bytes], tuple[Candidate, ...]]:
         candidates = _BARE_DECODER.decode(answer) if answer.startswith(b"[") else _DECODER.decode(answer).facts
         if any(candidate.turn > turns for candidate in candidates):
             raise msgspec.ValidationError(f"there are only {turns} turns - at `$.facts[...].turn`")
+        if not all(_says_something(candidate) for candidate in candidates):
+            raise msgspec.ValidationError("fact, subject, attribute and value are words - at `$.facts[...]`")
         return candidates
 
     return parsed
+
+
+def _says_something(candidate: Candidate) -> bool:
+    """Whether it has words: blanks and marks alone would be found by everything and tell nothing."""
+    about = (candidate.subject, candidate.attribute, candidate.value)
+    return bool(tokens(candidate.fact)) and all(
+        any(character.isprintable() and not character.isspace() for character in text) for text in about
+    )
 
 
 def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.breaker import BreakerLimits
 from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
-from memory_extproc.inference.openai_embedder import OpenAIEmbedder, RemoteEmbedderLimits
+from memory_extproc.inference.openai_embedder import BATCH, OpenAIEmbedder, RemoteEmbedderLimits, longest_answer
 from memory_extproc.inference.openai_endpoint import OUTCOMES, Endpoint, EndpointLimits
 from memory_extproc.observe.metrics import Metrics
 from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
@@ -81,6 +82,7 @@ async def test_tokens_are_counted_as_the_endpoint_says_and_an_odd_usage_costs_no
     usages: list[Any] = [
         {"prompt_tokens": 30, "completion_tokens": 4},
         {"prompt_tokens": -5, "completion_tokens": "many"},
+        {"prompt_tokens": 10**400, "completion_tokens": 10**15},
         "none",
         None,
     ]
@@ -124,6 +126,8 @@ async def test_the_access_key_is_sent_and_never_printed() -> None:
         (Reply('{"choices": null}'), "malformed"),
         (Reply('{"choices": []}'), "empty"),
         (Reply(""), "malformed"),
+        (Reply('{"choices": [], "usage": ' + "[" * 100_000 + "]" * 100_000 + "}"), "malformed"),
+        (Reply('{"choices": [{"message": {"content": "\\ud800"}}]}'), "malformed"),
         (Reply(breaks=True), "unreachable"),
         (a_completion(None), "empty"),
         (a_completion("<think>only thoughts</think>"), "empty"),
@@ -167,6 +171,48 @@ async def test_what_an_operator_has_to_mend_is_not_tried_again_in_one_call_and_n
 
     assert len(stand_in.asked) == 1
     assert bench.counted("rejected") == 1
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+async def test_an_answer_that_never_ends_is_left_where_it_is_longer_than_one_may_be(status: int) -> None:
+    endless = Reply(b" " * 65_536, status, goes_on=True)
+    async with asking(endless, attempts=1, longest_answer=1 << 20) as (stand_in, bench):
+        with pytest.raises(TryLaterError, match="malformed"):
+            await bench.completions.complete("", SECRET)
+        # what it had sent by then and what stands in the buffers between
+        assert stand_in.sent < 16 << 20
+
+    assert bench.counted("malformed") == 1
+
+
+async def test_what_a_few_compressed_bytes_unfold_to_is_not_looked_at() -> None:
+    bomb = gzip.compress(b" " * (32 << 20) + b"{}")
+    packed = Reply(bomb, headers={"content-type": "application/json", "content-encoding": "gzip"})
+    async with asking(packed, attempts=1) as (stand_in, bench):
+        with pytest.raises(TryLaterError, match="malformed"):
+            await bench.completions.complete("", SECRET)
+
+    assert stand_in.headers[0]["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_words_do_not_follow_a_redirect_and_wait_for_who_mends_the_address(status: int) -> None:
+    async with serving([a_completion("thanks for the words")]) as elsewhere:
+        sent_on = Reply("", status, {"location": f"{elsewhere.base_url}/chat/completions"})
+        async with asking(sent_on) as (stand_in, bench):
+            with pytest.raises(TryLaterError, match=f"rejected, status {status}"):
+                await bench.completions.complete("", SECRET)
+
+    assert (len(stand_in.asked), elsewhere.asked) == (1, [])
+
+
+async def test_one_call_s_cookies_are_not_sent_with_the_next_ones() -> None:
+    given = Reply(str(a_completion("x").body), headers={"set-cookie": "who=ann; Path=/"})
+    async with asking(given) as (stand_in, bench):
+        for _ in range(2):
+            await bench.completions.complete("", "")
+
+    assert [headers.get("cookie") for headers in stand_in.headers] == [None, None]
 
 
 async def test_an_endpoint_that_recovers_answers_within_one_call() -> None:
@@ -386,3 +432,14 @@ async def test_many_texts_go_in_requests_of_bounded_size_and_blank_ones_not_at_a
 async def test_numbers_beyond_float32_still_give_a_finite_unit_vector() -> None:
     async with embedding(rows([1e300, 1e300]), dimension=2) as (_, embedder):
         assert (await embedder.embed(["x"])).tolist() == [[1.0, 0.0]]
+
+
+async def test_an_honest_answer_is_never_too_long_whatever_the_dimension() -> None:
+    dimension = 100
+    vectors = rows(*([-1.2345678901234567e-300] * dimension for _ in range(BATCH)))
+    async with serving([vectors]) as stand_in:
+        assert len(vectors.body) < longest_answer(dimension) - (1 << 20)
+        bench = Bench(stand_in.base_url, longest_answer=longest_answer(dimension))
+        embedder = OpenAIEmbedder(bench.endpoint, RemoteEmbedderLimits(dimension=dimension))
+        assert (await embedder.embed(["x"] * BATCH)).shape == (BATCH, dimension)
+        await embedder.close()

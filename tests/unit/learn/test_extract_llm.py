@@ -94,6 +94,13 @@ MALFORMED = {
     "too long": answer(a_candidate(fact="User " + "x" * 400)),
     "importance out of range": answer(a_candidate(importance=11)),
     "a number for a text": answer(a_candidate(value=10000)),
+    "a fact of blanks": answer(a_candidate(fact="    ")),
+    "a fact of marks that nobody sees": answer(a_candidate(fact="\u200b\u200b\u2060")),
+    "a fact of signs": answer(a_candidate(fact="--- ---")),
+    "about nothing": answer(a_candidate(subject=" ")),
+    "an attribute that nobody sees": answer(a_candidate(attribute="\u200b")),
+    "a value of control characters": answer(a_candidate(value="\u0000\u001b")),
+    "nested without end": "[" * 100_000,
     "another object": '{"memories": []}',
 }
 
