@@ -33,6 +33,7 @@ from memory_extproc.store.partition import Partitions
 
 # Goes on while the machine sleeps, where there is such a one, and does not follow the wall clock.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_WORDING = Wording(says=saying, about=about, agree=agree)
 
 
 def keeper_rules(settings: Settings) -> KeeperRules:
@@ -99,28 +100,16 @@ def make_retention(
     live: Live | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
-    wording = Wording(says=saying, about=about, agree=agree)
-    limits = reflection_limits(settings)
-    reflections = (
-        Reflections(reflects, partitions, embedder, coordination, limits, about, now=now) if reflects else None
-    )
-    subjects = (
-        Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
-        if consolidates
-        else None
-    )
+    reflections = subjects = None
+    if reflects is not None:
+        limits = reflection_limits(settings)
+        reflections = Reflections(reflects, partitions, embedder, coordination, limits, about, now=now)
+    if consolidates is not None:
+        subjects = Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
     keeper = Keeper(
-        store,
-        partitions,
-        partitions,
-        embedder,
-        keeper_rules(settings),
-        wording,
-        now=now,
-        reflections=reflections,
-        rebuilds=rebuilds,
-        subjects=subjects,
-    )
+        store, partitions, partitions, embedder, keeper_rules(settings), _WORDING,
+        now=now, reflections=reflections, rebuilds=rebuilds, subjects=subjects,
+    )  # fmt: skip
     job = RetentionJob(
         lists,
         keeper,
@@ -132,7 +121,6 @@ def make_retention(
         chance=random.random,
         clocks=Clocks(now, partial(time.clock_gettime, _STEADY)),
     )
-
     if live is not None:
         live.follow(partial(_use, keeper, job, reflections, subjects))
     return job

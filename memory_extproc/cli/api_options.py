@@ -13,55 +13,36 @@ import typer
 from memory_extproc.cli.api_client import USUAL, Api, ApiError, Connection, connected
 from memory_extproc.cli.faults import faults_to_exit
 
-_PANEL = "Connection"
+_option = functools.partial(typer.Option, rich_help_panel="Connection")
 
 
 def _connection(
     *,
     address: Annotated[
-        str,
-        typer.Option(
-            envvar="MEMORY_EXTPROC_API", help="of the memory API: host:port or unix:/path", rich_help_panel=_PANEL
-        ),
+        str, _option(envvar="MEMORY_EXTPROC_API", help="of the memory API: host:port or unix:/path")
     ] = USUAL,
-    tls: Annotated[bool, typer.Option("--tls", help="speak TLS to it", rich_help_panel=_PANEL)] = False,
+    tls: Annotated[bool, _option("--tls", help="speak TLS to it")] = False,
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MEMORY_EXTPROC_API_CA", help="authorities of its certificate, PEM", rich_help_panel=_PANEL
-        ),
+        Path | None, _option(envvar="MEMORY_EXTPROC_API_CA", help="authorities of its certificate, PEM")
     ] = None,
     tls_cert: Annotated[
-        Path | None,
-        typer.Option(envvar="MEMORY_EXTPROC_API_CERT", help="your certificate, PEM", rich_help_panel=_PANEL),
+        Path | None, _option(envvar="MEMORY_EXTPROC_API_CERT", help="your certificate, PEM")
     ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(envvar="MEMORY_EXTPROC_API_KEY_FILE", help="its key, PEM", rich_help_panel=_PANEL)
-    ] = None,
-    token: Annotated[
-        str, typer.Option(envvar="MEMORY_EXTPROC_TOKEN", help="a JWT that says who you are", rich_help_panel=_PANEL)
-    ] = "",
-    api_key: Annotated[
-        str, typer.Option(envvar="MEMORY_EXTPROC_API_KEY", help="an API key", rich_help_panel=_PANEL)
-    ] = "",
+    tls_key: Annotated[Path | None, _option(envvar="MEMORY_EXTPROC_API_KEY_FILE", help="its key, PEM")] = None,
+    token: Annotated[str, _option(envvar="MEMORY_EXTPROC_TOKEN", help="a JWT that says who you are")] = "",
+    api_key: Annotated[str, _option(envvar="MEMORY_EXTPROC_API_KEY", help="an API key")] = "",
     as_user: Annotated[
         str,
-        typer.Option(
+        _option(
             "--as",
             envvar="MEMORY_EXTPROC_AS",
             help="who you are, where the memory API takes your word: on its own machine",
-            rich_help_panel=_PANEL,
         ),
     ] = "",
     as_tenant: Annotated[
-        str,
-        typer.Option(
-            "--tenant", envvar="MEMORY_EXTPROC_TENANT", help="with --as: of which tenant", rich_help_panel=_PANEL
-        ),
+        str, _option("--tenant", envvar="MEMORY_EXTPROC_TENANT", help="with --as: of which tenant")
     ] = "",
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="seconds for a call; streams take what they take", rich_help_panel=_PANEL)
-    ] = 30.0,
+    timeout: Annotated[float, _option(min=0.1, help="seconds for a call; streams take what they take")] = 30.0,
 ) -> Connection:
     return Connection(
         address=address,

@@ -8,13 +8,14 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from memory_extproc.cli import doctor_arguments as given
 from memory_extproc.cli.config import AsJson
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.cli.memory_show import harmless
@@ -33,35 +34,21 @@ _NO_MODEL = "default"  # what to ask for where no list of models is served
 
 def doctor(
     *,
-    through: Annotated[str, typer.Option(help="the gateway as clients reach it: http(s)://host:port")] = "",
-    model: Annotated[str, typer.Option(help="a model it serves; by default the first that /v1/models lists")] = "",
-    path: Annotated[str, typer.Option(help="of OpenAI chat completions")] = "/v1/chat/completions",
-    token: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="bearer token of a test account without memories; twice, for two people",
-            envvar="MEMORY_EXTPROC_DOCTOR_TOKENS",
-        ),
-    ] = None,
-    header: Annotated[list[str] | None, typer.Option(help="'name: value', sent with every request")] = None,
-    user_header: Annotated[str, typer.Option(help="as identity.user_header")] = "x-authz-user-id",
-    tenant_header: Annotated[str, typer.Option(help="as identity.tenant_header")] = "x-authz-tenant-id",
-    session_header: Annotated[str, typer.Option(help="as identity.session_header")] = "x-session-id",
-    roles_header: Annotated[str, typer.Option(help="as api.trusted_proxy.roles_header, if it is set")] = "",
-    trusted_edge: Annotated[
-        bool,
-        typer.Option("--trusted-edge", help="only an edge of your own reaches this URL, and it may name users"),
-    ] = False,
-    admin: Annotated[str, typer.Option(help="Envoy's admin page, if it can be reached: http://host:port")] = "",
-    filter_name: Annotated[str, typer.Option("--filter", help="with --admin: what memory's filter is called")] = "",
-    body_limit: Annotated[str, typer.Option(help="as limits.request_body")] = "4MiB",
-    patience: Annotated[float, typer.Option(help="seconds for one answer", min=1)] = 60.0,
-    serve_echo: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", help="be a model that shows what reaches it, to stand behind the gateway"
-        ),
-    ] = "",
+    through: given.Through = "",
+    model: given.Model = "",
+    path: given.Path = "/v1/chat/completions",
+    token: given.Tokens = None,
+    header: given.Headers = None,
+    user_header: given.UserHeader = "x-authz-user-id",
+    tenant_header: given.TenantHeader = "x-authz-tenant-id",
+    session_header: given.SessionHeader = "x-session-id",
+    roles_header: given.RolesHeader = "",
+    trusted_edge: given.TrustedEdge = False,
+    admin: given.Admin = "",
+    filter_name: given.FilterName = "",
+    body_limit: given.BodyLimit = "4MiB",
+    patience: given.Patience = 60.0,
+    serve_echo: given.ServeEcho = "",
     as_json: AsJson = False,
 ) -> None:
     """Send through a live gateway what goes wrong most often, and say what does and how to mend it.

@@ -12,6 +12,7 @@ from memory_extproc.cli.memory_arguments import Project, RequestId, Session, Typ
 from memory_extproc.errors import ConfigurationError
 
 # The API's messages are imported where they are used, for a quick `--help`.
+_SAY_WHAT = "say what to forget: ids, --query, --type, --project, --session, --before or --all"
 
 
 @with_api
@@ -45,9 +46,7 @@ def forget(
     )
     narrowed = bool(ids or query or types or project or session or before)
     if narrowed == everything:
-        raise ConfigurationError(
-            ["say what to forget: ids, --query, --type, --project, --session, --before or --all"]
-        )
+        raise ConfigurationError([_SAY_WHAT])
     request.dry_run = True
     plan = api.call("ForgetMemories", request)
     if dry_run:

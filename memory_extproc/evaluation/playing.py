@@ -127,20 +127,14 @@ async def played(
         if follows is not None:
             await stack.enter_async_context(follows)
         learner = Learner(
-            journal,
-            sessions,
-            partitions,
-            embedder,
-            coordination,
-            _PATIENT,
-            metrics,
+            journal, sessions, partitions, embedder, coordination, _PATIENT, metrics,
             extractor=extractor,
             reconciler=Reconciler(partitions, embedder, metrics),
             now=clock,
             chance=lambda: 0.0,
             judged=judged,
             topics=follows,
-        )
+        )  # fmt: skip
         async with learner:
             messages = await _told(learner, conversation, owner, clock)
         if follows is not None:

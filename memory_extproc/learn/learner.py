@@ -92,30 +92,15 @@ class Learner:
         self._sifting = Sifting(forgotten, journal)
         self._obeying = Obeying(commands, journal)
         self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
-        self._finding = None
-        if extractor is not None:
-            self._finding = Finding(
-                extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now
-            )
+        self._finding = _finding(extractor, stand_in, limits, now)
         self._intake = Intake(
             journal, sessions, coordination, limits, metrics,
             screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
             journalled=self._to_remember, ends=self.end_session,
         )  # fmt: skip
-        lanes = partial(Lanes, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
-        self._remembering: Lanes[str] = lanes(
-            "remember", traces.stepped("learn.remember", self._remember), self._not_remembered,
-            at_once=limits.remembering, together=limits.together,
-        )  # fmt: skip
-        self._extracting: Lanes[tuple[str, ...]] = lanes(
-            "extract", traces.stepped("learn.extract", self._extract), self._not_extracted,
-            at_once=limits.extracting, together=1,
-        )  # fmt: skip
+        self._remembering, self._extracting = self._lanes(chance)
         self._gatherings = Gatherings(
-            self._extracting.add,
-            batch=limits.batch,
-            idle=limits.idle,
-            told=lambda trigger: metrics.extraction_triggers.labels(trigger.value).inc(),
+            self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
         self._following = Following(topics, self._gatherings)
         self._take_up = TakeUp(journal, self._taken, _take_up_limits(limits), metrics, now=now, chance=chance)
@@ -123,6 +108,20 @@ class Learner:
         self._last_words: set[str] = set()  # those of them that end their session
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
+
+    def _lanes(self, chance: Chance) -> tuple[Lanes[str], Lanes[tuple[str, ...]]]:
+        """Of the two steps: by turn id, and by the turn ids of a part of a session."""
+        limits, stepped = self._limits, self._traces.stepped
+        lanes = partial(Lanes, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
+        remembering: Lanes[str] = lanes(
+            "remember", stepped("learn.remember", self._remember), self._not_remembered,
+            at_once=limits.remembering, together=limits.together,
+        )  # fmt: skip
+        extracting: Lanes[tuple[str, ...]] = lanes(
+            "extract", stepped("learn.extract", self._extract), self._not_extracted,
+            at_once=limits.extracting, together=1,
+        )  # fmt: skip
+        return remembering, extracting
 
     def use(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are remembered at a time stays."""
@@ -285,6 +284,9 @@ class Learner:
                 self._finding.forget(owner)
             self._finding.done(owner, turns, epoch, unshown=forgetting)
 
+    def _count_trigger(self, trigger: Trigger) -> None:
+        self._metrics.extraction_triggers.labels(trigger.value).inc()
+
     async def _not_extracted(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
         if len(turn_ids) > 1:  # one of them is at fault: each is tried by itself
             for turn_id in turn_ids:
@@ -296,6 +298,14 @@ class Learner:
         """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
         if await self._coordination.epoch(owner) != epoch:
             raise TryLaterError("the owner was forgotten while we worked")
+
+
+def _finding(
+    extractor: Extracts | None, stand_in: Extracts | None, limits: LearnLimits, now: Now
+) -> Finding | None:
+    if extractor is None:
+        return None
+    return Finding(extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now)
 
 
 def _take_up_limits(limits: LearnLimits) -> TakeUpLimits:

@@ -69,6 +69,9 @@ class Metrics:
         self.cached_tokens = make.counter(
             "llm_cached_tokens", "Those of them that came from its prompt cache.", "dialect", "outcome"
         )
+        self._comparing(make)
+
+    def _comparing(self, make: _Make) -> None:
         self.arm_exchanges = make.counter(
             "arm_exchanges", "Exchanges with a caller by side of the comparison.", "tenant", "arm"
         )
