@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, Self, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -106,7 +107,7 @@ class Forgetter:
         )
         self._plans = Plans(holders.coordination, limits.plan, now)
         self._running: dict[str, _Running] = {}
-        self._one_at_a_time: dict[str, asyncio.Lock] = {}  # by subject
+        self._one_at_a_time = WeakValueDictionary[str, asyncio.Lock]()  # by subject, while one of theirs runs
         self._pending: dict[str, datetime] = {}  # by job, since when
         self._left_to_server: set[str] = set()  # of them, until the time that their receipts name
         self._sweeping: dict[Owner, asyncio.Task[None]] = {}
@@ -207,6 +208,9 @@ class Forgetter:
 
     # --- doing it --------------------------------------------------------------------------------------
     def _start(self, job: Job) -> _Running:
+        """Once for each job: who takes up what the ledger holds may come upon one that is just being accepted."""
+        if (running := self._running.get(job.id)) is not None:
+            return running
         clean = asyncio.Event()
         if job.state is not ForgetState.ACCEPTED:
             clean.set()

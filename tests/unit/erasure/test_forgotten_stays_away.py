@@ -7,11 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
 import structlog
 
+from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.job import Job
@@ -246,3 +248,31 @@ async def test_a_forget_that_a_newer_version_wrote_is_left_to_it_and_keeps_none_
             await until(gone, "our own forget is carried out")
     assert [line["event"] for line in logs if line["event"] == "forget.unreadable"] == ["forget.unreadable"]
     assert {one.id for one in await world.ledger.unfinished()} >= {"newer"}
+
+
+class OverheardLedger(TransientLedger):
+    """Whoever lists what is unfinished hears of a job before the one who writes it hears that it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.listed = asyncio.Event(), asyncio.Event()
+
+    async def write(self, job: LedgerJob, **marks: Any) -> None:
+        await super().write(job, **marks)
+        self.written.set()
+        await self.listed.wait()
+
+    async def unfinished(self) -> Sequence[LedgerJob]:
+        await self.written.wait()
+        self.listed.set()
+        return await super().unfinished()
+
+
+async def test_a_forget_accepted_while_those_of_before_are_taken_up_is_carried_out_once_and_is_then_over() -> None:
+    world = World(ledger=OverheardLedger())
+    await world.put(a_memory("likes tea"))
+    async with world.partitions, world.forgetter() as forgetter:
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+        await until(lambda: not forgetter._running, "nothing is left to be done")
+        assert world.sample("forgets_pending") == 0
+        assert world.files.purged == [ANN]
