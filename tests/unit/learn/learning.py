@@ -164,8 +164,9 @@ class Surroundings:
         return self.registry.get_sample_value(f"memory_extproc_{name}", labels) or 0.0
 
 
-async def until(condition: Callable[[], object], what: str, limit: float = 5.0) -> None:
-    """Gives way to other tasks until *condition* holds; it may be a coroutine function."""
+async def until(condition: Callable[[], object], what: str, limit: float = 30.0) -> None:
+    """Gives way to other tasks until *condition* holds; it may be a coroutine function. *limit*, in seconds: only
+    what hangs comes to it, on a busy machine too."""
     deadline = time.monotonic() + limit
     while True:
         held = condition()

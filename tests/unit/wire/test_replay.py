@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.model import Outcome
 from memory_extproc.recall.block import CLOSING, OPENING, OPENING_AGAIN
+from tests.fixtures.sidecar import NOON
 from tests.unit.wire.talking import (
     BUDGET,
     CHAT,
@@ -86,8 +88,10 @@ async def test_only_the_first_block_of_a_conversation_is_introduced_at_length() 
 
 
 async def test_what_stopped_the_recall_is_said_and_the_blocks_go_back_all_the_same() -> None:
-    talk = Talk(a_desk(give_up_after=timedelta(milliseconds=50)))
+    shared = TransientCoordination(now=lambda: NOON)
+    talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
+    talk.desk = a_desk(shared=shared, give_up_after=timedelta(milliseconds=50))
     talk.desk.recalls.before = never
     body = await talk.ask("which hotel?")
     assert talk.last.status == "out_of_time"

@@ -8,7 +8,7 @@ import pytest
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.recall.block import CLOSING
-from tests.fixtures.sidecar import NOON
+from tests.fixtures.sidecar import NOON, wire_options
 from tests.unit.wire.talking import ANN, BUDGET, HOTEL, SEAT, WORDS, Faulty, Remembers, Talk, a_desk, now_known
 
 
@@ -24,15 +24,18 @@ async def test_a_conversation_goes_on_at_another_replica() -> None:
 @pytest.mark.parametrize("what", ["get", "epoch", "slow"])
 async def test_records_out_of_reach_cost_a_cache_miss_and_nothing_else(what: str) -> None:
     shared = Faulty()
-    talk = Talk(a_desk(shared=shared, replay_wait=timedelta(milliseconds=10)))
+    talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
     shared.down, shared.slow = {what}, what == "slow"
+    if shared.slow:
+        talk.desk.replays.use(wire_options(replay_wait=timedelta(milliseconds=10)))
     body = await talk.ask("which hotel?")
     assert talk.last.status == "used;n=1;path=hybrid"
     assert BUDGET not in body
     outcome = "out_of_time" if what == "slow" else "unavailable"
     assert talk.desk.metrics.registry.get_sample_value("memory_extproc_replays_total", {"outcome": outcome}) == 1
     shared.down, shared.slow = set(), False
+    talk.desk.replays.use(wire_options())
     await talk.ask("thanks")
     assert talk.sent[2].startswith(talk.sent[0].removesuffix(b"]}"))
 
