@@ -128,6 +128,10 @@ class SqliteFile:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._leave)
             self._thread.shutdown()
 
+    async def open(self) -> None:
+        """Makes or checks the file now instead of at the first write; raises what is wrong with it."""
+        await self.run(lambda connection: connection.execute("SELECT 1").fetchone())
+
     async def run(self, work: Work[T], *, scrub: bool = False) -> T:
         """What *work* returns, once it is committed. *work* runs in a transaction that it shares with its
         neighbours and is undone alone if it fails. It may run twice, so it changes nothing but the file.

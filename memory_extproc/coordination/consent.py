@@ -67,8 +67,8 @@ class SqliteConsent:
         await self._file.__aexit__()
 
     async def open(self) -> None:
-        """Makes or checks the file now instead of at the first change; raises what is wrong with it."""
-        await self._file.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        """Raises what is wrong with the file."""
+        await self._file.open()
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
         values = (owner.key, change.consent.value, change.at.timestamp(), change.by)

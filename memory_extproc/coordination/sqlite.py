@@ -58,8 +58,8 @@ class SqliteCoordination:
         await self._file.__aexit__()
 
     async def open(self) -> None:
-        """Makes or checks the file now instead of at the first write; raises what is wrong with it."""
-        await self._file.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        """Raises what is wrong with the file."""
+        await self._file.open()
 
     async def version(self, owner: Owner) -> int:
         return self._counter("SELECT version FROM counters WHERE owner = ?", owner)

@@ -155,8 +155,8 @@ class SqliteJournal:
         await self._file.__aexit__()
 
     async def open(self) -> None:
-        """Makes or checks the file now instead of at the first append; raises what is wrong with it."""
-        await self._file.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        """Raises what is wrong with the file."""
+        await self._file.open()
 
     async def check(self) -> None:
         """Raises what would keep a turn from being written now: a lock, a full disk, damage."""

@@ -97,27 +97,6 @@ class RuleSection(Section):
 
     def rule(self) -> Rule:
         """As wire/rules.py takes it."""
-        when, then = self.when, self.then
-        return Rule(
-            When(
-                path=when.path,
-                model=when.model,
-                route=when.route,
-                tenant=when.tenant,
-                upstream=when.upstream,
-                header=when.header,
-                keyword=when.keyword,
-            ),
-            Then(
-                retrieve=then.retrieve,
-                store=then.store,
-                compress=then.compress,
-                threshold=then.threshold,
-                limit=then.limit,
-                types=then.types,
-                signals=Signals(then.signals.fact, then.signals.tool, then.signals.greeting),
-                inject=then.inject,
-                origins=then.origins,
-                shared=then.shared,
-            ),
-        )
+        # Field by field under the same names: one that only one side has is an error at the first rule, not lost.
+        signals = Signals(**dict(self.then.signals))
+        return Rule(When(**dict(self.when)), Then(**{**dict(self.then), "signals": signals}))

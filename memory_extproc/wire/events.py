@@ -46,9 +46,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class RequestHeaders:
     headers: Headers
     last: bool  # no body follows
-    metadata: Mapping[str, Any] = field(
-        default_factory=lambda: NOTHING, repr=False
-    )  # Envoy's dynamic metadata by namespace
+    metadata: Mapping[str, Any] = field(default_factory=lambda: NOTHING, repr=False)  # Envoy's, by namespace
     attributes: Mapping[str, Any] = field(default_factory=lambda: NOTHING, repr=False)
 
 

@@ -28,6 +28,7 @@ from memory_extproc.model import (
     Stored,
     Turn,
 )
+from memory_extproc.ports import Now
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
@@ -159,54 +160,49 @@ async def test_the_pieces_of_a_long_turn_reach_the_store_in_calls_of_a_bounded_s
     assert max(counted.sizes) == 2
 
 
+class SlowJournal(TransientJournal):
+    """Takes a turn, or refuses it with *fault*, once its gate is open."""
+
+    def __init__(self, *, now: Now) -> None:
+        super().__init__(now=now)
+        self.gate = asyncio.Event()
+        self.fault: Exception | None = None
+
+    async def append(self, turn: Turn) -> Stored:
+        await self.gate.wait()
+        if self.fault is not None:
+            raise self.fault
+        return await super().append(turn)
+
+
 async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_all_the_same() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
-    gate = asyncio.Event()
-
-    class SlowJournal(TransientJournal):
-        async def append(self, turn: Turn) -> Stored:
-            await gate.wait()
-            return await super().append(turn)
-
-    world.journal = SlowJournal(now=lambda: world.now)
+    world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
         waiting = asyncio.create_task(learner.settled(Caller(ANN)))
-        gate.set()
+        journal.gate.set()
         await waiting
         assert await world.findable(BUDGET)
 
 
 async def test_leaving_waits_for_what_is_on_its_way_into_the_journal() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
-    gate = asyncio.Event()
-
-    class SlowJournal(TransientJournal):
-        async def append(self, turn: Turn) -> Stored:
-            await gate.wait()
-            return await super().append(turn)
-
-    world.journal = SlowJournal(now=lambda: world.now)
+    world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
-        asyncio.get_running_loop().call_later(0.05, gate.set)
+        asyncio.get_running_loop().call_later(0.05, journal.gate.set)
     assert await world.stored() == [BUDGET]
 
 
 async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_refused() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
-    gate = asyncio.Event()
-
-    class LockedJournal(TransientJournal):
-        async def append(self, turn: Turn) -> Stored:
-            await gate.wait()
-            raise TryLaterError("locked")
-
-    world.journal = LockedJournal(now=lambda: world.now)
+    world.journal = journal = SlowJournal(now=lambda: world.now)
+    journal.fault = TryLaterError("locked")
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
         waiting = asyncio.create_task(learner.settled(Caller(ANN)))
-        gate.set()
+        journal.gate.set()
         await waiting
         assert world.sample("turns_total", outcome="journal_failed") == 1
 
