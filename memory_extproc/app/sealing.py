@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 KEYS = "keys.db"
+SEALED = "sealed.txt"  # beside what is sealed: keys that rest elsewhere may be missing without leaving a trace
 
 
 async def open_keys(
     settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, *, tells: Tells = nobody
 ) -> WrappedKeys | None:
-    """None where texts rest as they are. ConfigurationError for a master key that does not open what is there, and
-    where texts were sealed and are to be read as they are."""
+    """None where texts rest as they are. ConfigurationError for a master key that does not open what is there,
+    where the keys of what was sealed are missing, and where texts were sealed and are to be read as they are."""
     if not settings.privacy.encrypt_content:
         await _refuse_sealed(settings, data, link)
         return None
@@ -42,13 +43,37 @@ async def open_keys(
         log.warning("keys.master_key_open_to_others")
     keys = WrappedKeys(await _table(settings, data, link, stack, tells=tells), master)
     try:
+        if link is None:
+            await _look_for_keys(settings, data, keys)
         await keys.check()
+        if link is None:
+            await asyncio.to_thread(_note_sealed, data, _keys_file(settings, data))
     except (UnknownMasterKeyError, GiveUpError) as error:
         raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
     except TryLaterError as error:
         # Not a reason to stay away: it is asked again each time.
         log.warning("keys.not_checked", kind=type(error).__name__)
     return keys
+
+
+async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> None:
+    """ConfigurationError where *data* says that texts were sealed, and there is not one key: new ones in their
+    place would go unnoticed until the old ones are put back, and what the new ones sealed is lost then."""
+    note, place = data / SEALED, _keys_file(settings, data)
+    if not await keys.begun() and await asyncio.to_thread(note.exists):
+        fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
+        raise ConfigurationError([f"{fault}: put the keys back, or delete {note} to give the texts up"])
+
+
+def _note_sealed(data: Path, place: Path) -> None:
+    note = data / SEALED
+    if note.exists():
+        return
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        note.write_text(f"Texts in this directory are sealed. Their keys are in {place}.\n")
+    except OSError as error:
+        raise TryLaterError("the note that texts are sealed cannot be written") from error
 
 
 def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None) -> MemoryStore:
@@ -116,17 +141,20 @@ async def _table(
 ) -> KeyTable:
     if link is not None:
         return RedisKeyTable(link, prefix=settings.coordination.prefix)
+    return await stack.enter_async_context(SqliteKeyTable(_keys_file(settings, data), tells=tells))
+
+
+def _keys_file(settings: Settings, data: Path) -> Path:
     named = settings.privacy.keys_file
-    path = Path(named) if named else data / KEYS
-    return await stack.enter_async_context(SqliteKeyTable(path, tells=tells))
+    return Path(named) if named else data / KEYS
 
 
 async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None) -> None:
     """Read as they are, sealed texts would be put before a model as they rest."""
     fault = "privacy.encrypt_content: is off, but texts were sealed"
     mend = "switch it on, or delete their keys to give them up"
-    if (data / KEYS).exists():
-        raise ConfigurationError([f"{fault} (keys in {data / KEYS}): {mend}"])
+    if traces := [str(trace) for trace in (data / KEYS, data / SEALED) if trace.exists()]:
+        raise ConfigurationError([f"{fault} (see {', '.join(traces)}): {mend}"])
     if link is None:
         return
     try:

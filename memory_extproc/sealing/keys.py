@@ -44,6 +44,10 @@ class WrappedKeys:
         self._table, self._master = table, master
         self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()  # by place, with what it came from
 
+    async def begun(self) -> bool:
+        """Whether the table was ever used with a master key."""
+        return await self._table.get(_PROOF) is not None
+
     async def check(self) -> None:
         """Whether the master key is one that the table's keys were wrapped with. GiveUpError names what to do."""
         wrapped = await self._table.get(_PROOF)

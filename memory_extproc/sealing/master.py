@@ -9,17 +9,28 @@ import hashlib
 import secrets
 import stat
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.observe.log import logger
 
+log = logger(__name__)
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _NAME_BYTES = 8  # of a key's name
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class Unusable(StrEnum):
+    """Why a changed file is not taken. Also the field of the log event."""
+
+    UNREADABLE = "unreadable"
+    NO_KEYS = "no_keys"
+    OTHER_KEYS = "other_keys"  # none of those in use
 
 
 class UnknownMasterKeyError(TryLaterError):
@@ -38,12 +49,14 @@ def name_of(key: bytes) -> str:
 
 class MasterKeyFile:
     """WrapsKeys over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
-    when it has changed, so that a rotation needs no restart."""
+    when it has changed, so that a rotation needs no restart. A changed file that cannot be used, or has none of the
+    keys in use, is not taken: what a mistaken key wrapped would be lost with it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changed = -1
         self._keys: Mapping[str, bytes] = {}
+        self._unusable: Unusable | None = None  # as it was last told
         self._read()
 
     @property
@@ -83,15 +96,24 @@ class MasterKeyFile:
             changed = self._path.stat().st_mtime_ns
             if changed == self._changed:
                 return
-            keys = _keys_in(self._path.read_text())
+            keys = _keys_in(self._path.read_text("utf-8-sig", errors="replace"))
         except (OSError, ValueError) as error:
             if self._keys:
+                self._not_taken(Unusable.UNREADABLE if isinstance(error, OSError) else Unusable.NO_KEYS)
                 return
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigurationError(
                 [f"privacy.master_key_file: {self._path}: {reason}; `memory-extproc keys new` prints a key"]
             ) from None
-        self._keys, self._changed = keys, changed
+        if self._keys and self._keys.keys().isdisjoint(keys):
+            self._not_taken(Unusable.OTHER_KEYS)
+            return
+        self._keys, self._changed, self._unusable = keys, changed, None
+
+    def _not_taken(self, why: Unusable) -> None:
+        if why is not self._unusable:
+            log.warning("keys.master_key_file_not_taken", why=why.value)
+        self._unusable = why
 
 
 class TransientMaster:

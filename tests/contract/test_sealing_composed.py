@@ -85,6 +85,51 @@ async def test_a_file_of_keys_may_rest_apart_from_the_data(tmp_path: Path, stack
     assert not (tmp_path / "data" / "keys.db").exists()
 
 
+def move(source: Path, target: Path) -> None:
+    """What the table of keys rests in."""
+    for file in source.glob("keys.db*"):
+        file.rename(target / file.name)
+
+
+async def test_missing_keys_of_what_was_sealed_are_asked_for_and_not_made_anew(tmp_path: Path) -> None:
+    settings, data = sealed(tmp_path), tmp_path / "data"
+    async with AsyncExitStack() as stack:
+        keys = await open_keys(settings, data, None, stack)
+        assert keys is not None
+        key = await keys.of(ANN)
+    move(data, tmp_path)
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            with pytest.raises(
+                ConfigurationError, match=r"holds no keys.*put the keys back, or delete .*sealed\.txt"
+            ):
+                await open_keys(settings, data, None, stack)
+    move(tmp_path, data)
+    async with AsyncExitStack() as stack:
+        keys = await open_keys(settings, data, None, stack)
+        assert keys is not None
+        assert await keys.find(ANN) == key
+
+
+async def test_texts_given_up_make_room_for_new_keys(tmp_path: Path) -> None:
+    settings, data = sealed(tmp_path), tmp_path / "data"
+    for _ in range(2):
+        async with AsyncExitStack() as stack:
+            assert await open_keys(settings, data, None, stack) is not None
+        move(data, tmp_path)
+        (data / "sealed.txt").unlink()
+
+
+async def test_sealed_texts_are_not_read_as_they_are_wherever_their_keys_rest(
+    tmp_path: Path, stack: AsyncExitStack
+) -> None:
+    settings, data = sealed(tmp_path), tmp_path / "data"
+    privacy = settings.privacy.model_copy(update={"keys_file": str(tmp_path / "apart" / "keys.db")})
+    await open_keys(settings.model_copy(update={"privacy": privacy}), data, None, stack)
+    with pytest.raises(ConfigurationError, match=r"is off, but texts were sealed.*sealed\.txt"):
+        await open_keys(configured(tmp_path), data, None, stack)
+
+
 async def test_without_sealing_everything_is_as_it_is(tmp_path: Path, stack: AsyncExitStack) -> None:
     assert await open_keys(configured(tmp_path), tmp_path / "data", None, stack) is None
     journal, coordination = TransientJournal(now=lambda: MONDAY), TransientCoordination(lambda: MONDAY)

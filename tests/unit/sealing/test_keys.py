@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import structlog
 
 from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
 from memory_extproc.sealing.keys import KeyTable, WrappedKeys
@@ -180,6 +181,33 @@ def test_a_file_that_breaks_while_in_use_leaves_the_keys_it_held(tmp_path: Path)
     assert master.name == name
     file.unlink()
     assert master.name == name
+
+
+def test_a_mistaken_key_wraps_nothing_while_the_right_one_is_in_use(tmp_path: Path) -> None:
+    right, wrong = new_master_key(), new_master_key()
+    master = MasterKeyFile(master_file(tmp_path, right))
+    name = master.name
+    with structlog.testing.capture_logs() as logged:
+        for text in (wrong, "", wrong, wrong):
+            master_file(tmp_path, text)
+            assert master.name == name
+    assert [event["why"] for event in logged] == ["other_keys", "no_keys", "other_keys"]
+    master_file(tmp_path, wrong, right)
+    assert master.names[1:] == (name,)
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "master.key"
+    file.write_bytes(b"\xef\xbb\xbf" + new_master_key().encode() + b"\r\n")
+    assert len(MasterKeyFile(file).names) == 1
+
+
+def test_a_key_that_is_no_text_is_refused_without_a_byte_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "master.key"
+    file.write_bytes(b"\xfe" * 32)
+    with pytest.raises(ConfigurationError, match="line 1 is no key of 32 bytes") as refused:
+        MasterKeyFile(file)
+    assert "fe" not in str(refused.value).partition("line 1")[2]
 
 
 def test_a_file_that_others_may_read_is_noticed(tmp_path: Path) -> None:
