@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,6 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from memory_extproc.errors import ConfigurationError
+
+_CONNECTIONS = 256  # at a time; Prometheus, a kubelet and a few people need some of them
 
 NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is
 
@@ -23,7 +26,8 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
 
     /healthz answers 200 as long as the process can answer at all. /readyz answers 503 with the reason while
     *not_ready* gives one. Neither asks for the store: without it requests go on unenriched. *documents* are JSON,
-    by path. Entering it raises ConfigurationError where that port cannot be had.
+    by path. Entering it raises ConfigurationError where that port cannot be had. Of more than *connections* the
+    oldest is closed: one that never finishes its request would stay for ever, and the process has only so many.
     """
 
     def __init__(
@@ -33,7 +37,10 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         registry: CollectorRegistry,
         not_ready: NotReady,
         documents: Mapping[str, bytes] | None = None,
+        *,
+        connections: int = _CONNECTIONS,
     ) -> None:
+        self._connections = connections
         self._host, self.port, self._registry, self._not_ready = host, port, registry, not_ready
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
@@ -42,24 +49,35 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         for path, body in (documents or {}).items():
             application.router.add_get(path, _answering(body))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._listening: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self.port).start()
+            loop = asyncio.get_running_loop()
+            self._listening = await loop.create_server(self._connected, self._host, self.port)
         except OSError as error:
             await self._runner.cleanup()
             said = os.strerror(error.errno) if error.errno else "no such address"
             raise ConfigurationError(
                 [f"listen.http: cannot listen on {self._host}:{self.port}: {said.lower()}"]
             ) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._listening.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
+
+    def _connected(self) -> asyncio.Protocol:
+        server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
+        open_ones = [one for one in server.connections if one.transport is not None]
+        if len(open_ones) >= self._connections:
+            open_ones[0].force_close()
+        return server()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         """OpenMetrics to who accepts it (Prometheus does): only that can hold exemplars."""

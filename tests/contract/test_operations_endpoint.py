@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
@@ -37,3 +39,26 @@ async def test_a_port_that_cannot_be_had_is_a_fault_that_names_it(host: str) -> 
         endpoint = OperationsEndpoint(host, port, CollectorRegistry(), lambda: "")
         with pytest.raises(ConfigurationError, match=f"listen.http: cannot listen on {host}:{port}"):
             await endpoint.__aenter__()
+
+
+async def test_connections_that_never_finish_their_request_make_room_for_others() -> None:
+    async with (
+        AsyncExitStack() as stack,
+        OperationsEndpoint("127.0.0.1", 0, CollectorRegistry(), lambda: "", connections=4) as endpoint,
+    ):
+        slow: list[asyncio.StreamReader] = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+            stack.callback(writer.close)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            await writer.drain()
+            slow.append(reader)
+        async with asyncio.timeout(10):
+            for reader in slow[:16]:  # all but the last four
+                assert await reader.read() == b""
+            async with (
+                aiohttp.ClientSession(f"http://127.0.0.1:{endpoint.port}") as session,
+                session.get("/readyz") as answer,
+            ):
+                assert answer.status == 200
+        assert not slow[-1].at_eof()
