@@ -23,6 +23,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], key=str)
 _COMMAND = re.compile(r"memory-extproc (?P<rest>[a-z][^`\n#|]*)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _KEY = re.compile(r"`([a-z_]+(?:\.[a-z_]+)+)(?::[^`]*)?`")
+_FILE = re.compile(r"`([\w.*-]+(?:/[\w.*-]+)+/?)`")
+_TARGET = re.compile(r"(?:`|^)make ([a-z][\w-]*)", re.MULTILINE)
+_VARIABLE = re.compile(r"\bMEMORY_EXTPROC_[A-Z_]+")
+_PROGRAMS = ("*.py", "*.yaml", "*.tpl", "*.sh", "Makefile", "Dockerfile")  # may read a variable
 # Keys of others that begin like ours: the chart's values, attributes of spans, files.
 _OTHERS = frozenset({"identity.mode", "tls.enabled", "coordination.db"})
 
@@ -74,6 +78,31 @@ def test_every_setting_that_is_named_exists() -> None:
         and not key.startswith("memory.")
     }
     assert not {(page, key) for page, key in named if key not in known}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_repository_that_is_named_is_there(page: Path) -> None:
+    top = {path.name for path in ROOT.iterdir()}
+    named = [name for name in _FILE.findall(page.read_text()) if name.partition("/")[0] in top]
+    assert not [name for name in named if not [*ROOT.glob(name.rstrip("/"))]]
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {(page.name, target) for page in PAGES for target in _TARGET.findall(page.read_text())}
+    assert named
+    assert not {(page, target) for page, target in named if target not in targets}
+
+
+def test_every_variable_of_the_environment_that_is_named_is_read() -> None:
+    places = [
+        ROOT / name for name in ("memory_extproc", "scripts", "tests", "benchmarks", "demo", "deploy", "helm")
+    ]
+    programs = [path for place in places for kind in _PROGRAMS for path in place.rglob(kind)]
+    read = {name for path in [ROOT / "Makefile", *programs] for name in _VARIABLE.findall(path.read_text())}
+    assert not {
+        (page.name, name) for page in PAGES for name in _VARIABLE.findall(page.read_text()) if name not in read
+    }
 
 
 def test_every_metric_is_explained_under_its_name() -> None:
