@@ -203,15 +203,13 @@ class RedisLink:
         """What *call* to the server gives, within our timeout or the shorter *within*. TryLaterError at once
         while the server is not answering."""
         if not self.answering:
-            if inspect.iscoroutine(call):
-                call.close()
+            _never_made(call)
             raise TryLaterError("Redis did not answer a moment ago")
         if not self._ours:
             try:
                 await self._claim()
-            except BaseException:
-                if inspect.iscoroutine(call):
-                    call.close()
+            except BaseException:  # cancelled, too
+                _never_made(call)
                 raise
         return await self._asked(
             call, self._timeout if within is None else min(self._timeout, within.total_seconds())
@@ -290,3 +288,9 @@ class RedisLink:
         self._ours = not self._schema_key
         log.info("redis.answers")
         self._answers(True)  # noqa: FBT003 - as it is called
+
+
+def _never_made(call: Awaitable[Any]) -> None:
+    """Closes what nobody will await: Python would warn of it."""
+    if inspect.iscoroutine(call):
+        call.close()

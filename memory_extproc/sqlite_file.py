@@ -39,6 +39,7 @@ def nobody(why: str) -> None:
 
 # Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
 _GLANCE = timedelta(milliseconds=50)
+_MOST_AT_ONCE = 256  # pieces of work in one commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,6 @@ class SqliteFile:
         *,
         fsync: bool = False,
         patience: timedelta = timedelta(seconds=2),
-        most_at_once: int = 256,
         tells: Tells = nobody,
         looks_every: timedelta = timedelta(seconds=2),
     ) -> None:
@@ -94,7 +94,6 @@ class SqliteFile:
         self._schema = schema
         self._fsync = fsync
         self._patience = patience
-        self._most_at_once = most_at_once
         self._tells = tells
         self._looks_every = looks_every
         self._queued: deque[_Operation[Any]] = deque()
@@ -197,7 +196,7 @@ class SqliteFile:
             self._idle.set()
             return
         self._idle.clear()
-        batch = [self._queued.popleft() for _ in range(min(len(self._queued), self._most_at_once))]
+        batch = [self._queued.popleft() for _ in range(min(len(self._queued), _MOST_AT_ONCE))]
         self._committing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
         self._committing.add_done_callback(partial(self._resolve, batch))
 
@@ -276,7 +275,7 @@ class SqliteFile:
         connection = self._connect(self._patience)
         try:
             self._prepare(connection)
-        except BaseException:
+        except BaseException:  # whatever it was: nobody else would close it
             connection.close()
             raise
         self._writer, self._place = connection, Place(self._path)

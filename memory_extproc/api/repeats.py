@@ -55,7 +55,7 @@ class Repeats:
         try:
             noted = await work()
         except BaseException:
-            # It may be tried again at once; where that cannot be noted, once UNDER_WAY is over.
+            # Cancelled, too. It may be tried again at once; where that cannot be noted, once UNDER_WAY is over.
             with suppress(MemoryExtprocError):
                 await self._coordination.put_record(
                     KIND, call.owner, name, _record(print_, "failed", {}), UNDER_WAY

@@ -13,6 +13,7 @@ from typing import Any, Self
 from memory_extproc.model import Owner
 from memory_extproc.redis_link import LinkLimits, RedisLink
 
+_GLANCE = timedelta(milliseconds=60)  # a request waits so long for the version of what is known
 # An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
 # The server's own clock is used throughout: replicas may disagree about the time. KEYS: record, index.
 _SWAP = """
@@ -69,7 +70,7 @@ def _milliseconds(ttl: timedelta) -> int:
 
 class RedisCoordination:
     """At *server*: an address, for a link of its own, or a link that others use too, which keeps its own limits.
-    *glance* bounds what a request waits for, the version of what is known. Use within `async with`."""
+    Use within `async with`."""
 
     def __init__(
         self,
@@ -77,7 +78,6 @@ class RedisCoordination:
         *,
         prefix: str = "memory-extproc",
         timeout: timedelta = timedelta(milliseconds=500),
-        glance: timedelta = timedelta(milliseconds=60),
         password: str | None = None,
     ) -> None:
         self._own = isinstance(server, str)
@@ -85,7 +85,6 @@ class RedisCoordination:
             RedisLink(server, LinkLimits(timeout), password=password) if isinstance(server, str) else server
         )
         self._prefix = prefix
-        self._glance = glance
         self._client = self._link.client
         self._swap = self._client.register_script(_SWAP)
         self._delete = self._client.register_script(_DELETE)
@@ -105,7 +104,7 @@ class RedisCoordination:
 
     async def version(self, owner: Owner) -> int:
         call = self._client.get(self._key(owner, "version"))
-        return int(await self._link.bounded(call, within=self._glance) or 0)
+        return int(await self._link.bounded(call, within=_GLANCE) or 0)
 
     async def bump(self, owner: Owner) -> int:
         return int(await self._bounded(self._client.incr(self._key(owner, "version"))))

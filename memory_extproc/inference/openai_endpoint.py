@@ -197,7 +197,7 @@ class Endpoint:
             self._count(error.outcome)
             _log.warning("llm.failed", role=self._role, outcome=error.outcome.value, status=error.status)
             raise error.as_ours() from error
-        except BaseException:
+        except BaseException:  # cancelled, or a bug of ours: that says nothing of the endpoint
             self._breaker.abandoned()
             raise
         self._breaker.succeeded()

@@ -67,12 +67,6 @@ def subject(text: str) -> tuple[str, float]:
     return "", 0.0
 
 
-def tells_of_another(question: str, text: str) -> float:
-    """Above 0, at most 1: *text* is about somebody whom *question* does not mention; below 0, at least -1: about
-    whom it does mention; 0: about nobody else than its speaker."""
-    return of_another(mentioned(question), text)
-
-
 def mentioned(question: str) -> frozenset[str]:
     """The words by which *question* may mention somebody."""
     folded = fold(question[:_LONGEST_ASKED]).replace("'s", " ")
@@ -80,7 +74,8 @@ def mentioned(question: str) -> frozenset[str]:
 
 
 def of_another(asked: frozenset[str], text: str) -> float:
-    """As `tells_of_another`, for a question whose words are *asked*."""
+    """Above 0, at most 1: *text* is about somebody whom the question does not mention, whose words are *asked*;
+    below 0, at least -1: about whom it does mention; 0: about nobody else than its speaker."""
     who, sure = subject(text)
     if not who:
         return 0.0

@@ -16,8 +16,6 @@ _ENDING = re.compile(
 )
 _LAST_WORD = re.compile(r"[\w.]+$")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,2}[.)])\s+")
-
-
 _BLANKS = re.compile(r"\s{9,}")
 
 

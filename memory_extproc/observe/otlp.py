@@ -124,7 +124,7 @@ def _child(
     ) as span:
         try:
             yield
-        except BaseException as error:
+        except BaseException as error:  # a cancelled step shows as one, too
             span.set_status(StatusCode.ERROR, type(error).__name__)
             raise
 

@@ -30,7 +30,6 @@ FEWEST = 20  # memories of an owner, for the weights of many
 UNFITTED_WEIGHT = 0.4
 UNFITTED_SPREAD = 0.02  # of cosines; what differs by less is the same
 # Points of score. Without, summaries cost 0.06 of the precision on the everyday set; with them a third of that.
-
 SUMMARY_LOSES = 2.0
 FARTHEST = 6.0  # standard deviations; beyond, a feature says no more
 

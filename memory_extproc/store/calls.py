@@ -50,7 +50,7 @@ class Calls:
             outcome = fault.value
             self._judge(fault)
             raise as_error(error, operation) from None  # its text names the caller
-        except BaseException:
+        except BaseException:  # cancelled, or a bug of ours: that says nothing of the store
             self._breaker.undecided()
             raise
         else:

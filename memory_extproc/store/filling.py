@@ -101,7 +101,7 @@ class Fills:
                 if attempt.held.size > self._limits.bytes:
                     owned.too_large = True
                     break
-        except BaseException:
+        except BaseException:  # cancelled, too: half of an owner's memories would be taken for all of them
             owned.abandon_fill()
             raise
         if owned.too_large:

@@ -224,7 +224,8 @@ class Migrating:
             await self._heard()
             yield keeps_on
         except BaseException:
-            # Whoever has the lease by now may hold writers, too, and needs them held.
+            # Cancelled, too: writers would wait until the hold is over. Whoever has the lease by now may hold them
+            # as well, and needs them held.
             if schema.held_until(await self._described(old)) == int(until):
                 await self._say(old, schema.held(0))
             raise

@@ -136,7 +136,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             return False
         try:
             replies = await exchange.handle(event)
-        except Exception as error:
+        except Exception as error:  # a bug of ours, while an exchange holds what Envoy needs back: it gives it back
             rescued = exchange.rescue()
             if rescued is None:
                 raise  # to the catch-all, which ends the stream cleanly

@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.language.others import subject, tells_of_another
+from memory_extproc.language.others import mentioned, of_another, subject
 
 ABOUT_SISTER = "My sister Maren has just moved to Toronto."
+
+
+def tells_of_another(question: str, text: str) -> float:
+    return of_another(mentioned(question), text)
 
 
 @pytest.mark.parametrize(
