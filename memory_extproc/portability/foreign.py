@@ -77,7 +77,7 @@ def _of_vllm(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(extra, str):
         try:
             extra = msgspec.json.decode(extra or "{}")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # the latter of what is nested too deep
             raise RefusedError("`metadata` is no JSON") from None
     return {
         "id": _id(Foreign.VLLM, fields.get("id")),

@@ -86,7 +86,11 @@ def positions(answer: str) -> Sequence[int]:
     """The numbers in a model's *answer*: an object with `order`, or a bare list. GiveUpError when it is neither."""
     try:
         parsed: _Order | list[int] = msgspec.json.decode(answer, type=_Order | list[int])
-    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+    except (
+        msgspec.MsgspecError,
+        UnicodeEncodeError,
+        RecursionError,
+    ) as error:  # the last of what is nested too deep
         raise GiveUpError("the model's order cannot be read") from error
     return parsed.order if isinstance(parsed, _Order) else parsed
 

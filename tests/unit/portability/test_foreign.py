@@ -120,6 +120,7 @@ def test_other_peoples_memories_are_not_made_ones_own() -> None:
         {**VLLM, "created_at": True},
         7,
         {**VLLM, "metadata": "{"},
+        {**VLLM, "metadata": "[" * 100_000},
     ],
 )
 def test_what_is_no_memory_is_named_and_the_others_are_read(wrong: Any) -> None:

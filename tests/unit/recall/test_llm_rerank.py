@@ -45,7 +45,7 @@ async def test_known_places_are_taken_in_their_order_and_the_others_follow(answe
 @pytest.mark.parametrize(
     "answer",
     ["", "2, 1", "The second note.", '{"order": "2"}', '{"order": [true]}', '{"order": [1.5]}', '{"order": null}',
-     "[[1]]", "{", "null", "\ud800", '{"best": 2}'],
+     "[[1]]", "{", "null", "\ud800", '{"best": 2}', '{"order": [1], "why": ' + "[" * 100_000],
 )  # fmt: skip
 async def test_an_answer_that_is_no_order_is_refused(answer: str) -> None:
     with pytest.raises(GiveUpError, match="cannot be read"):
