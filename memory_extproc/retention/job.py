@@ -118,6 +118,7 @@ class RetentionJob:
         async for owner in self._owners():
             await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)
             await asyncio.sleep(self._limits.pause.total_seconds())
+            await self._see_to_soon()  # a round over many takes hours
         return report
 
     async def one(self, owner: Owner, work: Work = Work.KEEP, *, dry_run: bool = False) -> Round:
@@ -229,6 +230,7 @@ class RetentionJob:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
+            self._wake.clear()
             await self._see_to_soon()
             if self._changed:
                 self._changed, due = False, self._first_due()
@@ -246,7 +248,6 @@ class RetentionJob:
         return asyncio.get_running_loop().time() + wait
 
     async def _see_to_soon(self) -> None:
-        self._wake.clear()
         if not self._soon:
             return
         # What one sentence corrects is corrected row by row: all of it is seen to at once.

@@ -156,6 +156,31 @@ async def test_who_forgot_something_is_seen_to_soon(desk: Desk) -> None:
         await until(speaks_again)
 
 
+async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_all_of_it(desk: Desk) -> None:
+    callers = [Owner("", f"caller-{number}") for number in range(3)]
+    seen: list[Owner] = []
+
+    class Lists:
+        async def owners(self) -> AsyncIterator[list[Owner]]:
+            yield callers
+
+    class Keeps:
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+            if not seen:
+                job.soon(BOB)  # who forgets something while the round is with its first caller
+            seen.append(owner)
+            return Kept()
+
+        async def mend(self, owner: Owner) -> Kept:
+            seen.append(owner)
+            return Kept()
+
+    job = desk.job(Lists(), keeper=Keeps(), limits=JobLimits(pause=timedelta(), settle=timedelta()))
+    report = await job.round()
+    assert seen == [callers[0], BOB, *callers[1:]]
+    assert report.owners == len(callers)
+
+
 async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_is_seen_to(desk: Desk) -> None:
     await desk.put(*three_budgets(), a_memory("over", expires_at=MONDAY))
     await desk.keeper(half_life=DAY).mend(ANN)
