@@ -16,6 +16,7 @@ from memory_extproc.learn.incognito import Incognito, IncognitoLimits
 from memory_extproc.learn.quarantine import Judging, PutAside, Trusting
 from memory_extproc.learn.quota import Quota, QuotaLimits
 from memory_extproc.learn.screening import Screening
+from memory_extproc.learn.sessions import SessionLimits
 from memory_extproc.model import Consent
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -61,7 +62,9 @@ async def open_door(
     )
     incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits()))
     quota = Quota(quota_limits(settings), now=now)
-    screening = Screening(consent, incognito, quota, make_policy(settings).kept, metrics)
+    screening = Screening(
+        consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
+    )
 
     def use(new: Settings) -> None:
         consent.use(consent_terms(new), consent_limits(new))

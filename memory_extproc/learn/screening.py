@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.incognito import Incognito
+from memory_extproc.learn.pieces import both_ends
 from memory_extproc.learn.quota import Quota
 from memory_extproc.model import Consent, Exchanged, Screened, Stored
 from memory_extproc.observe.log import logger
@@ -43,10 +45,13 @@ class Screening:
         quota: Quota | None,  # None: without bound
         kept: Callable[[Exchanged], Found],
         metrics: Metrics,
+        *,
+        most: int,
     ) -> None:
-        """*kept*: what of an exchange without secrets may be kept; pure."""
+        """*kept*: what of an exchange without secrets may be kept; pure. *most*: characters of a message that are
+        written at all, from both its ends."""
         self._consent, self._incognito, self._quota = consent, incognito, quota
-        self._kept, self._metrics = kept, metrics
+        self._kept, self._metrics, self._most = kept, metrics, most
 
     def use(self, kept: Callable[[Exchanged], Found]) -> None:
         self._kept = kept
@@ -83,4 +88,11 @@ class Screening:
 
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         masked = without_secrets(exchanged)
-        return masked, self._kept(masked.exchanged)
+        return masked, self._kept(self._written(masked.exchanged))
+
+    def _written(self, exchanged: Exchanged) -> Exchanged:
+        """Without what is left out in any case: a pasted book would be read for seconds, and for nothing."""
+        most = self._most
+        history = tuple(replace(one, text=both_ends(one.text, most)) for one in exchanged.history)
+        asked, answered = both_ends(exchanged.asked, most), both_ends(exchanged.answered, most)
+        return replace(exchanged, history=history, asked=asked, answered=answered)

@@ -20,12 +20,13 @@ from memory_extproc.learn.quota import Quota, QuotaLimits
 from memory_extproc.learn.screening import Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Stored, Turn
 from memory_extproc.ports import Now
-from memory_extproc.safety.policy import Policy
+from memory_extproc.safety.policy import Found, Policy
 from memory_extproc.wire.sharing import Sharing
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings
 
 PASSWORD = "hunter2"
+MOST = 65_536
 CALLER = Caller(ANN)
 
 
@@ -65,6 +66,7 @@ class Door:
             Quota(quota, now=now) if quota else None,
             Policy().kept,
             self.world.metrics,
+            most=MOST,
         )
         self.world.screens = self.screening
 
@@ -251,10 +253,29 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
     door = Door()
 
     incognito = Incognito(AwayCoordination(lambda: MONDAY), IncognitoLimits(in_process=2))
-    screening = Screening(door.consent, incognito, None, Policy().kept, door.world.metrics)
+    screening = Screening(door.consent, incognito, None, Policy().kept, door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
     assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is Stored.INCOGNITO
+
+
+async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
+    read: list[Exchanged] = []
+
+    def kept(exchanged: Exchanged) -> Found:
+        read.append(exchanged)
+        return Found(exchanged)
+
+    door = Door()
+    screening = Screening(door.consent, door.incognito, None, kept, door.world.metrics, most=MOST)
+    book = "I live in Bonn. " + "It was a dark night. " * MOST + "What is this about?"
+    screened = await screening.screened(said(book, book, "Ok."))
+    assert isinstance(screened, Screened)
+    assert screened.whole.asked == book, "by all of which the message is known again"
+    for text in (read[0].asked, read[0].history[0].text, screened.kept.asked):
+        assert len(text) <= MOST
+        assert text.startswith("I live in Bonn.")
+        assert text.endswith("What is this about?")
 
 
 def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() -> None:

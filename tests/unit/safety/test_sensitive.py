@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.safety.sensitive import Category, of_assistant, of_caller, sensitivity
+from memory_extproc.safety.sensitive import Category, asks_to_keep, of_assistant, of_caller, sensitivity
 
 DIET = frozenset({Category.DIET})
 
@@ -54,6 +54,22 @@ def test_an_operator_may_keep_a_category(text: str) -> None:
 )
 def test_who_asks_for_it_to_be_remembered_agrees_to_its_being_kept(text: str) -> None:
     assert of_caller(text, frozenset()).text == text
+
+
+@pytest.mark.parametrize("before", [3_580, 3_600, 3_989, 3_995, 4_000, 7_190])
+def test_in_a_long_text_it_stands_out_wherever_it_is(before: int) -> None:
+    """Which is looked through in parts: a search holds up all that goes on beside it."""
+    around = "On we went. " * 800
+    text = f"{around[:before]} I have diabetes. {around}"
+    assert of_caller(text, DIET).dropped == (Category.HEALTH,)
+    assert asks_to_keep(f"{around[:before]} Remember that. {around}")
+
+
+def test_no_word_of_a_long_text_is_taken_for_the_beginning_of_another() -> None:
+    """A search of some of it would see half a word at its end."""
+    around = "On we went. " * 800
+    for end in range(3_990, 4_010):
+        assert not asks_to_keep(f"{around[: end - len(' remember')]} remembered {around}")
 
 
 @pytest.mark.parametrize(
