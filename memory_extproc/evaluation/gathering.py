@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from memory_extproc.evaluation.cases import Conversation, Dataset, Question
 from memory_extproc.evaluation.foreign import Names, foreign, reworded
-from memory_extproc.evaluation.playing import Played, played
+from memory_extproc.evaluation.playing import Played
 from memory_extproc.evaluation.running import FOREIGN_NAMES, Bench, Says, filled
 from memory_extproc.evaluation.scoring import positions, recall_at
 from memory_extproc.index.features import CLOSELY
@@ -68,16 +68,7 @@ async def gather(
         stage: dict[str, Played] = {}
         for at, one in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
-            there = await stack.enter_async_context(
-                played(
-                    one,
-                    bench.embedder,
-                    bench.metrics,
-                    extractor=bench.extractor,
-                    judged=bench.judged,
-                    partition=bench.partition,
-                )
-            )
+            there = await stack.enter_async_context(bench.played(one, bench.partition))
             await filled(there, bench.embedder)
             stage[one.name] = there
         asked = _asked(dataset.conversations)

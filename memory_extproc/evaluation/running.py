@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 
 from memory_extproc.errors import GiveUpError
@@ -60,6 +60,15 @@ class Bench:
     partition: PartitionLimits
     topics: MakesTopics | None = None  # None: sessions are not summed up
 
+    def played(
+        self, conversation: Conversation, partition: PartitionLimits, topics: MakesTopics | None = None
+    ) -> AbstractAsyncContextManager[Played]:
+        """As the function of that name, with what this bench learns with."""
+        return played(
+            conversation, self.embedder, self.metrics,
+            extractor=self.extractor, judged=self.judged, partition=partition, topics=topics,
+        )  # fmt: skip
+
 
 async def run(
     dataset: Dataset,
@@ -78,17 +87,7 @@ async def run(
         stage: dict[str, tuple[Played, Asks]] = {}
         for at, conversation in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
-            one = await stack.enter_async_context(
-                played(
-                    conversation,
-                    bench.embedder,
-                    bench.metrics,
-                    extractor=bench.extractor,
-                    judged=bench.judged,
-                    partition=partition,
-                    topics=bench.topics,
-                )
-            )
+            one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
             await filled(one, bench.embedder)
             stage[conversation.name] = (one, _asks(system, bench, one, bounds))
         asked = await _ask_all(_home(dataset.conversations), stage, limit_questions, "asking", says)

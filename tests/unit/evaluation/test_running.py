@@ -5,69 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.evaluation.asking import Bounds, System
 from memory_extproc.evaluation.cases import Dataset
 from memory_extproc.evaluation.figures import THRESHOLDS, figures
-from memory_extproc.evaluation.playing import Played, exchanges, played
+from memory_extproc.evaluation.playing import Played, exchanges
 from memory_extproc.evaluation.reading import read_dataset
 from memory_extproc.evaluation.running import NOT_HELD, Bench, run
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.language.persons import about_caller
-from memory_extproc.learn.extract import Extracts
-from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import MemoryState, MemoryType, Owner, Role, Source
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, FindsMemories, Now
-from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.partition import PartitionLimits
+from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
-
-
-def a_bench(extractor: Extracts | None = None) -> Bench:
-    metrics = Metrics(CollectorRegistry(), "test")
-
-    def recaller(finds: FindsMemories, embedder: Embeds, now: Now) -> Recaller:
-        limits = RecallLimits(deadline=timedelta(seconds=10))
-        fusion = Fusion(packaged_weights(), embedder.fingerprint)
-        return Recaller(finds, embedder, limits, fusion=fusion, now=now, metrics=metrics, about_caller=about_caller)
-
-    return Bench(
-        embedder=CannedEmbedder(64),
-        extractor=extractor,
-        judged=judge,
-        metrics=metrics,
-        recaller=recaller,
-        partition=PartitionLimits(),
-    )
 
 
 @asynccontextmanager
 async def learned(dataset: Dataset, bench: Bench) -> AsyncIterator[Sequence[Played]]:
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                played(
-                    one,
-                    bench.embedder,
-                    bench.metrics,
-                    extractor=bench.extractor,
-                    judged=bench.judged,
-                    partition=bench.partition,
-                )
-            )
-            for one in dataset.conversations
-        ]
+        yield [await stack.enter_async_context(bench.played(one, bench.partition)) for one in dataset.conversations]
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from memory_extproc.evaluation.gathering import Gathered, gather
 from memory_extproc.evaluation.reading import read_dataset, read_datasets
 from memory_extproc.evaluation.tuning import Aims, figures_of, passing, tune
 from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
+from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import a_sample, write_json
-from tests.unit.evaluation.test_running import a_bench
 
 THINGS = ("canoe", "telescope", "tractor", "violin", "greenhouse", "saddle", "kayak", "printer", "tent", "loom")
 

@@ -12,8 +12,8 @@ from memory_extproc.evaluation.foreign import Names
 from memory_extproc.evaluation.gathering import Gathered, gather
 from memory_extproc.evaluation.reading import read_dataset
 from memory_extproc.evaluation.validating import ablation, examples_of, judged_by, validated
+from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
-from tests.unit.evaluation.test_running import a_bench
 
 
 @pytest.fixture

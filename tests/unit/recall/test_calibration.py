@@ -13,7 +13,7 @@ from memory_extproc.model import Candidates
 from memory_extproc.recall.calibration import MEASURES, measures, relevances, worth_of
 from memory_extproc.recall.close_reading import with_features
 from memory_extproc.recall.weights import SIZE, Relevance, Worth
-from tests.unit.recall.test_fusion import some_candidates
+from tests.unit.recall.fusing import some_candidates
 
 FOUND = some_candidates(covered=[1.0, 0.5, 0.0], dense=[0.5, 0.6, 0.1], known=[0.9, 0.9, 0.9])
 SCORES = np.array([4.0, 3.0, -1.0])

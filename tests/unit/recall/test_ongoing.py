@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Memory, Owner, Role, Source, Wish
+from memory_extproc.model import Memory, Role, Source, Wish
 from memory_extproc.recall.ongoing import Ongoing
 from tests.builders import a_memory, a_message, a_wish
+from tests.unit.recall.reading import Reads
 
 SECOND = timedelta(seconds=1)
 ASKED = a_message("How do neural networks learn?", source=Source.QUESTION, seq=0)
@@ -26,19 +26,6 @@ def a_summary(text: str, *sources: Memory, session: str = "s") -> Memory:
 TOPIC = a_summary("Neural networks: how they learn.", *SAID)
 PART = a_summary("Of networks.", TOPIC)
 SESSION = a_summary("The user asked about networks.", PART)
-
-
-class Reads:
-    """Memories by id; *failing* is raised while set."""
-
-    def __init__(self, *memories: Memory) -> None:
-        self.memories = memories
-        self.failing: Exception | None = None
-
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        if self.failing:
-            raise self.failing
-        return [memory for memory in self.memories if memory.owner == owner and memory.id in ids]
 
 
 def a_request(*seen: Memory, asked: str = "And recurrent networks?", behind: str = "") -> Wish:

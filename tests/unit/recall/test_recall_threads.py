@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Memory, MemoryState, Owner, Ranked, Source
+from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.explanation import Considered, Verdict
 from memory_extproc.recall.threads import ThreadLimits, Threads, with_threads
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
+from tests.unit.recall.reading import Reads
 
 SECOND = timedelta(seconds=1)
 BUDGET = a_message("My budget for Hawaii is $10,000.", seq=2)
@@ -20,19 +20,6 @@ THANKS = a_message("Thanks a lot for that.", seq=4)
 TOPIC = a_memory(
     "Hawaii: a trip in May.", source=Source.SUMMARY, metadata={"sources": [FLIGHT.id, BUDGET.id, THANKS.id, 7]}
 )
-
-
-class Reads:
-    """Memories by owner and id; *failing* is raised while set."""
-
-    def __init__(self, *memories: Memory) -> None:
-        self.memories = memories
-        self.failing: Exception | None = None
-
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        if self.failing:
-            raise self.failing
-        return [memory for memory in self.memories if memory.owner == owner and memory.id in ids]
 
 
 async def extended(

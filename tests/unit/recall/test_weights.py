@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.index.features import DENSE, FEATURES
 from memory_extproc.recall.calibration import MEASURES
 from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
-from tests.unit.recall.test_fusion import MODEL, some_weights
+from tests.unit.recall.fusing import MODEL, some_weights
 
 
 def test_the_packaged_weights_know_every_name_they_use_and_say_what_they_were_fitted_on() -> None:

@@ -9,7 +9,7 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.sealing.coordination import SealedCoordination
 from memory_extproc.sealing.renewal import RenewedKeys
 from tests.builders import ANN, BOB, MONDAY, a_turn
-from tests.unit.sealing.test_sealed import Bench, a_row
+from tests.unit.sealing.behind_keys import Bench, a_row
 
 HOUR = timedelta(hours=1)
 

@@ -4,45 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Scope, Turn
 from memory_extproc.sealing.journal import SealedJournal
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.sealing.master import TransientMaster
 from memory_extproc.sealing.store import SealedStore
-from memory_extproc.sealing.tables import TransientKeyTable
 from memory_extproc.store.rules import CONTENT_BYTES
-from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_turn
+from tests.builders import ANN, BOB, a_turn
+from tests.unit.sealing.behind_keys import NORTH, Bench, a_row
 
 CANARY = "canary-4711"
-NORTH = np.array([1.0, 0.0], dtype=np.float32)
 EVERYTHING = Scope()
-
-
-class Bench:
-    def __init__(self) -> None:
-        self.keys = WrappedKeys(TransientKeyTable(), TransientMaster())
-        self.plain = TransientStore(2, now=lambda: MONDAY)
-        self.store = SealedStore(self.plain, self.keys, content_bytes=CONTENT_BYTES)
-        self.plain_journal = TransientJournal(now=lambda: MONDAY)
-        self.journal = SealedJournal(self.plain_journal, self.keys)
-
-    async def contents(self, owner: Owner = ANN) -> list[str]:
-        return [row.memory.content async for page in self.store.pages(owner, 10, fresh=True) for row in page]
 
 
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
-
-
-def a_row(words: str, owner: Owner = ANN, **changes: object) -> Embedded:
-    return Embedded(a_memory(words, owner, **changes), NORTH)
 
 
 async def test_a_row_rests_without_its_words(bench: Bench) -> None:

@@ -1,0 +1,37 @@
+"""A bench of canned models."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.evaluation.running import Bench
+from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.language.persons import about_caller
+from memory_extproc.learn.extract import Extracts
+from memory_extproc.learn.remember import judge
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds, FindsMemories, Now
+from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.store.partition import PartitionLimits
+
+
+def a_bench(extractor: Extracts | None = None) -> Bench:
+    metrics = Metrics(CollectorRegistry(), "test")
+
+    def recaller(finds: FindsMemories, embedder: Embeds, now: Now) -> Recaller:
+        limits = RecallLimits(deadline=timedelta(seconds=10))
+        fusion = Fusion(packaged_weights(), embedder.fingerprint)
+        return Recaller(finds, embedder, limits, fusion=fusion, now=now, metrics=metrics, about_caller=about_caller)
+
+    return Bench(
+        embedder=CannedEmbedder(64),
+        extractor=extractor,
+        judged=judge,
+        metrics=metrics,
+        recaller=recaller,
+        partition=PartitionLimits(),
+    )
