@@ -23,8 +23,8 @@ from memory_extproc.redis_link import LinkLimits, RedisLink
 from memory_extproc.sealing.master import new_master_key
 from memory_extproc.settings import Settings, load
 from tests.builders import ANN, MONDAY
+from tests.fixtures.ports import free_port as unused_port
 from tests.fixtures.redis import RedisServer, redis_server
-from tests.fixtures.redis import free_port as unused_port
 
 __all__ = ["redis_server"]
 

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from tests.fixtures.milvus_server import Process, lite_server, milvus_server
 from tests.fixtures.milvus_stores import a_row, metrics, on_monday, opened, options, pointing, somebody
 
 ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
 
 
 def quick(path: Path, address: str) -> MilvusOptions:
@@ -52,17 +54,16 @@ async def measured(chosen: MilvusOptions) -> AsyncIterator[tuple[MilvusStore, Co
         await store.close()
 
 
-async def succeeds(store: MilvusStore, owner: Owner, seconds: float) -> int:
-    """The count once the store answers again."""
+async def insisted(call: Callable[[], Awaitable[T]], seconds: float = 30) -> T:
+    """What the store answers once it does: its limits are short, and the machine may be busy."""
     deadline = time.monotonic() + seconds
-    last = ""
-    while time.monotonic() < deadline:
+    while True:
         try:
-            return await store.count(owner)
-        except TryLaterError as error:
-            last = str(error)
+            return await call()
+        except TryLaterError:
+            if time.monotonic() > deadline:
+                raise
             await asyncio.sleep(0.05)
-    raise AssertionError(f"no answer in {seconds} s, last: {last}")
 
 
 # --- an index of words ---------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ async def test_rows_are_flushed_when_there_are_enough_and_when_nothing_comes(tmp
         return len(list(tmp_path.rglob("*.parquet")))
 
     async def until_more_than(before: int) -> int:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while flushed() <= before:
             assert time.monotonic() < deadline, "nothing was flushed"
             await asyncio.sleep(0.01)
@@ -384,24 +385,17 @@ async def test_a_server_that_is_not_there_is_tried_again_and_opened_when_it_is(t
                 assert time.monotonic() - started < 2
             assert registry.get_sample_value("memory_extproc_store_up") == 0
             process.start()
-            process.wait_until("", 30)
-            deadline = time.monotonic() + 10
-            while True:
-                try:
-                    await store.open()
-                    break
-                except TryLaterError:
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.05)
-            assert await store.count(ANN) == 0
+            process.wait_until("", 60)
+            await insisted(store.open)
+            assert await insisted(lambda: store.count(ANN)) == 0
             assert registry.get_sample_value("memory_extproc_store_up") == 1
 
 
 async def test_a_stalled_server_is_waited_for_no_longer_than_the_limit_and_then_not_at_all(tmp_path: Path) -> None:
     with lite_server(tmp_path) as process:
         async with measured(quick(tmp_path, process.address)) as (store, registry):
-            await store.open()
-            await store.put(ANN, [a_row("kept", ANN)])
+            await insisted(store.open)
+            await insisted(lambda: store.put(ANN, [a_row("kept", ANN)]))
             process.freeze()
             took = []
             for _ in range(6):
@@ -415,23 +409,23 @@ async def test_a_stalled_server_is_waited_for_no_longer_than_the_limit_and_then_
             timeouts = {"operation": "nearest", "outcome": "timeout"}
             assert registry.get_sample_value("memory_extproc_store_operations_seconds_count", timeouts)
             process.thaw()
-            assert await succeeds(store, ANN, 10) == 1
+            assert await insisted(lambda: store.count(ANN)) == 1
             assert registry.get_sample_value("memory_extproc_store_up") == 1
 
 
 async def test_a_killed_server_fails_fast_and_serves_again_after_its_restart(tmp_path: Path) -> None:
     with lite_server(tmp_path) as process:
         async with measured(quick(tmp_path, process.address)) as (store, _):
-            await store.open()
-            await store.put(ANN, [a_row("kept", ANN)])
+            await insisted(store.open)
+            await insisted(lambda: store.put(ANN, [a_row("kept", ANN)]))
             process.kill()
             started = time.monotonic()
             with pytest.raises(TryLaterError):
                 await store.put(ANN, [a_row("lost", ANN)])
             assert time.monotonic() - started < 1.5
             process.start()
-            process.wait_until("", 30)
-            assert await succeeds(store, ANN, 20) == 1
+            process.wait_until("", 60)
+            assert await insisted(lambda: store.count(ANN)) == 1
 
 
 @pytest.mark.server
@@ -452,7 +446,7 @@ async def test_a_real_server_killed_and_started_again_has_every_acknowledged_row
             process.thaw()
             process.kill()
             process.start()
-            assert await succeeds(store, ann, 100) == 20
+            assert await insisted(lambda: store.count(ann), seconds=100) == 20
             assert await store.count(bob) == 0
 
 

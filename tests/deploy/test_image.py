@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from memory_extproc.cli.ending import ending_limits
+from memory_extproc.settings import load
 from tests.fixtures.chart import ROOT, TOOLS
-from tests.fixtures.envoy import free_port, until
+from tests.fixtures.envoy import until
+from tests.fixtures.ports import free_port
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
@@ -89,9 +93,18 @@ def _is_new_enough(python: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def for_everybody() -> Iterator[Path]:
+    """A directory that another user reaches. Not one of pytest's: each session that begins takes them back."""
+    with tempfile.TemporaryDirectory(prefix="memory-extproc-image-", ignore_cleanup_errors=True) as made:
+        place = Path(made)
+        place.chmod(0o755)
+        yield place
+
+
+@pytest.fixture(scope="module")
+def installed(for_everybody: Path) -> Path:
     """A virtual environment as the image has it: the lock file's wheels with their hashes, and ours."""
-    place = tmp_path_factory.mktemp("image")
+    place = for_everybody
     venv = place / "venv"
     subprocess.run([for_anybody(), "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "--disable-pip-version-check"]
@@ -107,8 +120,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run([*wheel, "--wheel-dir", str(place), str(context)], check=True)
     [made] = place.glob("*.whl")
     subprocess.run([*pip, "--no-deps", str(made)], check=True)
-    yield venv
-    shutil.rmtree(place, ignore_errors=True)
+    return venv
 
 
 def sources(venv: Path) -> dict[Path, int]:
@@ -117,12 +129,12 @@ def sources(venv: Path) -> dict[Path, int]:
 
 @pytest.mark.timeout(400)
 async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_from_a_tree_it_cannot_write(
-    installed: Path, tmp_path: Path, int8_model_dir: Path
+    installed: Path, for_everybody: Path, int8_model_dir: Path
 ) -> None:
-    data, port = tmp_path / "data", free_port()
+    data, port = for_everybody / "data", free_port()
     data.mkdir()
-    models = shutil.copytree(int8_model_dir, tmp_path / "models" / int8_model_dir.name).parent
-    shutil.copy(ROOT / "config.yaml", tmp_path)
+    models = shutil.copytree(int8_model_dir, for_everybody / "models" / int8_model_dir.name).parent
+    config = Path(shutil.copy(ROOT / "config.yaml", for_everybody))
     environment = {
         "PATH": f"{installed / 'bin'}:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -132,15 +144,13 @@ async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_fr
         "MEMORY_EXTPROC__LISTEN__API": "127.0.0.1:0",
         "MEMORY_EXTPROC__LISTEN__HTTP": f"127.0.0.1:{port}",
     }
-    for path in (tmp_path, *tmp_path.parents[:2], installed.parent, installed.parent.parent):
-        path.chmod(path.stat().st_mode | 0o055)
     nobody = 10001 if os.geteuid() == 0 else None  # only root may choose
     if nobody:
         os.chown(data, nobody, nobody)
     before = sources(installed)
     process = subprocess.Popen(  # noqa: ASYNC220 - it is watched, not waited for
-        [str(installed / "bin" / "memory-extproc"), "serve", "--config", str(tmp_path / "config.yaml")],
-        cwd=tmp_path,
+        [str(installed / "bin" / "memory-extproc"), "serve", "--config", str(config)],
+        cwd=for_everybody,
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -159,12 +169,12 @@ async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_fr
             return False
 
     try:
-        await until(ready, "it is ready", seconds=60)
+        await until(ready, "it is ready", seconds=120)
         assert (data / "journal.db").exists()
         assert sources(installed) == before
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=ending_limits(load(config, {})).longest.total_seconds())
     assert process.returncode == 0, said
     assert not (installed / "lib").joinpath("torch").exists()
     assert json.loads(said.strip().splitlines()[-1])["event"]

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from tests.fixtures.chart import documents, one, rendered
-from tests.fixtures.envoy import PATH_CHAT, Envoy, Wiring, a_chat, bootstrap, free_port
+from tests.fixtures.envoy import PATH_CHAT, Envoy, Wiring, a_chat, bootstrap
+from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import Sidecar
 from tests.fixtures.upstream import Upstream
 

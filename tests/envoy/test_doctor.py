@@ -18,7 +18,8 @@ from memory_extproc.cli.doctor import Through, examine_through, options_from
 from memory_extproc.doctor.echo import echo_app
 from memory_extproc.doctor.finding import Finding
 from memory_extproc.errors import MemoryExtprocError
-from tests.fixtures.envoy import Wiring, free_port
+from tests.fixtures.envoy import Wiring
+from tests.fixtures.ports import free_port
 from tests.fixtures.rest import RestStand
 from tests.fixtures.whole import WholeStand
 

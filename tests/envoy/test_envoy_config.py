@@ -32,7 +32,8 @@ from memory_extproc.wire.envoy_config_options import (
 )
 from memory_extproc.wire.envoy_config_shapes import Shape, render
 from memory_extproc.wire.identity import IdentityOptions, MetadataPath
-from tests.fixtures.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat, free_port, until
+from tests.fixtures.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat, until
+from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import BLOCK
 from tests.fixtures.upstream import ANSWER, RawUpstream
 

@@ -15,7 +15,8 @@ import yaml
 
 from memory_extproc.wire.envoy_config_options import Bodies, EnvoyOptions, IdentityMode, Upstream
 from memory_extproc.wire.envoy_config_shapes import Shape, render
-from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring, free_port, until
+from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring, until
+from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import BLOCK, Sidecar
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
 from tests.fixtures.whole import WholeStand

@@ -21,7 +21,8 @@ from memory_extproc.model import Stored
 from memory_extproc.redis_link import Keeping, LinkLimits, Persistence, RedisLink, translated
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.envoy import until
-from tests.fixtures.redis import RedisServer, free_port, start_redis, stop_redis
+from tests.fixtures.ports import free_port
+from tests.fixtures.redis import RedisServer, start_redis, stop_redis
 
 pytestmark = pytest.mark.redis
 SHORTLY = timedelta(milliseconds=200)

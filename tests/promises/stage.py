@@ -119,8 +119,8 @@ class Setting:
         return path
 
 
-async def _gone(process: int) -> None:
-    async with asyncio.timeout(PATIENCE * 2):
+async def _gone(process: int, seconds: float = PATIENCE * 2) -> None:
+    async with asyncio.timeout(seconds):
         while _lives(process):  # noqa: ASYNC110 - another process ends, which sets no event here
             await asyncio.sleep(0.005)
 
@@ -239,12 +239,27 @@ class Stage:
             await _gone(front.process)
         except TimeoutError:
             self.tell("slow to end")
-            for question in (signal.SIGUSR1, signal.SIGUSR2):
-                os.kill(front.process, question)
-            await asyncio.sleep(1)  # until it has told
-            os.kill(front.process, signal.SIGKILL)
+            await self._tells_where(front)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(front.process, signal.SIGKILL)
             await _gone(front.process)
         await front.__aexit__()
+
+    async def _tells_where(self, front: Front) -> None:
+        """Into the log: its threads, and where its loop still turns its tasks."""
+        log = self.scratch / "log"
+        for question, told in ((signal.SIGUSR2, b"Current thread"), (signal.SIGUSR1, b"Stack for")):
+            before = log.read_bytes().count(told)
+            with contextlib.suppress(ProcessLookupError, TimeoutError):
+                os.kill(front.process, question)
+                async with asyncio.timeout(2):
+                    while log.read_bytes().count(told) == before:  # noqa: ASYNC110 - another process writes it
+                        await asyncio.sleep(0.05)
+
+    async def dies(self, within: float) -> None:
+        """Waits until the process that people reach is no more, *within* seconds."""
+        with contextlib.suppress(TimeoutError):
+            await _gone(self.front.process, within)
 
     def tell(self, *what: object) -> None:
         self.told[-1] += " " + " ".join(map(str, what))

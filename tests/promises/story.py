@@ -273,7 +273,7 @@ class Story(Talking):
     async def die_idle(self) -> None:
         """At some turn of its loop, while it works behind what was asked."""
         self.board.turns = self.dice.choice((2, 5, 20, 60, 200))
-        await asyncio.sleep(0.05)
+        await self.dies(within=0.05)
         await self.end(signal.SIGKILL)
         await self.reopen()
 
