@@ -35,9 +35,9 @@ def utc_now() -> datetime:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + 20
     while not await condition():
-        assert time.monotonic() < limit, f"waited 5 s in vain until {what}"
+        assert time.monotonic() < limit, f"waited 20 s in vain until {what}"
         await asyncio.sleep(0)
 
 

@@ -49,7 +49,7 @@ async def listed(stand: ApiStand, *, as_: Owner = ANN, **filters: Any) -> list[s
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):  # the store has no event for it
+    async with asyncio.timeout(20):  # the store has no event for it
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

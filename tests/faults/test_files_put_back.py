@@ -242,7 +242,7 @@ def held_by_another_process(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 async def test_one_that_another_process_uses_is_not_taken_from_it(tmp_path: Path) -> None:

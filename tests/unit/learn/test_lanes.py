@@ -130,7 +130,7 @@ async def test_finishing_tries_what_waits_once_more_and_leaves_it() -> None:
     bench.lanes.add(ANN, 0)
     bench.lanes.add(BOB, 1)
     await until(lambda: len(bench.tried) == 2, "both were tried")
-    await asyncio.wait_for(bench.lanes.finish(), 5)
+    await asyncio.wait_for(bench.lanes.finish(), 20)
     assert (bench.done, bench.tried.count([0])) == ([(BOB, 1)], 2)
 
 

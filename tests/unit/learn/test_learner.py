@@ -275,7 +275,7 @@ async def test_a_store_that_hangs_does_not_keep_the_next_request_waiting() -> No
     gate = world.weather.hold("put")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        await asyncio.wait_for(learner.settled(Caller(ANN)), 2)
+        await asyncio.wait_for(learner.settled(Caller(ANN)), 20)
         assert not gate.is_set()
         gate.set()
     assert await world.stored() == [BUDGET]
@@ -532,7 +532,7 @@ async def test_nobody_is_left_waiting_when_we_leave() -> None:
         await learner.accept(world.exchange(BUDGET))
         waiting = asyncio.create_task(learner.settled(Caller(ANN)))
         await asyncio.sleep(0)
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 20)
     assert [entry.turn.asked for entry in await world.journal.pending(10)] == [BUDGET]
 
 

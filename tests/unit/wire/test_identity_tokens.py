@@ -63,7 +63,7 @@ def signed(
     return jwt.encode(body, key, algorithm=algorithm, headers=dict(headers or {"kid": "k1"}))
 
 
-async def until(holds: Callable[[], bool], seconds: float = 5) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
         while True:
             if holds():
