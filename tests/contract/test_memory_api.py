@@ -531,7 +531,7 @@ async def test_consent_is_given_and_withdrawn_with_its_history(stand: ApiStand) 
 # --- the service as a whole ------------------------------------------------------------------------
 async def test_a_read_beyond_the_servers_patience_is_given_up(tmp_path: Path) -> None:
     stand = ApiStand(tmp_path)
-    stand.limits = type(stand.limits)(timeout=timedelta(milliseconds=50))
+    stand.limits = type(stand.limits)(timeout=timedelta(seconds=1))
     async with stand:
         gate = stand.store.weather.hold("pages")
         error = await refused(stand, "GetStats", pb.GetStatsRequest())

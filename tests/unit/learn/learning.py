@@ -33,12 +33,12 @@ from tests.builders import ANN, MONDAY
 
 QUICK = Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=5))
 LIMITS = LearnLimits(
-    journal_wait=timedelta(seconds=5),
+    journal_wait=timedelta(seconds=30),
     idle=timedelta(hours=1),
     backoff=QUICK,
     look=timedelta(milliseconds=5),
     sweep=timedelta(milliseconds=5),
-    grace=timedelta(seconds=5),
+    grace=timedelta(seconds=30),
 )
 
 

@@ -194,7 +194,7 @@ class StuckEmbedder(CannedEmbedder):
 
 async def test_an_embedding_that_is_late_leaves_time_to_search_by_words(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    limits = RecallLimits(deadline=timedelta(milliseconds=400))
+    limits = RecallLimits(deadline=timedelta(milliseconds=1500))
     recalled = await bench.recaller(limits, embedder=StuckEmbedder()).recall(a_wish("My budget for Hawaii?"))
     assert (recalled.outcome, recalled.path) == (Outcome.USED, "lexical")
     assert recalled.took < limits.deadline
@@ -382,7 +382,7 @@ class SilentModel:
 
 async def test_a_model_that_is_slow_leaves_time_for_the_plain_query(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    limits = RecallLimits(deadline=timedelta(milliseconds=300))
+    limits = RecallLimits(deadline=timedelta(milliseconds=1500))
     rewriter = Rewriter(SilentModel(), Rewrite.ALWAYS, hyde=True)
     recalled = await bench.recaller(limits, rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
     assert recalled.outcome is Outcome.USED
