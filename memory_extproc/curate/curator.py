@@ -33,7 +33,7 @@ from memory_extproc.safety.secrets import mask_secrets
 RESERVED = frozenset(
     {
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
-        "sources", "drawn_from", "beside", "replaces", "also", "ends",
+        "sources", "drawn_from", "beside", "replaces", "corrects", "also", "ends",
         "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "made", "past", "accessed",
     }
 )  # fmt: skip

@@ -115,14 +115,19 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
     What only stands in a question is not an answer to it, so where *asked* merely asks at least half of the
     words must come from what was injected. False when there is no content word at all ("Yes.").
     """
-    said = stems(text) - _REPORTING
-    if not said:
+    words = said(text)
+    if not words:
         return False
     known = frozenset().union(*(stems(one) for one in injected))
     from_question = stems(asked)
-    if not said <= known | from_question or negates(text) != any(map(negates, _sources(injected, asked))):
+    if not words <= known | from_question or negates(text) != any(map(negates, _sources(injected, asked))):
         return False
-    return (not only_asks(asked) and said <= from_question) or 2 * len(said & known) >= len(said)
+    return (not only_asks(asked) and words <= from_question) or 2 * len(words & known) >= len(words)
+
+
+def said(text: str) -> frozenset[str]:
+    """The stems of what *text* says, without words that only report ("I remember that the user mentioned ...")."""
+    return stems(text) - _REPORTING
 
 
 def _sources(injected: Sequence[str], asked: str) -> Iterable[str]:

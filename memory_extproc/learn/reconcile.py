@@ -45,6 +45,7 @@ from memory_extproc.ports import Embeds, KeepsMemories
 log = logger(__name__)
 _NEIGHBOURS = 32  # facts asked of the store for one fact
 _MOST_BESIDE = 32  # facts of one message that are told of one another
+_MOST_CORRECTED = 16  # turns that a fact names whose words it takes the place of
 
 
 class Judges(Protocol):
@@ -218,14 +219,15 @@ class Reconciler:
     async def _settle(self, proposed: _Proposed, change: Add | Replace, there: Memory | None, judge: str) -> None:
         row, owner = proposed.row, proposed.row.owner
         replaced = change.ids if isinstance(change, Replace) else ()
-        if there is None:
-            also = _where_given(beside=list(proposed.beside), replaces=list(replaced), judge=judge)
-            noted = {**row.metadata, **also}
-            await self._keeps.put(owner, [Embedded(replace(row, metadata=noted), proposed.vector)])
-        else:
+        if there is not None:
             replaced = tuple(dict.fromkeys((*_ids(there.metadata.get("replaces")), *replaced)))
+        before = await self._keeps.get(owner, replaced) if replaced else ()
+        if there is None:
+            also = _where_given(beside=list(proposed.beside), replaces=list(replaced), corrects=_turns_of(before))
+            noted = {**row.metadata, **also, **_where_given(judge=judge)}
+            await self._keeps.put(owner, [Embedded(replace(row, metadata=noted), proposed.vector)])
         # After the put: a crash between the two leaves both, and the next attempt ends here.
-        for old in await self._keeps.get(owner, replaced) if replaced else ():
+        for old in before:
             if old.state is MemoryState.ACTIVE:
                 await self._keeps.supersede(owner, old.id, row.id, row.created_at)
             await self._retire_messages(owner, old, row.id, row.created_at)
@@ -277,6 +279,16 @@ def _says_no_more(message: Memory, fact: Memory, facts: int) -> bool:
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
     return fact.source is Source.LLM or len(statements(message.content)) <= facts
+
+
+def _turns_of(facts: Iterable[Memory]) -> list[str]:
+    """The turns that said *facts*, and those that said what these replaced: their words hold no longer."""
+    turns: dict[str, None] = {}
+    for fact in facts:
+        also = fact.metadata.get("also")
+        named = [fact.metadata.get("turn"), *_ids(fact.metadata.get("corrects"))]
+        turns |= dict.fromkeys(str(one) for one in (*named, *(also if isinstance(also, Mapping) else ())) if one)
+    return list(turns)[:_MOST_CORRECTED]
 
 
 def _ids(value: object) -> tuple[str, ...]:

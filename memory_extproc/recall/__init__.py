@@ -2,6 +2,6 @@
 becomes of it.
 
 `recaller` goes the way: `gate` and `query` before the search, `fusion`, `close_reading` and `rerank` over
-what was found, `rank` (with `view`, `together`, `mmr`, `threads`) for what is chosen, `block` for the text.
+what was found, `rank` (with `view`, `once`, `mmr`, `threads`) for what is chosen, `block` for the text.
 `weights` and `calibration` hold what `eval tune` fits; `profile`, `shared` and `canary` stand beside the way.
 """

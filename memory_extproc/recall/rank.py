@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 
-from memory_extproc.language.answers import echoes
 from memory_extproc.language.stemming import terms
 from memory_extproc.language.words import negates
-from memory_extproc.model import Memory, Owner, Ranked, Source
+from memory_extproc.model import Memory, Ranked, Source
 from memory_extproc.recall.explanation import Considered, Verdict
-from memory_extproc.recall.together import together
+from memory_extproc.recall.once import shown_otherwise, told_once
 from memory_extproc.recall.view import View, normal
 
 
@@ -49,6 +48,7 @@ def weigh(
     threshold: float,
     limit: int,
     on_cosine: bool = False,
+    asked: str = "",
     in_view: Iterable[str] = (),
     seen: AbstractSet[str] = frozenset(),
     whole: bool = True,
@@ -59,16 +59,20 @@ def weigh(
 
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
-    message is not. A summary is left out where something that it was made of is found itself: that is to the point,
-    and the rest of the summary is about other things. What the model sees already (*in_view*, and by id
+    message is not. Of what was drawn from another, and that other, what serves best for what is *asked* (see
+    `once`) has the place of the best of them. What the model sees already (*in_view*, and by id
     *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
+    shown = partial(_seen, view=view, seen=seen)
     passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
-    ordered, told_together = together(ordered, passing)
+    able = [one.memory for one in passing if one.memory.recallable(now)]
+    # Where a cosine decides, nothing but its own lets a memory pass.
+    behind = [] if on_cosine or not able else _behind(ordered, threshold, now)
+    told_already = told_once(able, asked, behind=behind, shown=shown)
+    ordered = _instead_of(ordered, told_already)
     passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
     beside = _by_place(ordered if whole or passing else ())
-    spoken = _spoken([one.memory for one in passing])
     compared_behind = 0
     told = _Told()
     weighed: list[Considered] = []
@@ -84,15 +88,13 @@ def weigh(
             verdict = Verdict.BELOW_THRESHOLD
         elif compared_behind == COMPARED_BEHIND:
             verdict = Verdict.OVER_LIMIT
-        elif memory.id in told_together or _told_itself(memory, spoken):
+        elif memory.id in told_already:
             verdict = Verdict.DUPLICATE
-        elif memory.id in seen or view.shows(memory) or _shown_otherwise(memory, beside, view):
+        elif shown(memory) or _shown(memory, beside, view, asked):
             verdict = Verdict.IN_VIEW
         else:
             compared_behind += len(taken) >= limit
-            like = _twin(memory, [(at, weighed[at].memory) for at in taken])
-            same = told.heard(memory, len(weighed))
-            like = same if like is None else like
+            like = told.heard(memory, len(weighed))
             verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
         considered = Considered(memory, one.score, one.relevance, verdict, one.features)
         if like is not None:
@@ -101,6 +103,14 @@ def weigh(
             taken.append(len(weighed))
         weighed.append(considered)
     return weighed
+
+
+def _seen(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:
+    return memory.id in seen or view.shows(memory)
+
+
+def _behind(ordered: Iterable[Candidate], threshold: float, now: datetime) -> list[Memory]:
+    return [one.memory for one in ordered if one.relevance < threshold and one.memory.recallable(now)]
 
 
 def _instead(weighed: list[Considered], at: int, considered: Considered) -> Considered:
@@ -113,6 +123,27 @@ def _instead(weighed: list[Considered], at: int, considered: Considered) -> Cons
         return replace(considered, verdict=Verdict.DUPLICATE)
     weighed[at] = replace(considered, score=there.score, relevance=there.relevance, verdict=there.verdict)
     return replace(there, verdict=Verdict.DUPLICATE)
+
+
+def _instead_of(ordered: Sequence[Candidate], told: Mapping[str, str]) -> Sequence[Candidate]:
+    """*ordered*, with what tells others (*told*: who is told by whom) in the place of the best of them."""
+    if not any(told.values()):
+        return ordered
+    best = {one.memory.id: (at, one) for at, one in enumerate(ordered)}
+    for at, one in enumerate(ordered):
+        by = one.memory.id
+        while by := told.get(by, ""):
+            best[by] = min(best[by], (at, one), key=lambda placed: placed[0])
+    # Just ahead of whom it tells, which has the same place.
+    placed = sorted(
+        ordered, key=lambda one: (best[one.memory.id][0], best[one.memory.id][1] is one and one.memory.id in told)
+    )
+    return [
+        one
+        if (there := best[one.memory.id][1]) is one
+        else msgspec.structs.replace(one, score=there.score, relevance=max(one.relevance, there.relevance))
+        for one in placed
+    ]
 
 
 class _Told:
@@ -141,39 +172,8 @@ def _saying(words: str) -> tuple[frozenset[str], str]:
 
 
 COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it
-_ENDS = 2  # of a span: its first place and the one behind its last
 _COMPARED = 4_000  # characters; behind them two texts are only the same letter by letter
 _CALLER = "user"  # as facts name who they are about: "User likes tea"
-
-
-def _twin(memory: Memory, taken: Iterable[tuple[int, Memory]]) -> int | None:
-    """Where of *taken* the message stands that *memory* was taken from, or the other way round, and that says the
-    same."""
-    return next(
-        (at for at, other in taken if _one_origin(memory, other) and echoes(memory.content, [other.content], "")),
-        None,
-    )
-
-
-def _spoken(passing: Sequence[Memory]) -> frozenset[tuple[Owner, str, int]]:
-    """Where those of *passing* stand that a summary gives way to; nobody asks where there is no summary."""
-    if not any(memory.source is Source.SUMMARY for memory in passing):
-        return frozenset()
-    return frozenset(_whose_place(each) for each in passing if each.session and each.source is not Source.SUMMARY)
-
-
-def _whose_place(memory: Memory) -> tuple[Owner, str, int]:
-    return memory.owner, memory.session, memory.seq
-
-
-def _told_itself(memory: Memory, spoken: AbstractSet[tuple[Owner, str, int]]) -> bool:
-    """Whether *memory* is a summary, and one of the places of its span is among *spoken*."""
-    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
-    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
-        return False
-    # A span of a file may be of any length.
-    within, where = range(*span), (memory.owner, memory.session)
-    return any((owner, session) == where and seq in within for owner, session, seq in spoken)
 
 
 Place = tuple[str, int]  # session and seq
@@ -193,18 +193,6 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
     return found
 
 
-def _shown_otherwise(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View) -> bool:
-    """Whether the model sees what says the same: the fact taken from this message, or the message itself."""
-    return any(
-        _one_origin(memory, other) and view.shows(other) and echoes(memory.content, [other.content], "")
-        for other in beside.get((memory.session, memory.seq), ())
-    )
-
-
-def _one_origin(one: Memory, other: Memory) -> bool:
-    # Sessions of two owners may have one name.
-    if not one.session or (one.owner, one.session, one.seq) != (other.owner, other.session, other.seq):
-        return False
-    if Source.SUMMARY in {one.source, other.source}:
-        return False  # it begins where the message stands, and speaks of much else
-    return (one.source is Source.VERBATIM) != (other.source is Source.VERBATIM)
+def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
+    others = beside.get((memory.session, memory.seq), ())
+    return bool(others) and shown_otherwise(memory, others, view, asked)

@@ -329,6 +329,7 @@ class Recaller:
             threshold=wish.threshold,
             limit=wish.limit,
             on_cosine=on_cosine,
+            asked=wish.asked,
             in_view=wish.in_view,
             seen=told,
             whole=whole,

@@ -348,6 +348,23 @@ async def test_a_story_ends_with_its_last_values_and_keeps_the_older_as_history(
         assert rig.metrics.registry.get_sample_value("memory_extproc_reconcile_total", labels) == 2
 
 
+async def test_a_fact_names_the_turns_whose_words_it_takes_the_place_of_and_those_before() -> None:
+    said = ("I work at Initech and I live in Rome.", "I work at Globex now.", "I now work at Hooli.")
+    turns = [a_turn(asked, at=later(days=day), seq=2 * day) for day, asked in enumerate(said)]
+    store = a_store()
+    async with a_rig(store) as rig:
+        for turn in turns:
+            await rig.learn(turn)
+    rows = [row.memory async for page in store.pages(ANN, 100, fresh=True) for row in page]
+    named = {memory.content: memory.metadata.get("corrects") for memory in rows}
+    assert named == {
+        "User works for Initech": None,
+        "User lives in Rome": None,
+        "User works for Globex": [turns[0].id],
+        "User works for Hooli": [turns[1].id, turns[0].id],
+    }
+
+
 @pytest.mark.parametrize("names", [("s-1", "s-2"), ("s-2", "s-1")])
 async def test_of_two_chats_in_one_second_the_later_word_counts(names: tuple[str, str]) -> None:
     store = a_store()
