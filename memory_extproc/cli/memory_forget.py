@@ -47,17 +47,18 @@ def forget(
     narrowed = bool(ids or query or types or project or session or before)
     if narrowed == everything:
         raise ConfigurationError([_SAY_WHAT])
-    request.dry_run = True
-    plan = api.call("ForgetMemories", request)
-    if dry_run:
-        show.show_plan(plan, as_json=as_json)
-        return
-    if not yes:
-        _ask(plan, as_json=as_json)
-    request.dry_run = False
-    # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
-    if query:
-        request.confirmation_token = plan.confirmation_token
+    if dry_run or query or not yes:  # of many memories a plan takes long, and nobody would look at it
+        request.dry_run = True
+        plan = api.call("ForgetMemories", request)
+        if dry_run:
+            show.show_plan(plan, as_json=as_json)
+            return
+        if not yes:
+            _ask(plan, as_json=as_json)
+        request.dry_run = False
+        # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
+        if query:
+            request.confirmation_token = plan.confirmation_token
     request.request_id = request_id
     done = api.call("ForgetMemories", request)
     if as_json:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -20,7 +21,10 @@ from memory_extproc.observe.log import logger
 from memory_extproc.ports import Coordination, Journal, Keys, Ledger, MemoryStore, Now, Purges, Replicas
 
 log = logger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
 _PAGE = 500
+_MANY = 500  # memories that are worked on beside the event loop: of fewer, that takes some milliseconds
 _NOT_PURGED = "the server purges deleted rows by compaction, garbage collection and the retention of its log"
 
 
@@ -89,7 +93,7 @@ class Eraser:
         async with holders.partitions.alone(owner) as alone:
             rows = {memory.id: memory async for memory in self.rows(owner)}
             rows |= {memory.id: memory for memory in alone.unstored()}
-            taken = closure(rows.values(), _scope(job), job.until, self._now().timestamp())
+            taken = await worked_out(rows.values(), _scope(job), job.until, self._now().timestamp())
             job = await self._erased(job, rows, taken, alone)
         job = msgspec.structs.replace(await self._records_gone(job), state=ForgetState.CLEAN, clean_at=self._now())
         await self._ledger.write(job.kept())
@@ -102,7 +106,7 @@ class Eraser:
         """Hashes first: what is erased after them stays erased whatever happens in between."""
         owner, journal = _owner(job), self._holders.journal
         blind = await self._forgotten.blind()
-        await self._noted(job, taken.items(blind))
+        await self._noted(job, await _beside(len(taken.memories), taken.items, blind))
         if taken.misdated:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
             await self._noted(job, named, max(taken.misdated.values()))
@@ -182,6 +186,18 @@ class Eraser:
         self._holders.partitions.drop(owner)
         for drop in self._holders.caches:
             drop(owner)
+
+
+async def worked_out(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Closure:
+    """As `closure`, with others' requests in between."""
+    return await _beside(len(rows), closure, rows, scope, at, now)
+
+
+async def _beside(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What *work* on *count* memories returns; on many, which takes seconds, off the event loop."""
+    if count < _MANY:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
 
 
 def _owner(job: Job) -> Owner:

@@ -23,8 +23,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from memory_extproc.erasure.closure import closure
-from memory_extproc.erasure.eraser import Erasable, Eraser
+from memory_extproc.erasure.eraser import Erasable, Eraser, worked_out
 from memory_extproc.erasure.forgotten import Forgotten
 from memory_extproc.erasure.job import Job, without_words
 from memory_extproc.erasure.plans import Plans
@@ -133,7 +132,7 @@ class Forgetter:
         at = self._now().timestamp()
         named = await self._named(owner, scope)
         rows = [memory async for memory in self._eraser.rows(owner)]
-        taken = closure(rows, named, at, at)
+        taken = await worked_out(rows, named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.made(owner, scope, memories, taken.named & taken.memories.keys())
 

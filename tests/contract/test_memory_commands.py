@@ -211,6 +211,13 @@ async def test_what_was_shown_is_what_is_forgotten(desk: Desk, answer: dict[str,
     assert "receipt abab" in done.stdout
 
 
+async def test_what_nobody_is_to_be_asked_about_is_not_listed_first(desk: Desk) -> None:
+    """To say what would go takes long where it is much."""
+    done = await desk.run("forget", "--all", "--yes")
+    assert done.exit_code == 0, done.output
+    assert [one.dry_run for one in desk.forgets] == [False]
+
+
 async def test_a_dry_run_forgets_nothing(desk: Desk) -> None:
     assert (await desk.json("forget", "--all", "--dry-run"))["total"] == 2
     assert [one.dry_run for one in desk.forgets] == [True]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
+from memory_extproc.erasure.closure import closure
+from memory_extproc.erasure.eraser import worked_out
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import ForgetScope, ForgetState, MemoryState, MemoryType
@@ -27,6 +30,18 @@ async def test_a_user_is_forgotten_and_nobody_else(world: World, forgetter: Forg
     )
     assert await world.contents(ANN) == set()
     assert await world.contents(BOB) == await world.contents(OTHER_ANN) == {"likes tea", "is 41"}
+
+
+async def test_while_it_is_worked_out_what_goes_of_many_memories_others_are_served() -> None:
+    rows = [a_memory(f"lived in town {number}") for number in range(600)]
+    scope, now = ForgetScope(ids=(rows[0].id,)), rows[0].created_at.timestamp()
+    served = asyncio.Event()
+    # Runs at the next pause, if there is one.
+    asyncio.get_running_loop().call_soon(served.set)
+    found = await worked_out(rows, scope, now, now)
+    assert served.is_set()
+    assert found == closure(rows, scope, now, now)
+    assert found.named == {rows[0].id}
 
 
 @pytest.mark.parametrize(
