@@ -10,6 +10,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOOLS = Path(__file__).parents[1] / ".tools" / "chart"
@@ -76,11 +77,12 @@ def _run(*command: str) -> None:
 
 
 def main() -> None:
-    for version in HELM:
-        helm(version)
-    for name in LINTERS:
-        linters(name)
-    kinds()
+    with ThreadPoolExecutor() as several:  # each is a program that mostly waits for a registry
+        under_way = [several.submit(helm, version) for version in HELM]
+        under_way += [several.submit(linters, name) for name in LINTERS]
+        under_way.append(several.submit(kinds))
+    for one in under_way:
+        one.result()
 
 
 if __name__ == "__main__":

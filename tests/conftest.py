@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -11,7 +12,24 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+# What is imported and collected stays to the end: looked through for garbage while it grows, and again whenever a
+# test has made some, it costs seconds of every run. What a test makes is looked through as ever.
+gc.disable()
+
 pytest_plugins = ["tests.fixtures.models", "tests.fixtures.redis"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A property walks the same lines a hundred times over, at twice the cost while each is counted: coverage is of
+    what the examples reach."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -189,6 +189,7 @@ async def pages_of(stand: ApiStand, owner: Owner) -> AsyncIterator[Any]:
             return
 
 
+@pytest.mark.no_cover
 async def test_ten_thousand_memories_are_paged_and_forgotten_within_a_bound(stand: ApiStand) -> None:
     """What is held in process of a person has its own bound; a call adds to it a page, not the person again."""
     vector = (await stand.embedder.embed(["x"]))[0]

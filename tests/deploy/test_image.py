@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from memory_extproc.cli.ending import ending_limits
 from memory_extproc.settings import load
 from tests.fixtures.chart import ROOT, TOOLS
-from tests.fixtures.envoy import until
 from tests.fixtures.ports import free_port
+from tests.fixtures.waiting import until
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()

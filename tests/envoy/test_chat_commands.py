@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.fixtures.envoy import until
 from tests.fixtures.rest import RestStand
 from tests.fixtures.upstream import ANSWER, Upstream, an_answer
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

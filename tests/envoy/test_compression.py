@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.envoy import until
 from tests.fixtures.upstream import ANSWER, an_answer
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

@@ -32,10 +32,11 @@ from memory_extproc.wire.envoy_config_options import (
 )
 from memory_extproc.wire.envoy_config_shapes import Shape, render
 from memory_extproc.wire.identity import IdentityOptions, MetadataPath
-from tests.fixtures.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat, until
+from tests.fixtures.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat
 from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import BLOCK
 from tests.fixtures.upstream import ANSWER, RawUpstream
+from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.envoy
 

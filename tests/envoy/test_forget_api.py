@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fixtures.envoy import until
 from tests.fixtures.rest import RestStand
+from tests.fixtures.waiting import until
 
 TEA, COFFEE = "User likes green tea", "User dislikes black coffee"
 

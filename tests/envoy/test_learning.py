@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Scope, Source
-from tests.fixtures.envoy import until
 from tests.fixtures.upstream import ANSWER
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.envoy import until
 from tests.fixtures.upstream import Got
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from memory_extproc.wire.envoy_config_options import IdentityMode
-from tests.fixtures.envoy import until
 from tests.fixtures.rest import TENANT, USER, RestStand
+from tests.fixtures.waiting import until
 
 SAID = "My budget for the Hawaii trip is $10,000"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.model import Owner
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

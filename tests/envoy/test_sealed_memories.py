@@ -14,7 +14,7 @@ from memory_extproc.cli.root import app as command_line
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import ForgetScope, ForgetState, Owner
 from memory_extproc.sealing.master import new_master_key
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.model import Memory, Owner, Source
-from tests.fixtures.envoy import until
 from tests.fixtures.rest import RestStand
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

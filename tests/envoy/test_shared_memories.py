@@ -10,7 +10,8 @@ import pytest
 from memory_extproc import app
 from memory_extproc.model import Embedded, Owner
 from tests.builders import a_memory
-from tests.fixtures.envoy import Wiring, until
+from tests.fixtures.envoy import Wiring
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

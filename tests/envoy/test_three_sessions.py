@@ -14,8 +14,8 @@ from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Source
 from memory_extproc.topics.shift import Stage
-from tests.fixtures.envoy import until
 from tests.fixtures.upstream import ANSWER, Upstream, answer_json
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

@@ -15,10 +15,11 @@ import yaml
 
 from memory_extproc.wire.envoy_config_options import Bodies, EnvoyOptions, IdentityMode, Upstream
 from memory_extproc.wire.envoy_config_shapes import Shape, render
-from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring, until
+from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring
 from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import BLOCK, Sidecar
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

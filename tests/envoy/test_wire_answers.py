@@ -15,9 +15,10 @@ import zstandard
 from aiohttp import ClientTimeout
 
 from memory_extproc.model import Outcome
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat, until
+from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
 from tests.fixtures.sidecar import BLOCK
 from tests.fixtures.upstream import ANSWER, RawUpstream, a_stream, an_answer, sse_events
+from tests.fixtures.waiting import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.usefixtures("bodies")]
 

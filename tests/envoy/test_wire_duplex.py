@@ -15,9 +15,10 @@ from aiohttp import web
 
 from memory_extproc.model import Outcome
 from memory_extproc.wire.canned import Before
-from tests.fixtures.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat, until
+from tests.fixtures.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat
 from tests.fixtures.sidecar import BLOCK, Sidecar, wire_options
 from tests.fixtures.upstream import ANSWER, Unread, a_stream, an_answer, sse_events
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 pytestmark = pytest.mark.envoy

@@ -10,9 +10,10 @@ import pytest
 
 from memory_extproc.model import Outcome
 from memory_extproc.wire.options import Mode
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat, until
+from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
 from tests.fixtures.sidecar import BLOCK, wire_options
 from tests.fixtures.upstream import an_answer
+from tests.fixtures.waiting import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.usefixtures("bodies")]
 

@@ -24,8 +24,8 @@ from memory_extproc.wire.peers import AllowedPeers
 from memory_extproc.wire.processor import SERVICE
 from memory_extproc.wire.server import GrpcServer, ServerOptions, ServerTls
 from tests.fixtures.authority import Authority
-from tests.fixtures.envoy import until
 from tests.fixtures.sidecar import BLOCK, Sidecar
+from tests.fixtures.waiting import until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

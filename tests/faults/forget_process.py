@@ -38,7 +38,7 @@ from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import ANN, BOB
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
 DIMENSION = 16

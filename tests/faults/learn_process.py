@@ -54,7 +54,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, JournalEntry
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.builders import ANN, BOB
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
 

@@ -43,8 +43,8 @@ from memory_extproc.topics.rebuilding import Rebuilding
 from memory_extproc.topics.sayings import Sayings
 from memory_extproc.topics.summing import Summaries
 from tests.builders import ANN, MONDAY, a_memory, memories_of
-from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.waiting import until
 from tests.unit.retention.keeping import three_budgets
 from tests.unit.topics.following import FLIGHTS, turns_of
 

@@ -22,7 +22,7 @@ from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.model import LedgerJob, LedgerMarks, Stored, Turn, digest
 from memory_extproc.sqlite_file import Schema, SqliteFile
 from tests.builders import ANN, MONDAY, a_turn
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 
 LONG = timedelta(hours=1)
 # A connection that keeps its hold until its standard input ends, as a second program would.

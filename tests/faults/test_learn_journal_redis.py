@@ -14,8 +14,8 @@ from memory_extproc.learn.journal_redis import RedisJournal, Sharing
 from memory_extproc.model import Caller, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.builders import ANN, MONDAY, a_turn
-from tests.fixtures.envoy import until
 from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.waiting import until
 from tests.unit.learn.learning import LIMITS, Surroundings
 
 __all__ = ["redis_server"]

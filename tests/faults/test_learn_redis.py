@@ -20,9 +20,9 @@ from memory_extproc.learn.journal_spare import SparedJournal
 from memory_extproc.model import Stored
 from memory_extproc.redis_link import Keeping, LinkLimits, Persistence, RedisLink, translated
 from tests.builders import ANN, MONDAY, a_turn
-from tests.fixtures.envoy import until
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis
+from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.redis
 SHORTLY = timedelta(milliseconds=200)

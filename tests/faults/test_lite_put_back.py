@@ -20,7 +20,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.options import MilvusOptions
 from tests.builders import ANN, BOB, MONDAY, a_memory
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 
 VECTOR = np.array([1.0, 0.0], dtype=np.float32)
 Opened = tuple[MilvusStore, CollectorRegistry]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
-from tests.fixtures.envoy import until
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, a_model, embeddings
+from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.envoy
 

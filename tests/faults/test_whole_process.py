@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from memory_extproc import app
-from tests.fixtures.envoy import Wiring, until
+from tests.fixtures.envoy import Wiring
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
 from tests.fixtures.faults_process import Child, a_child
 from tests.fixtures.load import Load, streaming
+from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -9,9 +9,10 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.model import ForgetScope, ForgetState, Owner
-from tests.fixtures.envoy import Envoy, until
+from tests.fixtures.envoy import Envoy
 from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
 from tests.fixtures.redis import RedisServer
+from tests.fixtures.waiting import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.redis]
 

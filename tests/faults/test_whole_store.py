@@ -9,8 +9,8 @@ import pytest
 from memory_extproc.store.client import connect
 from memory_extproc.store.options import MilvusOptions
 from tests.fixtures.endpoint import serving
-from tests.fixtures.envoy import until
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link, embeddings
+from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.envoy
 

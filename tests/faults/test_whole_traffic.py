@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.envoy import PATH_CHAT, Answer, a_chat, until
+from tests.fixtures.envoy import PATH_CHAT, Answer, a_chat
 from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand
 from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
+from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.envoy
 

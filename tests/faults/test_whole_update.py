@@ -21,11 +21,12 @@ from memory_extproc.model import Owner, Role, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.client import connect
 from tests.fixtures import older_store
-from tests.fixtures.envoy import ROOT, Wiring, until
+from tests.fixtures.envoy import ROOT, Wiring
 from tests.fixtures.faults import FaultStand, Link
 from tests.fixtures.faults_process import Child, a_child
 from tests.fixtures.load import Load, streaming
 from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.waiting import until
 
 __all__ = ["redis_server"]
 pytestmark = [pytest.mark.envoy, pytest.mark.redis]

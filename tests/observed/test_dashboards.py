@@ -16,9 +16,10 @@ import promql_parser
 import pytest
 
 from tests.fixtures.chart import CHART, ROOT
-from tests.fixtures.envoy import a_chat, until
+from tests.fixtures.envoy import a_chat
 from tests.fixtures.prometheus import scraping
 from tests.fixtures.upstream import ANSWER, an_answer
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 BOARDS = sorted((CHART / "dashboards").glob("*.json"))

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import PREFIX, Metrics
 from tests.fixtures.chart import CHART
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 SAID = "My quaggamarsh budget for the Hawaii trip is $10,000."

@@ -13,7 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from memory_extproc.observe.log import configure
 from tests.fixtures.collector import Collector, attributes
-from tests.fixtures.envoy import Wiring, until
+from tests.fixtures.envoy import Wiring
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 TOLD = "My budget for the Hawaii trip is $10,000."

@@ -17,7 +17,7 @@ from memory_extproc.app.live import Live
 from memory_extproc.app.reloading import Reloading, Source, changes_in
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 
 
 @dataclass

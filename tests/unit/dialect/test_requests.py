@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -306,10 +307,11 @@ def test_any_bytes_are_read_or_refused(body: bytes, path: str) -> None:
     ],
     ids=["spaces behind", "open string", "escaped quotes", "brackets in an open string", "no value"],
 )
-@pytest.mark.timeout(5)
 def test_no_four_megabytes_of_nonsense_take_seconds(body: bytes) -> None:
+    began = time.process_time()
     with pytest.raises(BadBodyError):
         read(CHAT, body)
+    assert time.process_time() - began < 5
 
 
 ODD: list[object] = [None, 1, -1.5, True, "x", "user", "text", "tool_result", [], {}]

@@ -250,6 +250,7 @@ class Run:
             assert not kept.open
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("group", range(GROUPS))
 async def test_a_forget_wins_every_race_and_nothing_else_is_lost(group: int) -> None:
     for seed in range(group, RUNS, GROUPS):

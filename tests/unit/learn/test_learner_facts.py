@@ -173,6 +173,7 @@ def messages(rows: list[Memory]) -> list[str]:
     return [row.content for row in rows if row.source is Source.VERBATIM and row.state is MemoryState.ACTIVE]
 
 
+@pytest.mark.no_cover
 async def test_two_hundred_turns_with_an_echoing_model_leave_as_many_memories_as_one() -> None:
     world = a_real_world()
     told = "User's budget for the Hawaii trip is $10,000"

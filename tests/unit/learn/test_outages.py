@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
@@ -40,6 +42,7 @@ async def assert_drained(world: Surroundings) -> None:
         assert sorted(facts) == sorted(said(MINUTES)), "each once"
 
 
+@pytest.mark.no_cover
 async def test_a_store_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> None:
     world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5), attempts=1))
     async with world.learner() as learner:
@@ -82,6 +85,7 @@ async def test_a_backlog_is_bounded_and_says_so() -> None:
     assert await world.stored() == [*said(5), "There is room again."]
 
 
+@pytest.mark.no_cover
 async def test_a_process_that_ends_within_the_hour_leaves_it_to_the_next() -> None:
     world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5), grace=timedelta(milliseconds=50)))
     async with world.learner() as learner:

@@ -20,8 +20,8 @@ from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimi
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
 from memory_extproc.wire.identity import accepted
-from tests.fixtures.envoy import until
 from tests.fixtures.sidecar import NOON
+from tests.fixtures.waiting import until
 
 ANSWERS = {asked: said for said, asked in KNOWN}
 

@@ -24,12 +24,14 @@ RUNS = ("\n", " ", "\t", "\n ", "_", "!", "?", ".", "..", "-", "<", "#", '"', "(
     [sentences, harmless, suspicion, find_secrets, refusal, acknowledgement, only_asks],
     ids=lambda reads: reads.__name__,
 )
+@pytest.mark.no_cover
 @pytest.mark.parametrize("run", RUNS, ids=repr)
 def test_a_long_run_of_anything_is_read_in_no_time(run: str, reads: Callable[[str], object]) -> None:
     reads(run * (60_000 // len(run)) + "my password is x")
 
 
 @pytest.mark.parametrize("reads", [commands_of, statements], ids=lambda reads: reads.__name__)
+@pytest.mark.no_cover
 @pytest.mark.parametrize("run", RUNS, ids=repr)
 def test_what_a_person_means_is_found_in_no_time(run: str, reads: Callable[[str], object]) -> None:
     reads(run * (3_900 // len(run)) + "remember that I like tea")

@@ -80,6 +80,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_long_hostile_texts_are_read_through(piece: str) -> None:
     """Some tenths of a second each; where the time grew faster than the text, it would be many minutes."""

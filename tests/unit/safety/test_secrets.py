@@ -152,6 +152,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", HOSTILE)
 def test_long_hostile_texts_are_read_through(name: str) -> None:
     """A fifth of a second each; where the time grew faster than the text, it would be many minutes."""

@@ -22,7 +22,7 @@ from memory_extproc.retention.rules import RetentionRules, retired
 from memory_extproc.topics.rebuilding import Rebuilding
 from memory_extproc.topics.summing import Summaries
 from tests.builders import ANN, BOB, a_memory
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 
 LONG = tuple((asked * 4, answered * 4) for asked, answered in FLIGHTS)
