@@ -41,6 +41,8 @@ async def test_an_embedder_that_fails_costs_no_request_and_is_caught_up_with(
     async with serving(replies) as endpoint:
         # The endpoint's faults are none of the turn's: it is not given up on for them.
         faulty.change(memory=embedded_at(endpoint), learn={"extractor": "off", "max_attempts": 1})
+        # Time to see that there is nothing, on a busy machine too.
+        faulty.change(recall={"deadline": "1800ms", "settle": "1500ms"})
         await faulty.start()
         assert await faulty.http("/readyz") == (200, "ready\n")
         assert (await faulty.say(BUDGET)).memory == "empty"

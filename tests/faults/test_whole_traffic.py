@@ -146,7 +146,7 @@ async def test_a_megabyte_in_one_message_is_kept_up_to_the_bound_and_found(fault
     answer = await post(faulty, io.BytesIO(json.dumps(a_chat(long)).encode()))
     assert json.loads(answer.body) == ANSWER
     assert faulty.upstream.got[-1].json["messages"][-1]["content"] == long
-    await until(lambda: faulty.kept >= 1, "it is stored", seconds=20)
+    await until(lambda: faulty.kept >= 1, "it is stored", seconds=60)
     known = await faulty.memories()
     assert any("Wailea" in one for one in known)
     assert len(known) <= 100
