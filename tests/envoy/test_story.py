@@ -169,9 +169,16 @@ async def test_operators_see_that_it_is_ready_and_what_it_did(whole: WholeStand)
     await whole.start()
     assert await whole.http("/readyz") == (200, "ready\n")
     await whole.say(BUDGET)
+
+    def counted() -> bool:
+        empty = whole.sample("exchanges_total", dialect="chat_completions", outcome="empty")
+        return (empty, whole.accepted) == (1, 1)
+
+    await until(counted, "both are counted, which the client's answer waits a moment for at most", seconds=10)
     status, text = await whole.http("/metrics")
     assert status == 200
     assert 'memory_extproc_exchanges_total{dialect="chat_completions",outcome="empty"} 1.0' in text
-    assert 'memory_extproc_turns_total{outcome="journalled"} 1.0' in text
+    taken = ("journalled", "journal_late")  # on a busy machine a little later
+    assert any(f'memory_extproc_turns_total{{outcome="{outcome}"}} 1.0' in text for outcome in taken)
     assert "memory_extproc_store_up 1.0" in text
     assert "ann" not in text.replace("channel", "")
