@@ -54,25 +54,23 @@ async def asked(journal: RedisJournal) -> list[str]:
 
 async def test_replicas_share_the_owners_fairly_and_each_has_one_holder(replicas: Replicas) -> None:
     first, second = replicas.one(BRIEF), replicas.one(BRIEF)
-    await first.arrivals(1)
-    assert all(first.holds(person) for person in PEOPLE)
-
-    async def shared() -> bool:
-        await first.arrivals(1)
-        await second.arrivals(1)
-        assert not any(first.holds(person) and second.holds(person) for person in PEOPLE)
-        return all(first.holds(person) or second.holds(person) for person in PEOPLE) and any(
-            map(second.holds, PEOPLE)
-        )
-
-    await until(shared, "each has its share")
-    assert 60 <= sum(first.holds(person) for person in PEOPLE) <= 140
-    async with second:
-        pass  # it leaves
 
     async def all_mine() -> bool:
         await first.arrivals(1)
         return all(first.holds(person) for person in PEOPLE)
+
+    await until(all_mine, "who is alone has all")
+
+    async def shared() -> bool:
+        await first.arrivals(1)
+        await second.arrivals(1)
+        mine, others = ({person for person in PEOPLE if one.holds(person)} for one in (first, second))
+        assert not mine & others
+        return len(mine | others) == len(PEOPLE) and 60 <= len(mine) <= 140
+
+    await until(shared, "each has its share")
+    async with second:
+        pass  # it leaves
 
     await until(all_mine, "the other takes over")
 
