@@ -75,8 +75,9 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     def _connected(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         open_ones = [one for one in server.connections if one.transport is not None]
-        if len(open_ones) >= self._connections:
-            open_ones[0].force_close()
+        # More than one where several came at once: each counts from when it is made, which is later than this.
+        for oldest in open_ones[: max(0, len(open_ones) - self._connections + 1)]:
+            oldest.force_close()
         return server()
 
     async def _metrics(self, request: web.Request) -> web.Response:

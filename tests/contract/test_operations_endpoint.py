@@ -47,13 +47,15 @@ async def test_connections_that_never_finish_their_request_make_room_for_others(
         OperationsEndpoint("127.0.0.1", 0, CollectorRegistry(), lambda: "", connections=4) as endpoint,
     ):
         slow: list[asyncio.StreamReader] = []
-        for _ in range(20):
-            reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
-            stack.callback(writer.close)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-            await writer.drain()
-            slow.append(reader)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+                stack.callback(writer.close)
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                await reader.readuntil(b"ok\n")  # so that it is known there before the next one comes
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+                await writer.drain()
+                slow.append(reader)
             for reader in slow[:16]:  # all but the last four
                 assert await reader.read() == b""
             async with (
