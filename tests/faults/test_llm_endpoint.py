@@ -22,7 +22,7 @@ from memory_extproc.inference.openai_embedder import BATCH, OpenAIEmbedder, Remo
 from memory_extproc.inference.openai_endpoint import OUTCOMES, Endpoint, EndpointLimits
 from memory_extproc.observe.metrics import Metrics
 from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
-from tests.fixtures.envoy import until
+from tests.fixtures.waiting import until
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"facts": {"type": "array"}}, "required": ["facts"]}
 ROLE = "memory_extraction"
