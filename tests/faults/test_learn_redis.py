@@ -25,7 +25,7 @@ from tests.fixtures.redis import RedisServer, start_redis, stop_redis
 from tests.fixtures.waiting import until
 
 pytestmark = pytest.mark.redis
-SHORTLY = timedelta(milliseconds=200)
+SHORTLY = timedelta(seconds=1)  # in which a Redis that is well answers on a busy machine, too
 
 # What each of the client's exceptions comes to; one that the client adds later fails the test below.
 EXPECTED: dict[str, type[MemoryExtprocError]] = {
@@ -107,6 +107,18 @@ async def test_a_redis_that_is_away_is_tried_later_and_taken_up_when_it_is_there
         stop_redis(server)
 
 
+async def version(coordination: RedisCoordination) -> int:
+    """A glance at it has 50 ms, which a busy machine does not always keep."""
+    deadline = asyncio.get_running_loop().time() + 20
+    while True:
+        try:
+            return await coordination.version(ANN)
+        except TryLaterError:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(0.01)
+
+
 async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: RedisServer) -> None:
     async with RedisCoordination(own_server.url, timeout=SHORTLY) as coordination:
         await coordination.bump(ANN)
@@ -117,7 +129,7 @@ async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: Red
         assert asyncio.get_running_loop().time() - began < 10 * SHORTLY.total_seconds()
         own_server.resume()
     async with RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination:
-        assert await coordination.version(ANN) == 1
+        assert await version(coordination) == 1
 
 
 async def _full(operator: Redis, _: Path) -> None:
@@ -204,7 +216,7 @@ async def test_nobody_waits_for_a_redis_that_hangs_until_it_answers_again(own_se
             await coordination.epoch(ANN)
         own_server.resume()
         await until(lambda: link.answering, "it is found to answer though nobody asked")
-        assert await coordination.version(ANN) == 1
+        assert await version(coordination) == 1
     assert told == [False, True]
 
 
