@@ -126,8 +126,10 @@ class BatchingEmbedder:
     def reads_words(self) -> bool:
         return self._words is not None
 
-    def words(self, text: str) -> Words | None:
-        return None if self._words is None else self._words.find(self._model.cut(text))
+    def words(self, texts: Sequence[str]) -> list[Words | None]:
+        if self._words is None:
+            return [None] * len(texts)
+        return self._words.find_all([self._model.cut(text) for text in texts])
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         if not texts:

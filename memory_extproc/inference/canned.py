@@ -108,8 +108,8 @@ class CannedWords(CannedEmbedder):
     def forget_words(self) -> None:
         self._known.clear()
 
-    def words(self, text: str) -> Words | None:
-        return self._known.get(text)
+    def words(self, texts: Sequence[str]) -> list[Words | None]:
+        return [self._known.get(text) for text in texts]
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         rows = await super().embed(texts)

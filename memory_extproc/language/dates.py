@@ -59,7 +59,7 @@ def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
     beginning = question[:_READ]
     today = min(max(today, _EARLIEST), _LATEST)
     dates = tuple(islice(dict.fromkeys(_dates(beginning, today)), _MOST))
-    return dates or days_named(beginning, today)
+    return dates or tuple(islice(dict.fromkeys(days_told(beginning, today)), _MOST))
 
 
 def _spans(text: str, said: date) -> Iterator[Span]:

@@ -37,7 +37,7 @@ def asked_of(text: str, today: date) -> Span | None:
     folded = fold(text)
     if _MINE.search(folded) is None:
         return None
-    over = [span for span in days_named(text, today) if span[0] < today.toordinal()]
-    if over and _WAS.search(folded):
+    over = [span for span in days_named(text, today) if span[0] < today.toordinal()] if _WAS.search(folded) else []
+    if over:
         return min(first for first, _ in over), min(max(last for _, last in over), today.toordinal())
     return (_EVER, today.toordinal()) if _BEFORE.search(folded) else None

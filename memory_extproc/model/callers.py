@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 
 
 class Consent(StrEnum):
@@ -72,7 +73,12 @@ class Owner:
     @property
     def key(self) -> str:
         """64 hex digits, one per owner; lengths are part of the hash so that no two owners share one."""
-        return digest("owner", self.tenant, self.user)
+        return _owner_key(self.tenant, self.user)
+
+
+@lru_cache(maxsize=4096)
+def _owner_key(tenant: str, user: str) -> str:
+    return digest("owner", tenant, user)  # asked for a dozen times with each request
 
 
 def digest(*parts: str) -> str:

@@ -41,8 +41,9 @@ class ReadsWords(Protocol):
     def reads_words(self) -> bool:
         """Whether it ever does."""
 
-    def words(self, text: str) -> Words | None:
-        """Of *text*, if it was embedded lately; costs a look-up. Embedding it makes them known, for a while."""
+    def words(self, texts: Sequence[str]) -> list[Words | None]:
+        """Of each of *texts*, if it was embedded lately; costs a look-up. Embedding it makes them known, for a
+        while."""
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """As Embeds has it."""

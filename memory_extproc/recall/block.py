@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from memory_extproc.language.corrections import may_correct
 from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Memory, MemoryType, OwnerKind, Ranked, Role, Source
 from memory_extproc.recall.correcting import is_correction
@@ -94,7 +95,9 @@ def _corrections(ranked: Sequence[Ranked]) -> frozenset[str]:
     """Which of them take back what another says."""
     memories = [one.memory for one in ranked]
     return frozenset(
-        new.id for new in memories if any(is_correction(new, old) for old in memories if old is not new)
+        new.id
+        for new in memories
+        if may_correct(new.content) and any(is_correction(new, old) for old in memories if old is not new)
     )
 
 
@@ -145,7 +148,8 @@ BROKEN = {"<": "\u2039", "\uff1c": "\u2039", "\ufe64": "\u2039", ">": "\u203a", 
 
 def harmless(text: str) -> str:
     """*text* on one line, without control, bidirectional or tag characters, its markup and role labels broken."""
-    visible = "".join(map(_visible, unicodedata.normalize("NFC", text)))
+    plain = text.isascii() and text.isprintable()  # then every character is visible, and has one form only
+    visible = text if plain else "".join(map(_visible, unicodedata.normalize("NFC", text)))
     # Runs of white space first: a label is looked for from each place in them.
     visible = SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", _JOINED_LATIN.sub("", visible))
     labelled = ROLE_LABEL.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{m[4] or ''} -", visible)

@@ -11,10 +11,12 @@ farther off it stands.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +66,18 @@ class CloseReadingLimits:
     waits: timedelta = timedelta()
 
 
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a question says by itself, before anything is found for it."""
+
+    mentioned: frozenset[str]
+    foreign: bool
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        return cls(mentioned(text), foreign(text))
+
+
 class CloseReader:
     """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories whose words are not known are
     embedded once more, behind others' queries and one question's at a time, so that they are known when they are
@@ -73,28 +87,28 @@ class CloseReader:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
-    async def read(self, text: str, found: Candidates) -> Candidates:
+    async def read(self, text: str, found: Candidates, asks: Asks | None = None) -> Candidates:
         """*found* with the features of the question *text*, or as it is: where no vectors were searched, or too few
-        of the words are known."""
+        of the words are known. *asks*: what `Asks.of` says of *text*, where that is known already."""
         if "dense" not in found.names or not found.memories:
             return found
         texts = [text, *(memory.content for memory in found.memories)]
-        words = self._known(texts)
+        words = self._embedder.words(texts)
         late: CloseReading | None = None
-        if missing := [one for one, known in zip(texts, words, strict=True) if known is None]:
+        if None in words:
+            missing = [one for one, known in zip(texts, words, strict=True) if known is None]
             late = await self._late(list(dict.fromkeys(missing)))
-            words = self._known(texts) if self._limits.waits else words
-        read, outcome = self._read(text, words, found)
+            words = self._embedder.words(texts) if self._limits.waits else words
+        read, outcome = self._read(asks or Asks.of(text), words, found)
         if late is not None and outcome is CloseReading.UNKNOWN:
             outcome = late
         self._metrics.close_readings.labels(outcome.value).inc()
         return read
 
-    def _known(self, texts: Sequence[str]) -> list[Words | None]:
-        return [self._embedder.words(text) for text in texts]
-
-    def _read(self, text: str, words: Sequence[Words | None], found: Candidates) -> tuple[Candidates, CloseReading]:
-        """*words*: of the question *text*, and of each memory."""
+    def _read(
+        self, asks: Asks, words: Sequence[Words | None], found: Candidates
+    ) -> tuple[Candidates, CloseReading]:
+        """*words*: of the question, and of each memory."""
         query, *memories = words
         known = [one for one in memories if one is not None]
         if query is None or not known or len(known) < self._limits.enough * len(memories):
@@ -107,7 +121,7 @@ class CloseReader:
             closely = guessed(closely, there, found)
         beside = surroundings(best, weight, found.memories, there)
         beside[~there] = np.maximum(beside[~there], closely[~there, None])
-        features = np.column_stack([closely, beside, besides(text, found.memories)])
+        features = np.column_stack([closely, beside, besides(asks, found.memories)])
         outcome = CloseReading.READ if len(known) == len(memories) else CloseReading.PARTLY
         return with_features(found, features), outcome
 
@@ -185,13 +199,12 @@ def _in_line(memories: Sequence[Memory]) -> Floats:
     return line
 
 
-def besides(text: str, memories: Sequence[Memory]) -> Floats:
-    """READ_BESIDES of *memories* for the question *text*. Of what an assistant said it is not asked whom it is
-    about."""
-    asked = mentioned(text)
+def besides(asks: Asks, memories: Sequence[Memory]) -> Floats:
+    """READ_BESIDES of *memories*. Of what an assistant said it is not asked whom it is about."""
     found = np.zeros((len(memories), len(READ_BESIDES)))
-    found[:, 0] = [0.0 if one.role is Role.ASSISTANT else of_another(asked, one.content) for one in memories]
-    found[:, 1] = float(foreign(text))
+    asked, assistant = asks.mentioned, Role.ASSISTANT
+    found[:, 0] = [0.0 if one.role is assistant else of_another(asked, one.content) for one in memories]
+    found[:, 1] = asks.foreign
     return found
 
 
@@ -214,16 +227,27 @@ def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
     return whole
 
 
+def _mean_and_deviation(values: Floats) -> tuple[float, float]:
+    """As numpy's mean and std have them, to the last digit; NaN of no values."""
+    count = len(values)
+    if not count:
+        return math.nan, math.nan
+    mean = float(np.add.reduce(values)) / count
+    apart = values - mean
+    return mean, math.sqrt(float(np.add.reduce(apart * apart)) / count)
+
+
 def with_features(found: Candidates, values: Floats) -> Candidates:
     """*found* with READ_CLOSELY and READ_BESIDES behind the other features; mean and deviation are those of the
     candidates, for of the others nothing was read; without pieces of long messages where there are others, for a
     pasted log says nothing of how near what people say comes to a question. NaN where nothing is known of any."""
     usual = np.array(["piece" not in memory.metadata for memory in found.memories], dtype=bool)
-    if usual.sum() < _FEWEST_USUAL:
+    if np.count_nonzero(usual) < _FEWEST_USUAL:
         usual[:] = True
-    kept = [column[usual & ~np.isnan(column)] for column in values.T]
-    centre = [float(column.mean()) if len(column) else np.nan for column in kept]
-    spread = [float(column.std()) if len(column) else np.nan for column in kept]
+    kept = usual[:, None] & ~np.isnan(values)
+    centre, spread = zip(
+        *(_mean_and_deviation(values[:, at][kept[:, at]]) for at in range(len(values.T))), strict=True
+    )
     return replace(
         found,
         names=(*found.names, *READ_CLOSELY, *READ_BESIDES),

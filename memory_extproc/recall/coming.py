@@ -26,12 +26,14 @@ class Coming:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def at(self, place: int) -> Vector | None:
         """Of the text at *place*. Who no longer waits for it takes it from nobody else."""
-        return (await asyncio.shield(self._task))[place]
+        vectors = self._task.result() if self._task.done() else await asyncio.shield(self._task)
+        return vectors[place]
 
     async def _embedded(self) -> Vectors:
         try:

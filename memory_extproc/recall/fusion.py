@@ -103,8 +103,9 @@ class Fusion:
         ranker = self._ranker(found)
         standardised = standardise(ranker.features, found)
         scores = summed(ranker.features, standardised, len(found.memories))
-        scores = scores - SUMMARY_LOSES * _summaries(found)
-        worth = worth_of(ranker.worth, measures(*_speaking(found, standardised, scores)))
+        summaries = np.array([memory.source is Source.SUMMARY for memory in found.memories], dtype=bool)
+        scores = scores - SUMMARY_LOSES * summaries
+        worth = worth_of(ranker.worth, measures(*_speaking(found, summaries, standardised, scores)))
         if dense and not self._fitted:
             scores = scores + unfitted(found)
         scores = scores - lost
@@ -123,16 +124,11 @@ class Fusion:
         )
 
 
-def _summaries(found: Candidates) -> npt.NDArray[np.bool_]:
-    return np.array([memory.source is Source.SUMMARY for memory in found.memories], dtype=bool)
-
-
 def _speaking(
-    found: Candidates, standardised: Mapping[str, Floats], scores: Floats
+    found: Candidates, summaries: npt.NDArray[np.bool_], standardised: Mapping[str, Floats], scores: Floats
 ) -> tuple[Candidates, Mapping[str, Floats], Floats]:
-    """Who tells whether anything helps: what was said, without summaries, unless one of these stands out
+    """Who tells whether anything helps: what was said, without the *summaries*, unless one of these stands out
     from all of it. They have many words, and something in common with most questions."""
-    summaries = _summaries(found)
     if not summaries.any() or summaries.all() or scores[summaries].max() > scores[~summaries].max():
         return found, standardised, scores
     said = ~summaries

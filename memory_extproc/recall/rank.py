@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 
 import msgspec
 
+from memory_extproc.language.remembered import MOST_REMEMBERED, remembered
 from memory_extproc.language.stemming import terms
 from memory_extproc.language.words import negates
 from memory_extproc.model import Memory, Ranked, Source
@@ -35,6 +36,13 @@ class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there ar
             return self.relevance
         cosine = self.features.get("dense", math.nan)
         return self.relevance if math.isnan(cosine) else cosine
+
+
+def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
+    """Those of *ordered* whose standing is *threshold* or above."""
+    if on_cosine:
+        return [one for one in ordered if one.standing(on_cosine=True) >= threshold]
+    return [one for one in ordered if one.relevance >= threshold]
 
 
 def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
@@ -65,13 +73,13 @@ def weigh(
     """
     view = View(in_view)
     shown = partial(_seen, view=view, seen=seen)
-    passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
+    passing = reaching(ordered, threshold, on_cosine=on_cosine)
     able = [one.memory for one in passing if one.memory.recallable(now)]
     # Where a cosine decides, nothing but its own lets a memory pass.
     behind = [] if on_cosine or not able else _behind(ordered, threshold, now)
     told_already = told_once(able, asked, behind=behind, shown=shown)
     ordered = _instead_of(ordered, told_already)
-    passing = [one for one in ordered if one.standing(on_cosine=on_cosine) >= threshold]
+    passing = reaching(ordered, threshold, on_cosine=on_cosine)
     beside = _by_place(ordered if whole or passing else ())
     compared_behind = 0
     told = _Told()
@@ -152,7 +160,7 @@ class _Told:
     themselves."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[frozenset[str], str], list[tuple[str, int]]] = {}
+        self._places: dict[_Saying, list[tuple[str, int]]] = {}
 
     def heard(self, memory: Memory, at: int) -> int | None:
         """Where what *memory* says was said first; None where that is here, at *at*."""
@@ -165,10 +173,14 @@ class _Told:
         return place
 
 
-@lru_cache(maxsize=512)
-def _saying(words: str) -> tuple[frozenset[str], str]:
+_Saying = tuple[int, int, int]
+
+
+@remembered(MOST_REMEMBERED)
+def _saying(words: str) -> _Saying:
+    """Equal for what says the same: how many terms there are, a hash of them and one of what else must be equal."""
     found = frozenset(terms(words[:_COMPARED])[0]) - {_CALLER}
-    return found, words[_COMPARED:] if found else normal(words)
+    return len(found), hash(found), hash(words[_COMPARED:] if found else normal(words))
 
 
 COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it

@@ -24,7 +24,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
 from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, Now
 from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
-from memory_extproc.recall.close_reading import CloseReader
+from memory_extproc.recall.close_reading import Asks, CloseReader
 from memory_extproc.recall.coming import Coming
 from memory_extproc.recall.corrections import with_corrections
 from memory_extproc.recall.explanation import Considered, Explanation, Verdict
@@ -33,8 +33,8 @@ from memory_extproc.recall.gate import AboutCaller, gate
 from memory_extproc.recall.mmr import varied
 from memory_extproc.recall.ongoing import Ongoing
 from memory_extproc.recall.query import Query, Rewriter, plain
-from memory_extproc.recall.rank import Candidate, chosen, weigh
-from memory_extproc.recall.recency import HALF_LIFE, lost_to_age
+from memory_extproc.recall.rank import Candidate, chosen, reaching, weigh
+from memory_extproc.recall.recency import HALF_LIFE, lost_to_age, most_lost
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.shared import beside
 from memory_extproc.recall.threads import Threads, with_threads
@@ -69,6 +69,15 @@ class _Found:
     worth: float
     total: int | None
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A text that is searched for, with what it says by itself."""
+
+    text: str
+    most_lost: float  # points of score, to age
+    asks: Asks | None  # None: nothing is read closely
 
 
 class Recaller:
@@ -209,15 +218,16 @@ class Recaller:
             if settles:
                 await self._settle(wish)
             # What the words say is worked out while the vectors are made; searching is what is left to do then.
+            questions = [self._question(text) for text in texts]
             with self._timed("search", lambda: coming.there):
                 own = self._searched_for(wish.caller.owner, wish, texts, coming, wish.scope)
                 # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
                 scope = replace(wish.scope, project="")
                 others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
                 searches, shared = await beside(own, others, patience, self._metrics)
-                whose = [await self._read(texts, found) for found in (searches, *shared)]
+                whose = [await self._read(questions, found) for found in (searches, *shared)]
         with self._timed("rank"):
-            fused = [self._fused(*pair) for found in whose for pair in zip(texts, found, strict=True)]
+            fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
         return _Found(
@@ -246,14 +256,19 @@ class Recaller:
             for place, text in enumerate(texts)
         ]
 
-    async def _read(self, texts: Sequence[str], searches: Sequence[Candidates]) -> Sequence[Candidates]:
-        """*searches* as they are, or read closely as far as their words are at hand."""
-        if self._close_reader is None:
-            return searches
-        return [await self._close_reader.read(*pair) for pair in zip(texts, searches, strict=True)]
+    def _question(self, text: str) -> _Question:
+        asks = None if self._close_reader is None else Asks.of(text)
+        return _Question(text, most_lost(text, self._now().date()), asks)
 
-    def _fused(self, text: str, found: Candidates) -> Fused:
-        lost = lost_to_age(text, found.memories, self._now(), self._limits.half_life)
+    async def _read(self, questions: Sequence[_Question], searches: Sequence[Candidates]) -> Sequence[Candidates]:
+        """*searches* as they are, or read closely as far as their words are at hand."""
+        if (reader := self._close_reader) is None:
+            return searches
+        pairs = zip(questions, searches, strict=True)
+        return [await reader.read(asked.text, found, asked.asks) for asked, found in pairs]
+
+    def _fused(self, question: _Question, found: Candidates) -> Fused:
+        lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
         return self._fusion.fused(found, lost)
 
     async def _settle(self, wish: Wish) -> None:
@@ -316,8 +331,8 @@ class Recaller:
         on_cosine = self._limits.threshold_on_cosine
         told = frozenset[str]()
         if self._ongoing is not None:
-            passing = [one.memory for one in candidates if one.standing(on_cosine=on_cosine) >= wish.threshold]
-            told = await self._ongoing.told(passing, wish, within)
+            relevant = [one.memory for one in reaching(candidates, wish.threshold, on_cosine=on_cosine)]
+            told = await self._ongoing.told(relevant, wish, within)
         if self._limits.mmr_lambda is not None:
             balance, limit = self._limits.mmr_lambda, wish.limit
             candidates = varied(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,16 @@ def asks_for_new(text: str) -> bool:
     return _ASKS_FOR_NEW.search(fold(text[:_READ])) is not None
 
 
+def most_lost(text: str, today: date) -> float:
+    """Points of score that the oldest memory loses for the question *text*, asked on the day *today*. Nothing where
+    the question names a day of its own."""
+    return FRESH if asks_for_new(text) else 0.0 if days_named(text, today) else USUAL
+
+
 def lost_to_age(
-    text: str, memories: Sequence[Memory], now: datetime, half_life: timedelta
+    most: float, memories: Sequence[Memory], now: datetime, half_life: timedelta
 ) -> npt.NDArray[np.float64]:
-    """Points of score, 0 or more, that each memory loses for the question *text*: half of the most it can lose
-    after one *half_life*. Nothing where the question names a day of its own."""
-    most = FRESH if asks_for_new(text) else 0.0 if days_named(text, now.date()) else USUAL
+    """Points of score, 0 or more, that each memory loses: half of the *most* it can lose after one *half_life*."""
     if most == 0.0:
         return np.zeros(len(memories))
     ages = np.array(

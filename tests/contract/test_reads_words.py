@@ -47,22 +47,23 @@ async def test_it_says_that_it_reads_words(reader: Reader) -> None:
 
 async def test_the_words_of_what_was_never_embedded_are_not_known(reader: Reader) -> None:
     await reader.embed(["1 2"])
-    assert reader.words("3 4") is None
+    assert reader.words(["3 4"]) == [None]
 
 
 async def test_embedding_texts_makes_the_words_of_each_known(reader: Reader) -> None:
     await reader.embed(["1 2 3", "4", "5 6"])
-    assert [len(known.scale) for text in ("1 2 3", "4", "5 6") if (known := reader.words(text))] == [3, 1, 2]
+    known = reader.words(["1 2 3", "never embedded", "4", "5 6"])
+    assert [len(words.scale) if words is not None else None for words in known] == [3, None, 1, 2]
 
 
 async def test_asking_for_a_querys_vector_makes_its_words_known(reader: Reader) -> None:
     await reader.embed_query("7 8")
-    assert reader.words("7 8") is not None
+    assert reader.words(["7 8"])[0] is not None
 
 
 async def test_each_piece_is_of_unit_length_and_as_near_to_itself_as_can_be(reader: Reader) -> None:
     await reader.embed(["1 2 3"])
-    words = reader.words("1 2 3")
+    words = reader.words(["1 2 3"])[0]
     assert words is not None
     assert np.allclose(np.linalg.norm(unpack(words), axis=1), 1.0, atol=1e-3)
     assert np.allclose(np.diag(cosines(words, words)), 1.0, atol=1e-3)
@@ -71,7 +72,7 @@ async def test_each_piece_is_of_unit_length_and_as_near_to_itself_as_can_be(read
 @pytest.mark.parametrize("text", ["", " ", "\x00", "😀", "\ud800", "the of and", "x " * 5_000])
 async def test_whatever_the_text_it_has_a_finite_piece(reader: Reader, text: str) -> None:
     await reader.embed([text])
-    words = reader.words(text)
+    words = reader.words([text])[0]
     assert words is not None
     assert len(words.scale) >= 1
     assert np.isfinite(unpack(words)).all()

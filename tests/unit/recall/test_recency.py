@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.recall.recency import FRESH, HALF_LIFE, USUAL, asks_for_new, lost_to_age
+from memory_extproc.recall.recency import FRESH, HALF_LIFE, USUAL, asks_for_new, lost_to_age, most_lost
 from tests.builders import MONDAY, a_memory, a_message, later
 
 OLD = later(days=-60)
@@ -14,7 +14,7 @@ OLD = later(days=-60)
 
 def lost(text: str, *ages_in_days: float) -> list[float]:
     said = [a_message("x", created_at=MONDAY - timedelta(days=age)) for age in ages_in_days]
-    return list(lost_to_age(text, said, MONDAY, HALF_LIFE))
+    return list(lost_to_age(most_lost(text, MONDAY.date()), said, MONDAY, HALF_LIFE))
 
 
 def test_a_message_loses_half_of_the_most_it_can_after_one_half_life_and_never_more_than_that() -> None:
@@ -31,12 +31,12 @@ def test_where_the_question_names_a_day_age_costs_nothing() -> None:
 
 def test_a_fact_does_not_age_and_what_is_from_tomorrow_is_as_new_as_can_be() -> None:
     memories = [a_memory("User likes tea", created_at=OLD), a_message("x", created_at=later(days=1))]
-    assert list(lost_to_age("tea now?", memories, MONDAY, HALF_LIFE)) == [0, 0]
+    assert list(lost_to_age(most_lost("tea now?", MONDAY.date()), memories, MONDAY, HALF_LIFE)) == [0, 0]
 
 
 def test_a_message_is_as_old_as_what_was_said_not_as_its_row() -> None:
     moved = a_message("x", created_at=MONDAY, valid_from=OLD)
-    assert lost_to_age("my dog?", [moved], MONDAY, HALF_LIFE)[0] > 0
+    assert lost_to_age(USUAL, [moved], MONDAY, HALF_LIFE)[0] > 0
 
 
 @pytest.mark.parametrize(
