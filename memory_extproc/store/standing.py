@@ -17,6 +17,7 @@ from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.rewriting import Rewriting
 
 _LOG = log.logger(__name__)
+_FAULTS = (MemoryExtprocError, OSError, RuntimeError)
 
 
 class Standing:
@@ -57,17 +58,41 @@ class Standing:
             await self._look()
 
     async def _look(self) -> None:
+        try:
+            # All of them in one go: requests wait for each turn that a thread takes.
+            looked = await asyncio.to_thread(self._looked)
+        except RuntimeError as error:  # no thread is to be had
+            _not_put_back(error)
+            return
+        for alias, harm in looked:
+            if isinstance(harm, Exception):
+                _not_put_back(harm)
+                continue
+            try:
+                await self._put_back(alias, harm)
+            except _FAULTS as error:
+                _not_put_back(error)
+
+    def _looked(self) -> Sequence[tuple[str, Harm | Exception]]:
+        """The collections that something has happened to, or that cannot be looked at. On a thread."""
+        found: list[tuple[str, Harm | Exception]] = []
         for alias in self._aliases:
             try:
-                harm = await asyncio.to_thread(self._lite.harm, alias)
+                harm = self._lite.harm(alias)
+            except _FAULTS as error:
+                found.append((alias, error))
+            else:
                 if harm is not None:
-                    await self._put_back(alias, harm)
-            except (MemoryExtprocError, OSError, RuntimeError) as error:  # the last: no thread is to be had
-                # Nothing is written meanwhile: turns wait in the journal.
-                _LOG.warning("store.not_put_back", kind=type(error).__name__)
+                    found.append((alias, harm))
+        return found
 
     async def _put_back(self, alias: str, harm: Harm) -> None:
         aside = await asyncio.to_thread(self._lite.set_aside, alias) if harm is Harm.REPLACED else ""
         await self._rewriting.rewrite(alias, self._gates[alias])
         _LOG.error("file.put_back", file="milvus.db", why=harm.value, aside=aside)
         self._metrics.put_back(harm.value)
+
+
+def _not_put_back(error: Exception) -> None:
+    """Nothing is written meanwhile: turns wait in the journal."""
+    _LOG.warning("store.not_put_back", kind=type(error).__name__)
