@@ -106,7 +106,7 @@ def _pages(path: Path) -> Iterator[tuple[Owner, list[Row]]]:
 
 
 async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[str]:
-    found: list[Embedded] = readable(page, to_embedded)
+    found: list[Embedded] = readable(page, to_embedded, tended.metrics.unreadable)
     there = {memory.id: memory for memory in await tended.store.get(owner, [row.memory.id for row in found])}
     older = [
         row

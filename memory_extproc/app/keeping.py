@@ -52,7 +52,7 @@ async def open_kept(frame: Frame) -> Kept:
     store = MilvusStore(options, frame.metrics, now=now)
     await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
     erasing = await open_erasing(settings, data, link, stack, tells=frame.tells)
-    unsealed = sealed_store(settings, store, keys)
+    unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     partitions = await stack.enter_async_context(

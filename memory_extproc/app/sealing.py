@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
 from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Journal, Keys, MemoryStore
 from memory_extproc.sealing.coordination import SealedCoordination
 from memory_extproc.sealing.journal import SealedJournal
@@ -76,8 +77,8 @@ def _note_sealed(data: Path, place: Path) -> None:
         raise TryLaterError("the note that texts are sealed cannot be written") from error
 
 
-def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None) -> MemoryStore:
-    return store if keys is None else SealedStore(store, keys, content_bytes=settings.limits.content_bytes)
+def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None, metrics: Metrics) -> MemoryStore:
+    return store if keys is None else SealedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
 
 
 def sealed_journal(journal: Journal, keys: WrappedKeys | None) -> Journal:

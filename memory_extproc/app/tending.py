@@ -78,7 +78,7 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
         stack.push_async_callback(store.close)
         await store.open()
         forgotten = await read_forgotten(settings, data, link, stack)
-        unsealed = sealed_store(settings, store, keys)
+        unsealed = sealed_store(settings, store, keys, metrics)
         hiding = HidingStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
@@ -157,7 +157,7 @@ async def reembedding(
             lists = MilvusStore(other, tended.metrics, now=now)
             stack.push_async_callback(lists.close)
             await lists.open()
-            kept = sealed_store(settings, lists, tended.keys)
+            kept = sealed_store(settings, lists, tended.keys, tended.metrics)
         partitions = tended.partitions
         yield (
             Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says),
@@ -177,7 +177,7 @@ async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterato
         await store.open()
         link = await open_link(settings, metrics, stack)
         coordination = await open_coordination(settings, data, link, now, stack)
-        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack))
+        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
         limits = PartitionLimits(bytes=settings.recall.partition_bytes)
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         yield Quarantine(kept, partitions)

@@ -123,7 +123,9 @@ class Eraser:
             job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
         # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
         ids = taken.memories.keys() | {one for one, memory in rows.items() if marks.covers(memory)}
-        if ids and len(ids) == len(rows):
+        # What cannot be read is in no listing, and goes with all the rest, also where there is no rest.
+        unread = not rows and _scope(job).everything and await self._holders.store.count(owner) > 0
+        if unread or (ids and len(ids) == len(rows)):
             await alone.delete_all()
         elif ids:
             await alone.delete(sorted(ids))

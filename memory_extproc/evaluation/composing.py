@@ -116,7 +116,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
         coordination = TransientCoordination(now)
         link = await open_link(settings, metrics, stack)
-        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack))
+        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
         yield make_recaller(

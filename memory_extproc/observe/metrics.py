@@ -140,6 +140,11 @@ class Metrics:
         )
         for why in ("gone", "replaced", "log_gone", "cut_short"):  # the first of them is a rise
             self.files_put_back.labels(why)
+        self.rows_unreadable = make.counter(
+            "rows_unreadable", "Rows of the store that were left out of an answer to us.", "why"
+        )
+        for why in ("no_memory", "key_gone", "damaged"):
+            self.rows_unreadable.labels(why)
         self.partitions = make.gauge("partitions", "Owners whose memories are held in process.")
         self.partition_bytes = make.gauge("partition_bytes", "Bytes held by them.")
         self.partition_fills = make.counter("partition_fills", "Fills of a partition from the store.", "outcome")
@@ -192,6 +197,10 @@ class Metrics:
     def put_back(self, why: str) -> None:
         """A file was put back after what *why* names."""
         self.files_put_back.labels(why).inc()
+
+    def unreadable(self, why: str, rows: int = 1) -> None:
+        """*rows* of the store cannot be read, after what *why* names."""
+        self.rows_unreadable.labels(why).inc(rows)
 
 
 class _Make:

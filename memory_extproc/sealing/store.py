@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import DataKey, Embedded, Found, Memory, Owner, Scope, Searched, Vector
 from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Keys, MemoryStore
 from memory_extproc.sealing.box import (
     SealedAwayError,
@@ -31,8 +32,8 @@ class SealedStore:
     sealed when they are next written. *content_bytes*: what the other keeps of a content,
     about three quarters of which are left for what is sealed."""
 
-    def __init__(self, store: MemoryStore, keys: Keys, *, content_bytes: int) -> None:
-        self._store, self._keys = store, keys
+    def __init__(self, store: MemoryStore, keys: Keys, metrics: Metrics, *, content_bytes: int) -> None:
+        self._store, self._keys, self._metrics = store, keys, metrics
         self._room = sealable(content_bytes)
 
     @property
@@ -117,20 +118,21 @@ class SealedStore:
         def unsealed(memory: Memory) -> Memory:
             return _unsealed(key, memory)
 
-        return list(_readable(sealed, lambda one: opened(one, unsealed)))
+        return list(self._readable(sealed, lambda one: opened(one, unsealed)))
 
-
-def _readable(sealed: Iterable[T], opened: Callable[[T], T]) -> Iterable[T]:
-    away = damaged = 0
-    for one in sealed:
-        try:
-            yield opened(one)
-        except SealedAwayError:
-            away += 1
-        except GiveUpError:
-            damaged += 1
-    if away or damaged:
-        log.warning("store.rows_sealed", key_gone=away, damaged=damaged)
+    def _readable(self, sealed: Iterable[T], opened: Callable[[T], T]) -> Iterable[T]:
+        away = damaged = 0
+        for one in sealed:
+            try:
+                yield opened(one)
+            except SealedAwayError:
+                away += 1
+            except GiveUpError:
+                damaged += 1
+        if away or damaged:
+            log.warning("store.rows_sealed", key_gone=away, damaged=damaged)
+            self._metrics.unreadable("key_gone", away)
+            self._metrics.unreadable("damaged", damaged)
 
 
 def _unsealed(key: DataKey | None, memory: Memory) -> Memory:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,8 @@ _MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
 _MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which only we can tell
 _ALL = (*rows.SCALARS, rows.VECTOR)
+
+T = TypeVar("T")
 
 
 class MilvusStore:
@@ -232,10 +234,10 @@ class MilvusStore:
 
     # --- reading -------------------------------------------------------------------------------------
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        return rows.readable(await self._by_ids("get", owner, ids, rows.SCALARS, STRONG), rows.to_memory)
+        return self._readable(await self._by_ids("get", owner, ids, rows.SCALARS, STRONG), rows.to_memory)
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
-        return rows.readable(await self._by_ids("fetch", owner, ids, _ALL, STRONG), rows.to_embedded)
+        return self._readable(await self._by_ids("fetch", owner, ids, _ALL, STRONG), rows.to_embedded)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         check_owner(owner)
@@ -256,7 +258,7 @@ class MilvusStore:
             output_fields=list(rows.SCALARS),
             search_params=parameters,
         )
-        found = rows.readable(hits, _found)
+        found = self._readable(hits, _found)
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         ours = tuple(held)[: max(0, limit)]
         return Searched(found=ours, total=None, path="store")
@@ -277,17 +279,20 @@ class MilvusStore:
             output_fields=list(_ALL),
             search_params={"metric_type": "BM25"},
         )
-        found = rows.readable(hits, lambda hit: rows.to_embedded(hit["entity"]))
+        found = self._readable(hits, lambda hit: rows.to_embedded(hit["entity"]))
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         return list(held)[:limit]
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._pages(owner, size, STRONG if fresh else BOUNDED):
-            yield rows.readable(page, rows.to_embedded)
+            yield self._readable(page, rows.to_embedded)
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Every row of *owner* as Milvus has it, also one that this version cannot read."""
         return self._pages(owner, size, STRONG)
+
+    def _readable(self, found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
+        return rows.readable(found, read, self._metrics.unreadable)
 
     async def _pages(self, owner: Owner, size: int, level: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         check_owner(owner)

@@ -92,15 +92,18 @@ def to_embedded(row: Mapping[str, Any]) -> Embedded:
     return Embedded(to_memory(row), np.asarray(row[VECTOR], dtype=np.float32))
 
 
-def readable(found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """What *read* makes of each row; a row it cannot read (of a newer version, or damaged) is left out and
-    logged, because one such row must not hide all the others."""
+def readable(
+    found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T], tells: Callable[[str], object]
+) -> list[T]:
+    """What *read* makes of each row; a row it cannot read (of a newer version, or damaged) is left out, logged and
+    told to *tells* (as Metrics.unreadable has it), because one such row must not hide all the others."""
     made: list[T] = []
     for row in found:
         try:
             made.append(read(row))
         except GiveUpError:
             _LOG.warning("store.row_unreadable")
+            tells("no_memory")
     return made
 
 

@@ -17,9 +17,11 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
+from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.sealing.box import sealable
 from memory_extproc.sealing.keys import WrappedKeys
@@ -76,7 +78,8 @@ async def store(
 
 
 def sealed(store: MemoryStore) -> SealedStore:
-    return SealedStore(store, WrappedKeys(TransientKeyTable(), TransientMaster()), content_bytes=CONTENT_BYTES)
+    keys = WrappedKeys(TransientKeyTable(), TransientMaster())
+    return SealedStore(store, keys, Metrics(CollectorRegistry(), "test"), content_bytes=CONTENT_BYTES)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -11,8 +12,9 @@ from memory_extproc.erasure.closure import closure
 from memory_extproc.erasure.eraser import worked_out
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.errors import GiveUpError
-from memory_extproc.model import ForgetScope, ForgetState, MemoryState, MemoryType
-from tests.builders import ANN, BOB, OTHER_ANN, a_memory, a_turn
+from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
+from memory_extproc.store.transient import TransientStore
+from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_turn
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 
 
@@ -30,6 +32,24 @@ async def test_a_user_is_forgotten_and_nobody_else(world: World, forgetter: Forg
     )
     assert await world.contents(ANN) == set()
     assert await world.contents(BOB) == await world.contents(OTHER_ANN) == {"likes tea", "is 41"}
+
+
+class Damaged(TransientStore):
+    """A store of which some rows cannot be read any more."""
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        async for page in super().pages(owner, size, fresh=fresh):
+            yield [row for row in page if "damaged" not in row.memory.content]
+
+
+@pytest.mark.parametrize("readable", [(), ("likes tea",)])
+async def test_what_cannot_be_read_goes_with_everything(readable: tuple[str, ...]) -> None:
+    world = World(shared_store=Damaged(32, now=lambda: MONDAY))
+    async with world.partitions, world.forgetter() as forgetter:
+        await world.put(*(a_memory(words) for words in ("damaged", *readable)), a_memory("damaged, too", BOB))
+        await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
+    assert await world.store.count(ANN) == 0
+    assert await world.store.count(BOB) == 1
 
 
 async def test_while_it_is_worked_out_what_goes_of_many_memories_others_are_served() -> None:

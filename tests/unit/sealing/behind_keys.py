@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import Embedded, Owner
+from memory_extproc.observe.metrics import Metrics
 from memory_extproc.sealing.journal import SealedJournal
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.sealing.master import TransientMaster
@@ -22,7 +24,8 @@ class Bench:
     def __init__(self) -> None:
         self.keys = WrappedKeys(TransientKeyTable(), TransientMaster())
         self.plain = TransientStore(2, now=lambda: MONDAY)
-        self.store = SealedStore(self.plain, self.keys, content_bytes=CONTENT_BYTES)
+        self.metrics = Metrics(CollectorRegistry(), "test")
+        self.store = SealedStore(self.plain, self.keys, self.metrics, content_bytes=CONTENT_BYTES)
         self.plain_journal = TransientJournal(now=lambda: MONDAY)
         self.journal = SealedJournal(self.plain_journal, self.keys)
 

@@ -72,6 +72,7 @@ async def test_after_its_key_is_destroyed_a_row_is_never_read_again_and_hides_no
     await bench.store.put(BOB, [a_row("Bob's", BOB)])
     await bench.keys.destroy(ANN)
     assert await bench.contents() == []
+    assert bench.metrics.registry.get_sample_value("memory_extproc_rows_unreadable_total", {"why": "key_gone"}) == 1
     await bench.store.put(ANN, [a_row("after")])
     assert await bench.contents() == ["after"]
     found = await bench.store.nearest(ANN, NORTH, 10, EVERYTHING)
@@ -96,7 +97,9 @@ async def test_while_the_master_key_is_not_at_hand_nothing_is_given_up(bench: Be
     elsewhere = WrappedKeys(bench.keys._table, TransientMaster())
     for call in (
         SealedJournal(bench.plain_journal, elsewhere).pending(10),
-        SealedStore(bench.plain, elsewhere, content_bytes=CONTENT_BYTES).get(ANN, [a_row("kept").memory.id]),
+        SealedStore(bench.plain, elsewhere, bench.metrics, content_bytes=CONTENT_BYTES).get(
+            ANN, [a_row("kept").memory.id]
+        ),
     ):
         with pytest.raises(TryLaterError, match="master key"):
             await call
@@ -125,7 +128,7 @@ class Meddled:
 
 
 async def test_what_is_written_while_a_forget_destroys_the_key_stays_readable(bench: Bench) -> None:
-    store = SealedStore(bench.plain, Meddled(bench.keys, 1), content_bytes=CONTENT_BYTES)
+    store = SealedStore(bench.plain, Meddled(bench.keys, 1), bench.metrics, content_bytes=CONTENT_BYTES)
     await store.put(ANN, [a_row("after the forget")])
     assert await bench.contents() == ["after the forget"]
     journal = SealedJournal(bench.plain_journal, Meddled(bench.keys, 1))
@@ -136,7 +139,9 @@ async def test_what_is_written_while_a_forget_destroys_the_key_stays_readable(be
 
 async def test_a_key_that_is_destroyed_over_and_over_is_tried_again_later(bench: Bench) -> None:
     with pytest.raises(TryLaterError):
-        await SealedStore(bench.plain, Meddled(bench.keys, 99), content_bytes=100).put(ANN, [a_row("never")])
+        await SealedStore(bench.plain, Meddled(bench.keys, 99), bench.metrics, content_bytes=100).put(
+            ANN, [a_row("never")]
+        )
     with pytest.raises(TryLaterError):
         await SealedJournal(bench.plain_journal, Meddled(bench.keys, 99)).append(a_turn("never"))
 
