@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import shutil
 import stat
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.options import Layout, MilvusOptions
 from memory_extproc.store.schema import physical_name
 from tests.builders import ANN, BOB
+from tests.fixtures.copying import copied_at_once
 from tests.fixtures.milvus_server import Process, lite_server, milvus_server
 from tests.fixtures.milvus_stores import a_row, metrics, on_monday, opened, options, pointing, somebody
 from tests.fixtures.waiting import until
@@ -152,23 +152,6 @@ async def flushed(chosen: MilvusOptions, store: MilvusStore) -> None:
         await client.close()
 
 
-def _stamps(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Size and time of each file, but for those that Lite writes under another name first."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp")
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
-
-
-async def copied_at_once(folder: Path, to: Path) -> bool:
-    """Whether *to* has *folder* as it stood at one moment, as a crash leaves it: Lite works in the background."""
-    shutil.rmtree(to, ignore_errors=True)
-    try:
-        before = _stamps(folder)
-        await asyncio.to_thread(shutil.copytree, folder, to, ignore=shutil.ignore_patterns("*.tmp"))
-        return _stamps(folder) == before
-    except (shutil.Error, FileNotFoundError):  # gone from under us
-        return False
-
-
 async def test_a_disk_without_room_for_a_while_costs_no_row_that_a_lite_file_has_taken(tmp_path: Path) -> None:
     """Not by a write of a row that failed, not by one of what was flushed, and not by a crash afterwards."""
     chosen = replace(options(tmp_path), flush_idle=timedelta(hours=1))
@@ -188,7 +171,8 @@ async def test_a_disk_without_room_for_a_while_costs_no_row_that_a_lite_file_has
         for number in range(2):
             await store.put(ANN, [a_row(f"after {number}", ANN)])
         assert await store.count(ANN) == 5
-        await until(partial(copied_at_once, chosen.path, copied.path), "nothing moves while it is copied")
+        copying = partial(asyncio.to_thread, copied_at_once, chosen.path, copied.path)
+        await until(copying, "nothing moves while it is copied")
         await flushed(chosen, store)
         assert len((await store.nearest(ANN, pointing(1.0), 10, Scope())).found) == 5
     for one in (chosen, copied):

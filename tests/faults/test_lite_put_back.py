@@ -20,6 +20,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus import MilvusStore
 from memory_extproc.store.options import MilvusOptions
 from tests.builders import ANN, BOB, MONDAY, a_memory
+from tests.fixtures.copying import copied_at_once
 from tests.fixtures.waiting import until
 
 VECTOR = np.array([1.0, 0.0], dtype=np.float32)
@@ -82,7 +83,7 @@ def _moved_away(path: Path) -> None:
 
 def _exchanged(path: Path) -> None:
     copy = path.with_name("copy")
-    shutil.copytree(path, copy)
+    assert any(copied_at_once(path, copy) for _ in range(100)), "something moves all the time"
     path.rename(path.with_name("old"))
     copy.rename(path)
 
