@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -14,6 +16,8 @@ from memory_extproc.api.messages import time_of
 from memory_extproc.api.refusal import Reason, RefusedError
 from memory_extproc.model import Caller, Consent, ConsentChange
 from memory_extproc.ports import KnowsConsent, Learns
+
+_SETTLES = 2.0  # seconds at most: what was said a moment before may still be on its way to the disk
 
 
 class Sessions:
@@ -29,7 +33,11 @@ class Sessions:
         session = fields.name("session_id", request.session_id, needed=True)
         fields.check()
         call.scope = "session_id"
-        await self._learns.end_session(Caller(call.owner, session=session))
+        caller = Caller(call.owner, session=session)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLES):
+                await self._learns.settled(caller)
+        await self._learns.end_session(caller)
         return pb.EndSessionResponse()
 
 

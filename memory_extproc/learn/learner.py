@@ -229,15 +229,28 @@ class Learner:
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
         """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
         ours = [entry for entry in entries if self._journal.holds(entry.turn.owner)]
-        await self._following.note((entry.turn for entry in ours), self._last_words)
+        await self._noted([entry.turn for entry in ours])
+        last_words = frozenset(self._last_words)
+        # From here on who ends the session need not wait for them.
+        for entry in entries:
+            self._remembered(entry.turn.owner, [entry.turn.id])
         if self._finding is None:
             await self._journal.mark_learned(ours)
             return
         for turn in (entry.turn for entry in ours):
-            last = turn.last or turn.id in self._last_words
+            last = turn.last or turn.id in last_words
             self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
             if self._obeying.doubted(turn):
                 self._gatherings.flush(turn.owner, turn.session, Trigger.COMMAND)
+
+    async def _noted(self, turns: Sequence[Turn]) -> None:
+        """By who follows topics, with the end of their sessions, also one that came while they were noted."""
+        told = frozenset(self._last_words)
+        await self._following.note(turns, told)
+        while late := [turn for turn in turns if turn.id in self._last_words - told]:
+            told |= {turn.id for turn in late}
+            for turn in late:
+                await self._following.end(turn.owner, turn.session, but=())
 
     async def _taken(self, arrived: Sequence[JournalEntry]) -> None:
         """What came by other ways than our own append: each goes where it left off."""

@@ -32,6 +32,7 @@ class RecordedTurns:
     def __init__(self, stored: Stored = Stored.JOURNALLED, before: Before | None = None) -> None:
         self.stored = stored
         self.before = before
+        self.settling: Before | None = None  # what waiting for turns under way waits for; None: there are none
         self.exchanged: list[Exchanged] = []
         self.ended: list[Caller] = []
         self._arrived = asyncio.Condition()
@@ -44,8 +45,9 @@ class RecordedTurns:
             self._arrived.notify_all()
         return self.stored
 
-    async def settled(self, caller: Caller) -> None:
-        """Nothing is ever under way here."""
+    async def settled(self, caller: Caller) -> None:  # noqa: ARG002 - the port's
+        if self.settling is not None:
+            await self.settling()
 
     async def end_session(self, caller: Caller) -> None:
         self.ended.append(caller)

@@ -510,6 +510,18 @@ async def test_a_session_is_ended_for_its_user(stand: ApiStand) -> None:
     assert violations_of(await refused(stand, "EndSession", pb.EndSessionRequest())) == ["session_id"]
 
 
+async def test_a_session_is_ended_behind_the_turns_that_are_on_their_way(stand: ApiStand) -> None:
+    before: list[int] = []
+
+    async def settling() -> None:
+        before.append(len(stand.learns.ended))
+
+    stand.learns.settling = settling
+    await stand.call("EndSession", pb.EndSessionRequest(session_id="s-1"), as_=ANN)
+    assert before == [0]
+    assert len(stand.learns.ended) == 1
+
+
 async def test_consent_is_given_and_withdrawn_with_its_history(stand: ApiStand) -> None:
     before = await stand.call("GetConsent", pb.GetConsentRequest(), as_=ANN)
     assert (before.state, before.by_default, list(before.history)) == ("on", True, [])

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Extracts, Fact
+from memory_extproc.learn.following import FollowsTopics
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
 from memory_extproc.learn.learner import Learner, Reconciles
@@ -102,6 +103,7 @@ class Surroundings:
     screens: Screens | None = None  # keeps everything of everybody
     judged: Judging = judge
     commands: Obeys | None = None
+    topics: FollowsTopics | None = None
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -135,6 +137,7 @@ class Surroundings:
             screens=self.screens,
             judged=self.judged,
             commands=self.commands,
+            topics=self.topics,
         )
 
     @asynccontextmanager
