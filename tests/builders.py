@@ -16,6 +16,16 @@ BOB = Owner("acme", "bob")
 OTHER_ANN = Owner("globex", "ann")  # the same name in another tenant is another person
 
 
+class Clock:
+    """A port's `now` that stands still until it is set."""
+
+    def __init__(self, now: datetime = MONDAY) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
 def a_memory(content: str, owner: Owner = ANN, **changes: Any) -> Memory:
     """An active semantic memory of Ann, made on Monday, with an id of its owner and words."""
     memory = Memory(

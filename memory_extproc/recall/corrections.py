@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from memory_extproc.language.corrections import may_correct
-from memory_extproc.model import Role, Source
-from memory_extproc.recall.correcting import is_correction, when
+from memory_extproc.recall.correcting import is_correction, said_by_caller, when
 from memory_extproc.recall.rank import Candidate
 
 _LOOKED_AT = 10  # of those that pass, the best; behind them nothing is injected
@@ -24,14 +23,7 @@ def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence
     passing = [one for one in ordered if one.relevance >= threshold][:_LOOKED_AT]
     if not passing:
         return ordered
-    later = [
-        one
-        for one in ordered
-        # What is said_by_caller, without a call for each.
-        if (memory := one.memory).role is Role.USER
-        and memory.source is Source.VERBATIM
-        and may_correct(memory.content)
-    ]
+    later = [one for one in ordered if said_by_caller(one.memory) and may_correct(one.memory.content)]
     if not later:
         return ordered
     ahead = {one.memory.id: _chain(one, later) for one in passing}

@@ -81,36 +81,24 @@ def weigh(
     ordered = _instead_of(ordered, told_already)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     beside = _by_place(ordered if whole or passing else ())
-    compared_behind = 0
-    told = _Told()
-    weighed: list[Considered] = []
-    taken: list[int] = []  # where in *weighed* those to be injected stand
+    weighing = _Weighing(limit)
     for one in ordered if whole else passing:
-        if compared_behind == COMPARED_BEHIND and not whole:
-            break
         memory = one.memory
-        like: int | None = None  # where what says the same stands
+        if weighing.far_behind and not whole:
+            break
         if not memory.recallable(now):
-            verdict = Verdict.NOT_RECALLABLE
+            weighing.leave_out(one, Verdict.NOT_RECALLABLE)
         elif one.standing(on_cosine=on_cosine) < threshold:
-            verdict = Verdict.BELOW_THRESHOLD
-        elif compared_behind == COMPARED_BEHIND:
-            verdict = Verdict.OVER_LIMIT
+            weighing.leave_out(one, Verdict.BELOW_THRESHOLD)
+        elif weighing.far_behind:
+            weighing.leave_out(one, Verdict.OVER_LIMIT)
         elif memory.id in told_already:
-            verdict = Verdict.DUPLICATE
+            weighing.leave_out(one, Verdict.DUPLICATE)
         elif shown(memory) or _shown(memory, beside, view, asked):
-            verdict = Verdict.IN_VIEW
+            weighing.leave_out(one, Verdict.IN_VIEW)
         else:
-            compared_behind += len(taken) >= limit
-            like = told.heard(memory, len(weighed))
-            verdict = Verdict.INJECTED if len(taken) < limit else Verdict.OVER_LIMIT
-        considered = Considered(memory, one.score, one.relevance, verdict, one.features)
-        if like is not None:
-            considered = _instead(weighed, like, considered)
-        elif verdict is Verdict.INJECTED:
-            taken.append(len(weighed))
-        weighed.append(considered)
-    return weighed
+            weighing.compare(one)
+    return weighing.weighed
 
 
 def _seen(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:
@@ -152,6 +140,40 @@ def _instead_of(ordered: Sequence[Candidate], told: Mapping[str, str]) -> Sequen
         else msgspec.structs.replace(one, score=there.score, relevance=max(one.relevance, there.relevance))
         for one in placed
     ]
+
+
+class _Weighing:
+    """Those that came by, best first, with their verdicts; *limit* of them are injected."""
+
+    def __init__(self, limit: int) -> None:
+        self.weighed: list[Considered] = []
+        self._limit = limit
+        self._injected = self._compared_behind = 0
+        self._told = _Told()
+
+    @property
+    def far_behind(self) -> bool:
+        """Whether enough of those behind the limit were compared."""
+        return self._compared_behind == COMPARED_BEHIND
+
+    def leave_out(self, one: Candidate, verdict: Verdict) -> None:
+        self.weighed.append(_considered(one, verdict))
+
+    def compare(self, one: Candidate) -> None:
+        """It may be injected, unless one that came by says the same."""
+        full = self._injected >= self._limit
+        self._compared_behind += full
+        considered = _considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
+        like = self._told.heard(one.memory, len(self.weighed))
+        if like is not None:
+            considered = _instead(self.weighed, like, considered)
+        elif not full:
+            self._injected += 1
+        self.weighed.append(considered)
+
+
+def _considered(one: Candidate, verdict: Verdict) -> Considered:
+    return Considered(one.memory, one.score, one.relevance, verdict, one.features)
 
 
 class _Told:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +20,7 @@ from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.sealing.master import TransientMaster
 from memory_extproc.sealing.tables import TransientKeyTable
 from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.waiting import until
 
 __all__ = ["redis_server"]
 
@@ -32,13 +32,6 @@ OTHERS = [Owner("acme", "bob"), Owner("", "ann"), Owner("umbrella", "ann")]
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    limit = time.monotonic() + 20
-    while not await condition():
-        assert time.monotonic() < limit, f"waited 20 s in vain until {what}"
-        await asyncio.sleep(0)
 
 
 @pytest.fixture(params=["transient", "sealed", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Consent, Embedded, MemoryState, MemoryType, Owner, Source
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 from tests.fixtures.memory_api import ApiStand, detail_of, reason_of, violations_of
+from tests.fixtures.waiting import until
 
 Code = grpc.StatusCode
 NOBODY = "f" * 64
@@ -46,12 +47,6 @@ async def listed(stand: ApiStand, *, as_: Owner = ANN, **filters: Any) -> list[s
     answer = await stand.call("ListMemories", pb.ListMemoriesRequest(limit=100, **filters), as_=as_)
     assert all((one.user_id, one.tenant_id) == (as_.user, as_.tenant) for one in answer.memories)
     return [one.content for one in answer.memories]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):  # the store has no event for it
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 def timestamp(**delta: float) -> Timestamp:
@@ -161,7 +156,7 @@ async def test_a_second_call_with_the_id_of_one_under_way_is_told_to_wait(stand:
     stand.store.weather.calls.clear()
     request = pb.StoreMemoryRequest(content=TEA, request_id="once-3")
     first = asyncio.ensure_future(stand.call("StoreMemory", request, as_=ANN))
-    await until(lambda: "put" in stand.store.weather.calls)
+    await until(lambda: "put" in stand.store.weather.calls, "the store is asked")
     error = await refused(stand, "StoreMemory", request)
     assert (error.code(), reason_of(error)) == (Code.ABORTED, "REQUEST_UNDER_WAY")
     gate.set()

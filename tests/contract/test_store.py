@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -42,6 +41,7 @@ from tests.fixtures.milvus_stores import (
     pointing,
     somebody,
 )
+from tests.fixtures.waiting import until
 
 __all__ = ["milvus", "milvus_lite"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -80,13 +80,6 @@ async def store(
 def sealed(store: MemoryStore) -> SealedStore:
     keys = WrappedKeys(TransientKeyTable(), TransientMaster())
     return SealedStore(store, keys, Metrics(CollectorRegistry(), "test"), content_bytes=CONTENT_BYTES)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    limit = time.monotonic() + 20
-    while not await condition():
-        assert time.monotonic() < limit, f"waited 20 s in vain until {what}"
-        await asyncio.sleep(0.02)
 
 
 async def settled(store: MemoryStore, owner: Owner, row: Embedded) -> None:

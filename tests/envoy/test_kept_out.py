@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +13,12 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.model import Consent, Owner
 from tests.fixtures.upstream import an_answer
+from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 CARD, PASSWORD = "4111 1111 1111 1111", "tr0ub4dor-and-3"
 LIKES = "I like hiking in the Alps with my dog Rex."
 ASKED = "What is the name of my dog?"
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit, f"waited 20 s in vain until {what}"
-        await asyncio.sleep(0.01)
 
 
 def bytes_under(directory: Path) -> dict[str, bytes]:

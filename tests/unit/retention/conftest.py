@@ -10,12 +10,13 @@ from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.unit.retention.keeping import Clock, Desk
+from tests.builders import Clock, later
+from tests.unit.retention.keeping import Desk
 
 
 @pytest.fixture
 def desk() -> Desk:
-    clock = Clock()
+    clock = Clock(later(days=40))
     embedder = CannedEmbedder()
     store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
     metrics = Metrics(CollectorRegistry(), "test")

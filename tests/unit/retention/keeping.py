@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -22,18 +20,10 @@ from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.store.partition import Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, a_memory, later
+from tests.builders import ANN, Clock, a_memory, later
 
 WORDING = Wording(says=saying, about=about, agree=agree)
 DAY = timedelta(days=1)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = later(days=40)
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 @dataclass
@@ -111,9 +101,3 @@ def three_budgets() -> list[Memory]:
         return replace(old, state=MemoryState.SUPERSEDED, superseded_by=by.id, valid_to=by.created_at)
 
     return [replaced(first, second), replaced(second, third), third]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
-        while not await condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)

@@ -9,7 +9,8 @@ from typing import Any
 from memory_extproc.model import Embedded, Outcome, Ranked, Recalled, Wish
 from memory_extproc.retention.accesses import Accesses, AccessLimits, CountedRecalls
 from tests.builders import ANN, MONDAY, a_memory, a_wish
-from tests.unit.retention.keeping import Desk, until
+from tests.fixtures.waiting import until
+from tests.unit.retention.keeping import Desk
 
 
 def counting(desk: Desk, **limits: Any) -> Accesses:
@@ -68,7 +69,7 @@ async def test_counts_are_written_every_interval(desk: Desk) -> None:
         async def counted() -> bool:
             return bool((await desk.rows())[one.id].access_count)
 
-        await until(counted)
+        await until(counted, "the access is counted")
 
 
 async def test_what_recall_gave_is_counted_and_what_it_only_found_is_not(desk: Desk) -> None:

@@ -19,8 +19,8 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.reasons import Reason
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, a_memory, later
-from tests.unit.retention.keeping import DAY, Clock, Desk, a_budget, a_fact, three_budgets
+from tests.builders import ANN, Clock, a_memory, later
+from tests.unit.retention.keeping import DAY, Desk, a_budget, a_fact, three_budgets
 
 
 # --- the same said more than once ----------------------------------------------------------------------
@@ -139,7 +139,7 @@ values = st.lists(st.integers(1, 6).map(lambda number: f"${number},000"), min_si
 @settings(max_examples=40, deadline=None)
 @given(things=st.dictionaries(st.sampled_from(["rent", "budget", "car"]), values, min_size=1))
 async def test_no_value_is_lost_that_was_current(things: dict[str, list[str]]) -> None:
-    clock = Clock()
+    clock = Clock(later(days=40))
     embedder = CannedEmbedder()
     store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
     metrics = Metrics(CollectorRegistry(), "test")

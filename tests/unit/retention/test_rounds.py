@@ -16,7 +16,8 @@ from memory_extproc.retention.clocks import Clocks
 from memory_extproc.retention.job import JobLimits
 from memory_extproc.retention.keeper import Kept
 from tests.builders import ANN, BOB, MONDAY, a_memory, later
-from tests.unit.retention.keeping import DAY, Desk, three_budgets, until
+from tests.fixtures.waiting import until
+from tests.unit.retention.keeping import DAY, Desk, three_budgets
 
 
 async def test_a_round_sees_to_everybody_and_to_nobody_twice(desk: Desk) -> None:
@@ -47,7 +48,7 @@ async def test_a_runner_that_loses_its_lease_stops(desk: Desk) -> None:
     async def reads() -> bool:
         return "pages" in desk.store.weather.calls
 
-    await until(reads)
+    await until(reads, "it is reading")
     desk.clock.now += DAY  # by which the lease has run out
     await desk.coordination.acquire(f"retention:{ANN.key}", "another", timedelta(minutes=1))
     report = await running
@@ -113,9 +114,9 @@ async def test_rounds_run_in_the_background_again_and_again_through_a_store_that
         return desk.rounds() >= 2
 
     async with job:
-        await until(tried_twice)
+        await until(tried_twice, "both were tried")
         desk.store.weather.down = False
-        await until(done_twice)
+        await until(done_twice, "both are done")
     assert (await desk.rows()).popitem()[1].state is MemoryState.DELETED
 
 
@@ -135,10 +136,10 @@ async def test_while_the_clock_is_ahead_of_time_nothing_is_too_old(desk: Desk) -
 
     with structlog.testing.capture_logs() as entries:
         async with job:
-            await until(doubted_twice)
+            await until(doubted_twice, "the clock was doubted twice")
             assert desk.rounds() == 0
             desk.clock.now = right
-            await until(done)
+            await until(done, "the round is done")
     assert (await desk.rows()).popitem()[1].state is MemoryState.ACTIVE
 
 
@@ -153,7 +154,7 @@ async def test_who_forgot_something_is_seen_to_soon(desk: Desk) -> None:
         async def speaks_again() -> bool:
             return [one.id for one in await desk.active()] == ["budget-3"]
 
-        await until(speaks_again)
+        await until(speaks_again, "it speaks again")
 
 
 async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_all_of_it(desk: Desk) -> None:
@@ -193,7 +194,7 @@ async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_
                 one.metadata.get("derived") for one in await desk.active()
             )
 
-        await until(made_anew)
+        await until(made_anew, "it is made anew")
     assert "over" in {one.content for one in await desk.active()}
     assert "owners" not in desk.store.weather.calls
 
@@ -224,7 +225,7 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
             async def seen_to(before: int = before) -> bool:
                 return len(seen) > before
 
-            await until(seen_to)
+            await until(seen_to, "it is seen to")
 
     async def went_round() -> bool:
         return desk.rounds() > 0
@@ -236,7 +237,7 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
         await came_round()
         assert not desk.rounds(), "the first of a day's rounds is minutes away"
         job.use(replace(by_command, every=timedelta(milliseconds=1)))
-        await until(went_round)
+        await until(went_round, "the round is over")
         job.use(by_command)
         await came_round()
         done = desk.rounds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -15,7 +15,7 @@ from memory_extproc.model import Embedded, Owner, Scope, Searched, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, MONDAY, a_memory
+from tests.builders import ANN, Clock, a_memory
 
 DIMENSION = 4
 EVERYTHING = Scope()
@@ -29,14 +29,6 @@ def pointing(angle: float) -> Vector:
 def a_row(content: str, owner: Owner = ANN, angle: float = 0.0, **changes: object) -> Embedded:
     memory = a_memory(content, owner, **changes)
     return Embedded(memory, pointing(angle))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = MONDAY
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 @dataclass

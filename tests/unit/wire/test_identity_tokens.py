@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.wire.identity_tokens import MAX_KEYS_BYTES, TokenOptions, Tokens, parse_keys
+from tests.fixtures.waiting import until
 
 ISSUER, AUDIENCE = "https://login.example.com", "memory"
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -61,14 +61,6 @@ def signed(
     usual = {"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": datetime.now(UTC) + timedelta(minutes=5)}
     body = {name: value for name, value in {**usual, **(claims or {})}.items() if value is not None}
     return jwt.encode(body, key, algorithm=algorithm, headers=dict(headers or {"kid": "k1"}))
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            if holds():
-                return
-            await asyncio.sleep(0.001)
 
 
 async def subject(token: str, *keys: Mapping[str, Any], options: TokenOptions = OPTIONS) -> Any:
@@ -174,7 +166,7 @@ async def test_a_rotated_key_is_fetched_when_a_token_asks_for_it() -> None:
     async with Tokens(OPTIONS, served) as tokens:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
-        await until(lambda: tokens.claims(signed()) is not None)
+        await until(lambda: tokens.claims(signed()) is not None, "the keys are read")
 
 
 async def test_a_token_believed_before_is_not_believed_after_it_expired() -> None:
@@ -199,7 +191,7 @@ async def test_a_token_believed_before_is_not_believed_after_its_key_was_withdra
         assert tokens.claims(token) is not None
         served.content = document(jwk(OTHER_EC_KEY, kid="k2"))
         tokens.claims(signed(headers={"kid": "k2"}, key=OTHER_EC_KEY))
-        await until(lambda: tokens.claims(token) is None)
+        await until(lambda: tokens.claims(token) is None, "the key is no longer taken")
 
 
 async def test_many_callers_tokens_are_believed_each_for_itself() -> None:
@@ -217,11 +209,11 @@ async def test_keys_once_read_outlive_their_server() -> None:
         served.content = None
         before = served.reads
         tokens.claims(signed(headers={"kid": "unknown"}))
-        await until(lambda: served.reads > before)
+        await until(lambda: served.reads > before, "they are read again")
         assert tokens.claims(signed()) is not None
         served.content = b'{"keys": []}'
         tokens.claims(signed(headers={"kid": "unknown"}))
-        await until(lambda: served.reads > before + 1)
+        await until(lambda: served.reads > before + 1, "they are read once more")
         assert tokens.claims(signed()) is not None
 
 
@@ -230,7 +222,7 @@ async def test_without_keys_at_the_start_nobody_is_identified_until_they_come() 
     async with Tokens(OPTIONS, served) as tokens:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
-        await until(lambda: tokens.claims(signed(headers={"kid": ""})) is not None)
+        await until(lambda: tokens.claims(signed(headers={"kid": ""})) is not None, "the only key serves")
 
 
 async def test_keys_are_read_anew_after_the_refresh_time_unasked() -> None:
@@ -240,7 +232,7 @@ async def test_keys_are_read_anew_after_the_refresh_time_unasked() -> None:
     )  # fmt: skip
     served = Served(document(jwk(EC_KEY, kid="k1")))
     async with Tokens(often, served):
-        await until(lambda: served.reads > 2)
+        await until(lambda: served.reads > 2, "it is tried again")
 
 
 NO_DOCUMENTS = [b"", b"[]", b"{}", b'{"keys": 1}', b"\xff", b"[" * 100_000, b" " * (MAX_KEYS_BYTES + 1)]
