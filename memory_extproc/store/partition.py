@@ -125,6 +125,9 @@ class Partitions:
                 # Only numbers, and of use only while nothing changes: whether it may be used is asked below.
                 if owned.held is not None:
                     glance = owned.held.glance(sought.text, scope, self._now())
+                else:
+                    await self._check(owner)
+                    self._fills.start(owner, owned)  # the store is read while the vector is made
                 sought = replace(sought, vector=await vector())
             await self._check(owner)
             version = await self._version(owner, owned)

@@ -87,6 +87,21 @@ async def test_while_the_partition_cannot_be_filled_the_stores_own_search_answer
             await ask(partitions, BY_WORDS)
 
 
+async def test_the_store_is_read_while_the_vector_of_the_question_is_made() -> None:
+    setting = a_setting()
+    await setting.store.put(ANN, [a_row("User likes tea")])
+
+    async with setting.process(patience=timedelta(0)) as partitions:
+
+        async def made_once_the_store_is_read() -> Vector | None:
+            assert partitions.filling == 1
+            await until(lambda: not partitions.filling, "it is read")
+            return TEA.vector
+
+        found = await partitions.candidates(ANN, Sought(TEA.text), 10, EVERYTHING, made_once_the_store_is_read)
+        assert (contents(found), found.path, found.total) == ({"User likes tea"}, "hybrid", 1)
+
+
 async def test_an_owner_too_large_to_hold_is_answered_by_the_store() -> None:
     setting = a_setting()
     await setting.store.put(ANN, [a_row(f"tea number {number}", angle=number / 100) for number in range(150)])
