@@ -58,11 +58,10 @@ def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
 def partition_limits(settings: Settings) -> PartitionLimits:
     """Milvus Lite works in this process and takes the interpreter from the streams: while a partition is filled
     from it, chunks of answers wait. So it is read in small pages, for one owner at a time; a server, where every
-    page is a journey, in large ones."""
-    held = settings.recall.partition_bytes
-    if settings.memory.milvus.address:
-        return PartitionLimits(bytes=held)
-    return PartitionLimits(bytes=held, page=32, fills=1)
+    page is a journey, in large ones. A request of an owner met for the first time waits for the reading as long
+    as leaves its deadline time for the store's own search."""
+    limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=settings.deadline / 4)
+    return limits if settings.memory.milvus.address else replace(limits, page=32, fills=1)
 
 
 def recall_limits(settings: Settings) -> RecallLimits:
