@@ -6,6 +6,7 @@ anew where it does not fit. Every step can be taken again, and by two replicas a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from memory_extproc.store.rows import VECTOR, WORDS, quote
 
 _LOG = log.logger(__name__)
 T = TypeVar("T")
+_LOOKS, _BETWEEN_LOOKS = 40, 0.05  # seconds; for what another replica seems to be making
 _CANARY = "canary \u017e \U0001f424"  # beyond ASCII, so that its encoding is part of the hash
 
 
@@ -113,8 +115,16 @@ class Opening:
         try:
             await self._step(call)
         except GiveUpError:
-            if await self.describe(name) is None:
+            if not await self._appears(name):
                 raise
+
+    async def _appears(self, name: str) -> bool:
+        """What is being made is refused to others a moment before it is shown to them."""
+        for _ in range(_LOOKS):
+            if await self.describe(name) is not None:
+                return True
+            await asyncio.sleep(_BETWEEN_LOOKS)
+        return False
 
     async def _drop_if_empty(self, physical: str) -> None:
         stats = await self._step(lambda limit: self._client.get_collection_stats(physical, timeout=limit))

@@ -1,4 +1,5 @@
-"""Which index a new collection gets on a server of which version: what is not at hand is at least asked rightly."""
+"""What a new collection is made of on a server of which version, and beside another replica: what is not at hand is
+at least asked rightly."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pymilvus import MilvusException
 
+from memory_extproc.errors import GiveUpError
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.breaker import Breaker
 from memory_extproc.store.calls import Calls
@@ -95,6 +98,39 @@ async def test_an_index_that_is_missing_is_made_and_one_that_is_there_is_left() 
     server.indexes, server.asked = ["words"], []
     await opened.place(await opened.capabilities())
     assert [one["field_name"] for one in server.asked] == ["embedding"]
+
+
+class BeingMade(Server):
+    """Another replica makes what we ask for: we are refused at once, and see it only some looks later."""
+
+    def __init__(self, unseen: int) -> None:
+        super().__init__("v2.5.4")
+        self.unseen = unseen
+
+    async def has_collection(self, name: str, **_: object) -> bool:
+        there = await super().has_collection(name)
+        if there and self.unseen:
+            self.unseen -= 1
+            return False
+        return there
+
+    async def create_collection(self, name: str, **more: Any) -> None:
+        await super().create_collection(name, **more)
+        raise MilvusException(message="File exists")
+
+
+async def test_what_another_replica_is_making_is_waited_for() -> None:
+    server = BeingMade(unseen=3)
+    opened = opening(server)
+    assert (await opened.place(await opened.capabilities())).words
+    assert server.unseen == 0
+
+
+async def test_a_collection_that_is_refused_and_never_seen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memory_extproc.store.opening._BETWEEN_LOOKS", 0)
+    opened = opening(BeingMade(unseen=1_000))
+    with pytest.raises(GiveUpError, match="refused"):
+        await opened.place(await opened.capabilities())
 
 
 async def test_a_function_that_a_server_dropped_is_not_relied_on() -> None:
