@@ -23,9 +23,14 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: 
 LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
+def code_of(error: BaseException) -> int:
+    """The primary code; 0 where SQLite gave none."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
 def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
     """Our kind of error for SQLite's; *name* is the file's, without its directory."""
-    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    code = code_of(error)
     if code in _PASSING:
         return TryLaterError(f"{name} is {_PASSING[code]}")
     if code in _DAMAGED:

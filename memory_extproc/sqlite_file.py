@@ -23,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.observe.log import logger
-from memory_extproc.sqlite_faults import LOCKED, translated
+from memory_extproc.sqlite_faults import LOCKED, code_of, translated
 from memory_extproc.sqlite_place import DamagedError, Harm, Place
 
 log = logger(__name__)
@@ -107,6 +107,7 @@ class SqliteFile:
         self._place: Place | None = None  # of the file that it writes to
         self._reader: sqlite3.Connection | None = None  # used on the event loop only
         self._read_from: Place | None = None
+        self._refused = False  # the last write was, by the disk or the file
 
     async def __aenter__(self) -> Self:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._path.stem)
@@ -150,6 +151,8 @@ class SqliteFile:
             if reader is None:
                 return None
             row: tuple[Any, ...] | None = reader.execute(statement, values).fetchone()
+            if self._refused:
+                self._close_reader()
         except (sqlite3.Error, MemoryExtprocError) as error:
             self._close_reader()
             if isinstance(error, sqlite3.Error):
@@ -202,6 +205,10 @@ class SqliteFile:
 
     def _resolve(self, batch: Sequence[_Operation[Any]], committed: asyncio.Future[list[_Done]]) -> None:
         self._committing = None
+        if self._refused:
+            # One that was opened while nothing could be written has the index of the log read-only, and SQLite
+            # gives that index to the whole process: no writer could write again for as long as the reader is open.
+            self._close_reader()
         self._commit_next()
         fault = committed.exception()  # a bug in some *work*: everybody who took part hears of it
         results = [_Done()] * len(batch) if fault else committed.result()
@@ -221,13 +228,15 @@ class SqliteFile:
             connection = self._opened()
             before = connection.total_changes
             results = self._transaction(connection, batch)
+            self._refused = False
             if connection.total_changes > before and any(operation.scrub for operation in batch):
                 # The log keeps old pages until it is written back; busy readers only put that off.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+            code = code_of(error)
             if code not in LOCKED and code != sqlite3.SQLITE_FULL:
                 self._close_writer()
+                self._refused = True
             if len(batch) > 1 and code not in LOCKED:
                 # One by one, so that what cannot be done does not take its neighbours with it.
                 return [self._commit([operation])[0] for operation in batch]
@@ -253,7 +262,8 @@ class SqliteFile:
         except (sqlite3.Error, MemoryExtprocError) as error:
             # Some faults (a full disk among them) end the whole transaction:
             # https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
-            if not connection.in_transaction:
+            # One that was opened while the file could only be read stays so, and begins transactions all the same.
+            if not connection.in_transaction or code_of(error) == sqlite3.SQLITE_READONLY:
                 raise
             connection.execute("ROLLBACK TO one")
             name = self._path.name

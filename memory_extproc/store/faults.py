@@ -102,6 +102,7 @@ _WORDS = (
             errno.EIO,
             errno.EROFS,
             errno.EACCES,
+            errno.EPERM,
             errno.EMFILE,
             errno.ENFILE,
             errno.ENOENT,
