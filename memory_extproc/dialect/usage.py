@@ -6,6 +6,9 @@ from typing import Any
 
 from memory_extproc.dialect.answers import Account
 
+# Tokens of one request. What is above it is no count, and added to a counter would spoil it for good.
+_MOST = 10**9
+
 
 def note(account: Account, usage: Any) -> None:
     """Takes in a usage object of /v1/chat/completions or /v1/responses. Streams may repeat it; the last counts."""
@@ -35,4 +38,4 @@ def _take(account: Account, prompt: int | None, cached: int | None) -> None:
 
 def _count(of: Any, name: str) -> int | None:
     value = of.get(name) if isinstance(of, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None

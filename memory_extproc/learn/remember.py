@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +19,7 @@ _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and read
 _KIND = "memory"  # first part of every id, so that a fact's id is never a message's
 _USUAL = PieceLimits()
 _MOST_PIECES = 64  # of a message that any version of ours may have left behind
+_ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
 
@@ -156,6 +157,16 @@ def cut(text: str, most_bytes: int) -> str:
 
 def provenance(origin: Origin) -> str:
     """*origin* as one line for the store's field, empty parts left out: "app=chat model=qwen3".
-    A client may have named app and model: white space in them is no way to name more."""
+    A client may have named app and model: white space in them is no way to name more, and whatever else is in
+    them, the line is one that every store takes."""
     named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
-    return " ".join(f"{name}={'_'.join(value.split())}" for name, value in named if value)
+    whole = _line(named, _ORIGIN_BYTES)
+    if len(whole.encode()) <= _ORIGIN_BYTES:
+        return whole
+    return _line(named, _ORIGIN_BYTES // len(named) - len("dialect= "))
+
+
+def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
+    """Each value cut to *most_bytes* of UTF-8."""
+    written = ((name, "_".join(value.replace("\0", " ").split())) for name, value in named)
+    return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)

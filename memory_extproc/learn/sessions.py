@@ -27,7 +27,7 @@ from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn import conversation as talk
 from memory_extproc.learn.conversation import Boundary, Conversation
 from memory_extproc.learn.pieces import both_ends
-from memory_extproc.model import Exchanged, Owner, Role, Turn, digest
+from memory_extproc.model import Exchanged, Origin, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chain, Coordination
 
@@ -37,6 +37,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 WORDED = ("response",)  # kinds of our records that hold words; the others hold hashes
 _SPOTS = 8  # places kept for one conversation, newest first
 _RECENT = 16  # turns of a named session kept in its tail
+_NAME_CHARACTERS = 512  # of a model, route or application; the store's own field holds as many bytes
 _EARLIER = 3  # user's texts kept with a response id
 _EARLIER_CHARACTERS = 500
 _SWAPS = 16  # tries of a compare-and-swap that others keep winning
@@ -277,7 +278,7 @@ class Sessions:
             answered=_storable(both_ends(exchanged.answered, most)),
             at=exchanged.at,
             injected=tuple(_storable(one) for one in exchanged.injected),
-            origin=exchanged.origin,
+            origin=_kept(exchanged.origin),
             heard=conversation.opening,
             resumes=bool(exchanged.history) or bool(exchanged.previous_response_id),
             speaker=exchanged.caller.speaker,
@@ -328,6 +329,16 @@ def _decoded(raw: bytes | None, of: type[R]) -> R | None:
 
 def _within(then: float, at: datetime, window: timedelta) -> bool:
     return abs(at.timestamp() - then) <= window.total_seconds()
+
+
+def _kept(origin: Origin) -> Origin:
+    """*origin* as the journal can hold it. Its names are a client's, or Envoy's, of any length and any bytes."""
+    return Origin(
+        dialect=origin.dialect,
+        model=_storable(origin.model[:_NAME_CHARACTERS]),
+        route=_storable(origin.route[:_NAME_CHARACTERS]),
+        app=_storable(origin.app[:_NAME_CHARACTERS]),
+    )
 
 
 def _storable(text: str) -> str:

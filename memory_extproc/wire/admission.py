@@ -17,6 +17,9 @@ OURS = "x-memory-"  # every header that begins so is for us and never reaches th
 DISABLE = "x-disable-router-memory"
 # Set on our own calls of language models, so that one that comes back through the gateway is known.
 INTERNAL = "x-memory-extproc-internal"
+# Envoy sets it on a request that it sends once more, to where the upstream redirected it. By then all that the
+# client wished of us is taken out, and the body holds what we put in.
+REDIRECTED = "x-envoy-original-url"
 NO_DIALECT = "none"  # metric label of an exchange that is not a chat request
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -34,6 +37,7 @@ class HeaderControls:
     compress: Switch = Switch.DEFAULT
     ends_session: bool = False
     internal: bool = False  # one of our own calls of a language model
+    redirected: bool = False  # it passed us before
     unkept: bool = False  # nothing of this exchange is to be kept
     incognito: bool = False  # nor of what follows in its conversation
 
@@ -112,7 +116,8 @@ def is_json(content_type: str) -> bool:
 
 
 def controls_of(headers: Headers) -> HeaderControls:
-    """A header given several times says skip if any of them does: the narrower wish wins."""
+    """A header given several times says skip if any of them does: the narrower wish wins. So does a no in another
+    word than ours."""
     off = _any_true(headers, DISABLE)
     incognito = _any_true(headers, "x-memory-incognito")
     unkept = off or incognito
@@ -122,6 +127,7 @@ def controls_of(headers: Headers) -> HeaderControls:
         compress=Switch.SKIP if off else _switch(headers, "x-memory-compress"),
         ends_session="end" in (value.lower() for value in _listed(headers, "x-memory-session")),
         internal=INTERNAL in headers,
+        redirected=REDIRECTED in headers,
         unkept=unkept,
         incognito=incognito,
     )
@@ -138,7 +144,7 @@ def _any_true(headers: Headers, name: str) -> bool:
 
 def _switch(headers: Headers, name: str) -> Switch:
     said = {value.lower() for value in _listed(headers, name)}
-    if Switch.SKIP in said:
+    if Switch.SKIP in said or not said.isdisjoint(_FALSE):
         return Switch.SKIP
     return Switch.FORCE if Switch.FORCE in said else Switch.DEFAULT
 

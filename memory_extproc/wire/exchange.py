@@ -49,6 +49,9 @@ STATUS = "x-memory-status"
 # No cache in front may serve an answer that was made with one person's memories to another.
 UNCACHED = ("cache-control", "private, no-store")
 
+# Of a request's body. A server that checks one would refuse the request that we changed. RFC 9530, RFC 1864.
+DIGESTS = ("content-digest", "repr-digest", "digest", "content-md5")
+
 # Then the learner has the turn, and with it the wish to end the session.
 ACCEPTED = frozenset({Stored.JOURNALLED, Stored.JOURNAL_LATE, Stored.DUPLICATE})
 
@@ -249,8 +252,8 @@ class Exchange:
             self._hear(enriched.heard)
         elif enriched.heard is not None and self._shop.hands is not None:
             handed = self._shop.hands(enriched.heard, enriched)
-        unpacked = ("content-encoding",) if enriched.body is not None and enriched.unpacked else ()
-        return Reply(body=enriched.body, remove_headers=unpacked, told=_told(enriched, took), handed=handed)
+        untrue = () if enriched.body is None else _untrue(admitted.headers, unpacked=enriched.unpacked)
+        return Reply(body=enriched.body, remove_headers=untrue, told=_told(enriched, took), handed=handed)
 
     def _hear(self, heard: Heard | None) -> None:
         if heard is None:
@@ -275,7 +278,7 @@ class Exchange:
             # Not ours, or answered before the request was whole: by Envoy itself, mostly (413, 408).
             return Reply(ends=self.phase is not Phase.CLOSED)
         headers = [(STATUS, enriched.status)]
-        if enriched.personal:
+        if enriched.personal or admitted.controls.redirected:
             headers.append(UNCACHED)
         return Reply(set_headers=tuple(headers), ends=not self._captures(admitted, event))
 
@@ -377,6 +380,12 @@ class Exchange:
     def _give_back_read(self) -> None:
         self._shop.held.give_read(self._held_to_read)
         self._held_to_read = 0
+
+
+def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:
+    """What *headers* say of the body that came and not of the one that goes on."""
+    packing = ("content-encoding",) if unpacked else ()
+    return (*packing, *(name for name in DIGESTS if name in headers))
 
 
 def _told(enriched: Enriched, took: timedelta) -> Told:

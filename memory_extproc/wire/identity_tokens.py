@@ -119,9 +119,9 @@ class Tokens:
     def claims(self, token: str) -> Mapping[str, Any] | None:
         """The claims of a token that is signed by a known key with an allowed algorithm, meant for us, and
         valid now; else None. A quarter of a millisecond the first time, microseconds after that."""
-        if not token or len(token) > MAX_TOKEN:
+        if not token or len(token) > MAX_TOKEN or not token.isascii():  # RFC 7515, 3.1: base64url and dots
             return None
-        name = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()  # the token is a secret
+        name = hashlib.sha256(token.encode()).digest()  # the token is a secret
         until, believed = self._believed.get(name, (0.0, None))
         if believed is not None and self._clock() < until:
             self._believed.move_to_end(name)

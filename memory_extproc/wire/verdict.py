@@ -44,7 +44,7 @@ def refusal(of: Circumstances) -> Outcome | None:
     """Why there is no recall, in order of whose word counts most; None where there may be one."""
     controls = of.admitted.controls
     body = of.request.controls
-    if not of.options.enabled or of.then.retrieve is Switch.SKIP or of.auxiliary or controls.internal:
+    if not of.options.enabled or of.then.retrieve is Switch.SKIP or _nobodys(of):
         return Outcome.DISABLED
     if of.caller is None:
         return Outcome.NO_CALLER
@@ -58,12 +58,17 @@ def stores(of: Circumstances) -> bool:
     controls = of.admitted.controls
     body = of.request.controls
     refused_by_operator = not of.options.enabled or of.then.store is Switch.SKIP
-    if refused_by_operator or of.auxiliary or controls.internal:
+    if refused_by_operator or _nobodys(of):
         return False
     if controls.store is Switch.SKIP or body.enabled is False or body.store is False:
         return False
     forced = Switch.FORCE in (controls.store, of.then.store)
     return forced or body.store is True or of.options.auto_store
+
+
+def _nobodys(of: Circumstances) -> bool:
+    """Whether nobody speaks here for the first time."""
+    return of.auxiliary or of.admitted.controls.internal or of.admitted.controls.redirected
 
 
 def compresses(of: Circumstances) -> Switch:

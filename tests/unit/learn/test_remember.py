@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from memory_extproc.learn.pieces import PieceLimits
 from memory_extproc.learn.remember import Decision, cut, ids_of, judge, provenance
 from memory_extproc.model import MemoryType, Origin, Role, Source
+from memory_extproc.store.rules import check_name
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
 
 
@@ -141,6 +142,25 @@ def test_no_memory_is_longer_than_the_stores_field() -> None:
 
 def test_an_origin_without_names_is_empty() -> None:
     assert provenance(Origin()) == ""
+    assert provenance(Origin(model=" \0 ")) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["m" * 300_000, "é" * 2_000, "蜜" * 300, "half \ud83d a pair", "a\0b", "route-" * 80, " \n "]
+)
+def test_whatever_a_client_calls_its_model_or_application_the_store_takes_the_origin(name: str) -> None:
+    for origin in (
+        Origin(model=name),
+        Origin(app=name),
+        Origin(dialect="messages", model=name, route=name, app=name),
+    ):
+        check_name("origin", provenance(origin))
+
+
+def test_names_of_usual_length_are_kept_whole_however_long_another_is() -> None:
+    origin = provenance(Origin(dialect="responses", model="m" * 5_000, route="support-eu", app="chat"))
+    assert origin.startswith("app=chat dialect=responses model=mmm")
+    assert origin.endswith(" route=support-eu")
 
 
 def test_a_message_too_long_to_be_judged_is_kept() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.sessions import SessionLimits, Sessions
-from memory_extproc.model import Caller, Exchanged, Message, Owner, Role, Turn
+from memory_extproc.model import Caller, Exchanged, Message, Origin, Owner, Role, Turn
 from memory_extproc.ports import Chain
 from tests.builders import ANN, MONDAY, OTHER_ANN
 
@@ -354,3 +354,11 @@ async def test_any_conversation_sent_whole_at_each_turn_is_one_session_without_g
         places.append(place(await world.say(said, asked, answered)))
         said += [asked, answered]
     assert places == [("s1", 2 * n) for n in range(len(talk))]
+
+
+async def test_names_of_any_length_and_bytes_are_no_reason_for_a_journal_to_refuse_a_turn() -> None:
+    world = World()
+    odd = Origin(dialect="messages", model="m" * 300_000, route="r\udcff", app="\ud83d chat")
+    turn = await world.say([], "My budget is $10,000.", "Noted.", origin=odd)
+    assert len(turn.origin.model) == 512
+    assert (turn.origin.dialect, turn.origin.route, turn.origin.app) == ("messages", "r?", "? chat")

@@ -90,6 +90,8 @@ def test_the_upstream_never_sees_what_is_for_us() -> None:
         ([("x-memory-retrieve", "force"), ("x-memory-store", "force")], Switch.FORCE, Switch.FORCE),
         ([("x-memory-retrieve", "force"), ("x-memory-retrieve", "skip")], Switch.SKIP, Switch.DEFAULT),
         ([("x-memory-retrieve", "maybe")], Switch.DEFAULT, Switch.DEFAULT),
+        ([("x-memory-retrieve", "off"), ("x-memory-store", "False")], Switch.SKIP, Switch.SKIP),
+        ([("x-memory-retrieve", "force, 0"), ("x-memory-store", "yes")], Switch.SKIP, Switch.DEFAULT),
         ([("x-disable-router-memory", "true"), ("x-memory-retrieve", "force")], Switch.SKIP, Switch.SKIP),
         ([("x-disable-router-memory", "no")], Switch.DEFAULT, Switch.DEFAULT),
         ([("x-memory-incognito", "true"), ("x-memory-store", "force")], Switch.DEFAULT, Switch.SKIP),

@@ -19,6 +19,7 @@ from memory_extproc.wire.events import (
     Headers,
     Reply,
     RequestBody,
+    RequestHeaders,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
@@ -77,6 +78,25 @@ async def test_an_unpacked_body_goes_out_without_its_encoding() -> None:
     replies = await bench.play(CHAT, BODY)
     told = Told(outcome=Outcome.OPTED_OUT, took=QUARTER)
     assert replies[1] == Reply(body=b"{}", remove_headers=("content-encoding",), told=told)
+
+
+def chat_with(**more: str) -> RequestHeaders:
+    named = ((name.replace("_", "-"), value) for name, value in more.items())
+    return replace(CHAT, headers=Headers([*CHAT.headers, *named]))
+
+
+async def test_a_changed_body_goes_out_without_a_digest_of_the_one_that_came() -> None:
+    named = chat_with(content_digest="sha-256=:x:", repr_digest="sha-256=:x:", digest="SHA-256=x", content_md5="x")
+    replies = await Bench().play(named, BODY)
+    assert replies[1].remove_headers == ("content-digest", "repr-digest", "digest", "content-md5")
+    untouched = await Bench(Enriched(outcome=Outcome.EMPTY)).play(named, BODY)
+    assert untouched[1].remove_headers == ()
+
+
+async def test_the_answer_to_a_request_that_may_hold_a_block_of_before_is_kept_from_caches() -> None:
+    bench = Bench(Enriched(outcome=Outcome.DISABLED))
+    replies = await bench.play(chat_with(x_envoy_original_url="http://x/v1/chat/completions"), BODY, OK)
+    assert ("cache-control", "private, no-store") in replies[2].set_headers
 
 
 async def test_an_exchange_without_a_block_may_be_cached() -> None:
@@ -370,6 +390,15 @@ async def test_a_provider_that_does_not_tell_of_its_cache_counts_for_nothing() -
     bench = Bench()
     usage = USAGE.replace(b"prompt_tokens_details", b"details")
     await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER.rstrip()[:-1] + usage, last=True))
+    assert bench.count("llm_prompt_tokens", dialect="chat_completions", outcome="used") == 0
+
+
+@pytest.mark.parametrize("count", [b"9" * 400, b"1000000001", b"-1", b"1e300", b"true", b'"5"'])
+async def test_a_number_that_is_no_count_of_tokens_costs_no_turn_and_spoils_no_counter(count: bytes) -> None:
+    bench = Bench()
+    usage = USAGE.replace(b"1500", count)
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER.rstrip()[:-1] + usage, last=True))
+    assert len(bench.learns.exchanged) == 1
     assert bench.count("llm_prompt_tokens", dialect="chat_completions", outcome="used") == 0
 
 
