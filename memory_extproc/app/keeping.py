@@ -11,6 +11,7 @@ from memory_extproc.app.erasing import Erasing, open_erasing, take_part
 from memory_extproc.app.frame import Frame
 from memory_extproc.app.models import open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
+from memory_extproc.app.passing import steady_now
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.erasure.forgotten import HidingStore
 from memory_extproc.learn.journal_spare import Check
@@ -56,7 +57,7 @@ async def open_kept(frame: Frame) -> Kept:
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     partitions = await stack.enter_async_context(
-        Partitions(shown, coordination, limits, frame.metrics, now=now, forgotten=forgotten)
+        Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
     await take_part(erasing, partitions, stack)
     journal, writable = await open_journal(settings, data, link, now, stack, tells=frame.tells)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import uuid
 from contextlib import AsyncExitStack
 from functools import partial
@@ -11,6 +10,7 @@ from functools import partial
 from memory_extproc.app.live import Live
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.options import partition_limits
+from memory_extproc.app.passing import steady_seconds
 from memory_extproc.learn.budget import Budget
 from memory_extproc.learn.llm_consolidator import LlmConsolidator
 from memory_extproc.learn.llm_reflector import LlmReflector
@@ -31,8 +31,6 @@ from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
 
-# Goes on while the machine sleeps, where there is such a one, and does not follow the wall clock.
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _WORDING = Wording(says=saying, about=about, agree=agree)
 
 
@@ -119,7 +117,7 @@ def make_retention(
         holder=uuid.uuid4().hex,
         now=now,
         chance=random.random,
-        clocks=Clocks(now, partial(time.clock_gettime, _STEADY)),
+        clocks=Clocks(now, steady_seconds),
     )
     if live is not None:
         live.follow(partial(_use, keeper, job, reflections, subjects))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memory_extproc.app.live import Live
+from memory_extproc.app.passing import steady_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import MemoryExtprocError
@@ -59,9 +60,10 @@ async def open_door(
         consent_terms(settings),
         consent_limits(settings),
         now=now,
+        steady=steady_now,
     )
     incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits()))
-    quota = Quota(quota_limits(settings), now=now)
+    quota = Quota(quota_limits(settings), now=steady_now)
     screening = Screening(
         consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
     )

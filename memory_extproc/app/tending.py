@@ -18,6 +18,7 @@ from memory_extproc.app.holding import hold_lite
 from memory_extproc.app.learning import budget_limits
 from memory_extproc.app.models import open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
+from memory_extproc.app.passing import steady_now
 from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_store
 from memory_extproc.app.topics import make_summing
@@ -82,7 +83,7 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
         hiding = HidingStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
-            Partitions(hiding, coordination, limits, metrics, now=now, forgotten=forgotten)
+            Partitions(hiding, coordination, limits, metrics, now=now, steady=steady_now, forgotten=forgotten)
         )
         budget = Budget(budget_limits(settings), now=now)
         _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)

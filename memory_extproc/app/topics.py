@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from memory_extproc.app.live import Live
 from memory_extproc.app.models import completions_for
+from memory_extproc.app.passing import steady_now
 from memory_extproc.learn.asking import Asks
 from memory_extproc.learn.budget import Budget
 from memory_extproc.learn.remember import message_id_of, provenance
@@ -98,6 +99,7 @@ def make_topics(
         limits,
         metrics,
         now=now,
+        steady=steady_now,
         chance=random.random,
         holder=uuid.uuid4().hex,
         provenance=lambda turn: provenance(turn.origin),

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import ConsentRecords, Now
+from memory_extproc.ports import ConsentRecords, Now, Steady
 
 log = logger(__name__)
 
@@ -43,15 +43,25 @@ class ConsentLimits:
 @dataclass(frozen=True, slots=True)
 class _Known:
     consent: Consent
-    at: datetime  # when the records said so
+    at: datetime  # when the records said so, by the steady time
     chosen: bool = True  # by the owner; else it is the terms' word
 
 
 class Consents:
     """Implements ports.KnowsConsent over *records*. One event loop owns it."""
 
-    def __init__(self, records: ConsentRecords, terms: ConsentTerms, limits: ConsentLimits, *, now: Now) -> None:
+    def __init__(
+        self,
+        records: ConsentRecords,
+        terms: ConsentTerms,
+        limits: ConsentLimits,
+        *,
+        now: Now,
+        steady: Steady | None = None,
+    ) -> None:
+        """*steady*: by what it is told how long ago something was; *now* unless it is given."""
         self._records, self._terms, self._limits, self._now = records, terms, limits, now
+        self._steady = steady or now
         self._known: OrderedDict[Owner, _Known] = OrderedDict()
         self._not_before: datetime | None = None  # after a failure: when the records are asked again
         self._changes = 0  # made through us, so that no answer from before one is kept after it
@@ -64,7 +74,7 @@ class Consents:
         self._terms, self._limits = terms, limits
 
     async def allowed(self, owner: Owner) -> Consent | None:
-        now = self._now()
+        now = self._steady()
         known = self._known.get(owner)
         if known is not None and now - known.at < self._limits.fresh:
             self._known.move_to_end(owner)
@@ -83,13 +93,13 @@ class Consents:
     def _last_known(self, known: _Known | None) -> Consent | None:
         if known is None:
             return None
-        if known.consent is Consent.OFF or self._now() - known.at < self._limits.grace:
+        if known.consent is Consent.OFF or self._steady() - known.at < self._limits.grace:
             return known.consent
         return None
 
     async def get(self, owner: Owner) -> Consent:
         while True:
-            changes, asked = self._changes, self._now()
+            changes, asked = self._changes, self._steady()
             latest = await self._records.latest(owner)
             if self._not_before is not None:
                 self._not_before = None
@@ -104,10 +114,10 @@ class Consents:
         if consent is Consent.OFF:
             # Before the records have it: whatever becomes of the write, who said no is not asked again here.
             self._changes += 1
-            self._hold(owner, _Known(consent, change.at))
+            self._hold(owner, _Known(consent, self._steady()))
         await self._records.add(owner, change)
         self._changes += 1
-        self._hold(owner, _Known(consent, self._now()))
+        self._hold(owner, _Known(consent, self._steady()))
         return change
 
     async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:

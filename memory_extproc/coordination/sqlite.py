@@ -113,11 +113,14 @@ class SqliteCoordination:
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         def take(connection: sqlite3.Connection) -> bool:
             now = self._time()
+            ends = now + ttl.total_seconds()
+            # One that ends later than it could was taken before the clock was set back.
+            connection.execute("UPDATE leases SET expires = ? WHERE name = ? AND expires > ?", (ends, name, ends))
             taken = connection.execute(
                 "INSERT INTO leases (name, holder, expires) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE"
                 " SET holder = excluded.holder, expires = excluded.expires"
                 " WHERE holder = excluded.holder OR expires <= ?",
-                (name, holder, now + ttl.total_seconds(), now),
+                (name, holder, ends, now),
             )
             return taken.rowcount == 1
 

@@ -57,10 +57,11 @@ class TransientCoordination:
             del self.records[key]
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
-        held = self._leases.get(name)
-        if held is not None and held[0] != holder and self._now() < held[1]:
+        held, now = self._leases.get(name), self._now()
+        if held is not None and held[0] != holder and now < held[1]:
+            self._leases[name] = (held[0], min(held[1], now + ttl))  # the clock may have been set back
             return False
-        self._leases[name] = (holder, self._now() + ttl)
+        self._leases[name] = (holder, now + ttl)
         return True
 
     async def release(self, name: str, holder: str) -> None:

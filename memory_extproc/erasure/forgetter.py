@@ -249,19 +249,19 @@ class Forgetter:
         # The others may show what is left; they are told once more after a crash too.
         await self._insist(lambda: self._replicas.tell(job.subject))
         if self._limits.settle:
-            await self._at(job, self._limits.settle)
+            await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
         async with lock:
             job = await self._insist(lambda: self._eraser.looked_again(job))
         job = await self._insist(lambda: self._eraser.purged(job))
         until = job.steps["files"].pending_until
         if until is not None:
             self._left_to_server.add(job.id)
-            await asyncio.sleep(max(0.0, (until - self._now()).total_seconds()))
+            await self._wait(until, self._limits.server_purge)
         await self._insist(lambda: self._eraser.completed(job))
 
-    async def _at(self, job: Job, after: timedelta) -> None:
-        since = job.clean_at or job.at
-        await asyncio.sleep(max(0.0, (since + after - self._now()).total_seconds()))
+    async def _wait(self, until: datetime, most: timedelta) -> None:
+        """*until* may lie behind *most*, where the clock was set back."""
+        await asyncio.sleep(max(timedelta(), min(most, until - self._now())).total_seconds())
 
     async def _swept(self, owner: Owner) -> None:
         late, turns = await self._insist(lambda: self._eraser.erased_again(owner))

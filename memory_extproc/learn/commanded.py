@@ -166,7 +166,7 @@ class Commands:
         try:
             return await self._doubts.commands(turn)
         except TryLaterError as error:
-            if self._now() - turn.at <= self._options.patience:
+            if abs(self._now() - turn.at) <= self._options.patience:
                 raise
             log.warning("chat_command.undecided", error=type(error).__name__)
             return ()

@@ -43,7 +43,7 @@ class Finding:
         except TryLaterError:
             if self._stand_in is None:
                 raise
-            waited = self._now() - turns[-1].at > self._patience
+            waited = abs(self._now() - turns[-1].at) > self._patience
             if not waited and self._served.issuperset(turn.id for turn in turns):
                 raise
             final = waited or len(self._served) >= self._most

@@ -4,7 +4,7 @@ Every adapter of a port passes that port's contract suite under tests/contract, 
 All methods may raise TryLaterError or GiveUpError (errors.py) and nothing else of their own.
 """
 
-from memory_extproc.ports.circumstances import Chance, Now
+from memory_extproc.ports.circumstances import Chance, Now, Steady
 from memory_extproc.ports.coordination import (
     ConsentRecords,
     Coordination,
@@ -72,5 +72,6 @@ __all__ = [
     "Recalls",
     "Replicas",
     "Reranks",
+    "Steady",
     "WrapsKeys",
 ]

@@ -6,4 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 Now = Callable[[], datetime]  # the time in UTC
+# To be compared with one another alone, within one process: passes as time does, whatever the clock is set to.
+Steady = Callable[[], datetime]
 Chance = Callable[[], float]  # uniform in [0, 1), for jitter

@@ -9,7 +9,7 @@ from datetime import timedelta
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, MemoryStore, Now
+from memory_extproc.ports import Coordination, MemoryStore, Steady
 from memory_extproc.store.owned import Owned
 from memory_extproc.store.reading import few_at_a_time
 from memory_extproc.store.roster import Roster
@@ -43,10 +43,10 @@ class Fills:
         limits: FillLimits,
         metrics: Metrics,
         *,
-        now: Now,
+        steady: Steady,
     ) -> None:
         self._store, self._coordination, self._roster = store, coordination, roster
-        self._limits, self._metrics, self._now = limits, metrics, now
+        self._limits, self._metrics, self._steady = limits, metrics, steady
         self._fills: dict[Owner, Fill] = {}
         self._slots = asyncio.Semaphore(limits.at_once)
 
@@ -70,7 +70,7 @@ class Fills:
         running = self._fills.get(owner)
         if running is not None:
             return running
-        waits = owned.not_before is not None and self._now() < owned.not_before
+        waits = owned.not_before is not None and self._steady() < owned.not_before
         if owned.too_large or waits or len(self._fills) >= self._limits.at_once * _WAITING:
             return None
         published = asyncio.Event()
@@ -121,7 +121,7 @@ class Fills:
             outcome = "cancelled"
         elif error is not None:
             outcome = "failed"
-            owned.not_before = self._now() + self._limits.retry
+            owned.not_before = self._steady() + self._limits.retry
             log.warning("partition.fill_failed", error=type(error).__name__)
         elif owned.too_large:
             outcome = "too_large"

@@ -29,7 +29,7 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now
+from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now, Steady
 from memory_extproc.store.alone import Alone
 from memory_extproc.store.changes import confirmed, superseded
 from memory_extproc.store.filling import FillLimits, Fills
@@ -65,16 +65,19 @@ class Partitions:
         metrics: Metrics,
         *,
         now: Now,
+        steady: Steady | None = None,
         forgotten: KnowsForgotten | None = None,
     ) -> None:
-        """*forgotten*: nothing it covers is taken, and nothing of an owner is given while it says to wait."""
+        """*steady*: by what it is told how long ago something was; *now* unless it is given. *forgotten*: nothing
+        it covers is taken, and nothing of an owner is given while it says to wait."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
         self._now = now
+        self._steady = steady or now
         self._forgotten = forgotten
-        self._roster = Roster(limits.bytes, lambda: self._settle, metrics, now=now)
-        self._fills = Fills(store, coordination, self._roster, _of_fills(limits), metrics, now=now)
+        self._roster = Roster(limits.bytes, lambda: self._settle, metrics, steady=self._steady)
+        self._fills = Fills(store, coordination, self._roster, _of_fills(limits), metrics, steady=self._steady)
 
     def use(self, limits: PartitionLimits) -> None:
         """Another bound for what is held. Lower: what is too much goes when it is next used."""
@@ -138,7 +141,7 @@ class Partitions:
                 return held.candidates(sought, limit, scope, self._now(), glance)
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
-            words = Words(self._store, owner, owned, scope, self._now, self._settle)
+            words = Words(self._store, owner, owned, scope, self._now, self._steady, self._settle)
             found = await words.beside(sought, lambda to: self._through_store(owner, owned, to, most, scope))
             await read_ahead([one.memory for one in found])
             return candidates_among(found, sought, len(found), self._now())
@@ -158,7 +161,7 @@ class Partitions:
             if held is not None and owned.answers_at(version):
                 pages = held_rows(owned, held)
             else:
-                pages = stored_rows(self._store, owner, owned, self._limits.page, self._now(), self._settle)
+                pages = stored_rows(self._store, owner, owned, self._limits.page, self._steady(), self._settle)
             async for page in pages:
                 yield page
 
@@ -188,7 +191,7 @@ class Partitions:
     async def _through_store(self, owner: Owner, owned: Owned, to: Vector, limit: int, scope: Scope) -> Searched:
         more = min(len(owned.overlay), _MOST_COVERED)
         found: tuple[Found, ...] = ()
-        if not owned.hides_store(self._now(), self._settle):
+        if not owned.hides_store(self._steady(), self._settle):
             try:
                 found = (await self._store.nearest(owner, to, limit + more, scope)).found
             except TryLaterError:
@@ -196,7 +199,7 @@ class Partitions:
                     raise
         # From here on without a pause: what was written or deleted while the store searched counts too.
         now = self._now()
-        if owned.hides_store(now, self._settle):
+        if owned.hides_store(self._steady(), self._settle):
             found = ()
         kept = [
             one
@@ -279,7 +282,7 @@ class Partitions:
         self._roster.account(owned)
         with owned.writing():
             await self._store.delete(owner, ids)
-            owned.acknowledge(mark, self._now())
+            owned.acknowledge(mark, self._steady())
             owned.count_own(await self._coordination.bump(owner))
 
     async def _delete_all(self, owner: Owner, owned: Owned) -> None:
@@ -287,7 +290,7 @@ class Partitions:
         self._roster.account(owned)
         with owned.writing():
             await self._store.delete_owner(owner)
-            owned.forgotten(self._now())
+            owned.forgotten(self._steady())
             owned.count_own(await self._coordination.bump(owner))
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
@@ -335,7 +338,7 @@ class Partitions:
             except GiveUpError:
                 owned.take_back(mark)
                 raise
-            owned.acknowledge(mark, self._now())
+            owned.acknowledge(mark, self._steady())
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
 

@@ -9,20 +9,20 @@ from datetime import timedelta
 
 from memory_extproc.model import Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Now
+from memory_extproc.ports import Steady
 from memory_extproc.store.owned import Owned
 
 
 class Roster:
     """The least recently used goes first; what the store may not show yet stays, and may exceed the bound."""
 
-    def __init__(self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, now: Now) -> None:
+    def __init__(self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, steady: Steady) -> None:
         """*most*: bytes of all together. *settle*: after it, a store's read shows what was acknowledged before."""
         self.most = most
         self.size = 0  # bytes of all that is held
         self._settle = settle
         self._metrics = metrics
-        self._now = now
+        self._steady = steady
         self._owned: OrderedDict[Owner, Owned] = OrderedDict()  # least recently used first
 
     def owners(self) -> list[Owner]:
@@ -46,7 +46,7 @@ class Roster:
         finally:
             owned.users -= 1
             if owned.overlay:
-                owned.prune(self._now(), self._settle())
+                owned.prune(self._steady(), self._settle())
             if owned.held is not None and owned.size > self.most:
                 owned.too_large = True
                 owned.drop_held()
@@ -64,7 +64,7 @@ class Roster:
             self._metrics.partitions.set(len(self._owned))
 
     def release(self, owner: Owner, owned: Owned) -> None:
-        if not owned.users and owned.may_go(self._now()) and owner in self._owned:
+        if not owned.users and owned.may_go(self._steady()) and owner in self._owned:
             del self._owned[owner]
             self.size -= owned.counted
             self._metrics.partition_bytes.set(self.size)
@@ -72,7 +72,7 @@ class Roster:
 
     def _trim(self) -> None:
         """Lets the least recently used go until all fits; what the store may not show yet stays."""
-        now, over = self._now(), self.size - self.most
+        now, over = self._steady(), self.size - self.most
         victims: list[tuple[Owner, Owned]] = []
         for owner, owned in self._owned.items():
             if over <= 0:

@@ -12,7 +12,7 @@ import numpy as np
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.model import Embedded, Found, Owner, Scope, Searched, Sought, Vector
 from memory_extproc.observe import log
-from memory_extproc.ports import MemoryStore, Now
+from memory_extproc.ports import MemoryStore, Now, Steady
 from memory_extproc.store.owned import Owned
 
 _LOG = log.logger(__name__)
@@ -28,6 +28,7 @@ class Words:
     owned: Owned
     scope: Scope
     now: Now
+    steady: Steady
     settle: timedelta
 
     async def beside(self, sought: Sought, nearest: Callable[[Vector], Awaitable[Searched]]) -> Sequence[Found]:
@@ -66,7 +67,7 @@ class Words:
         return [row for row in (*shown, *written) if self.scope.holds(row.memory) and row.memory.recallable(now)]
 
     def _hidden(self) -> bool:
-        return self.owned.hides_store(self.now(), self.settle)
+        return self.owned.hides_store(self.steady(), self.settle)
 
 
 def cosine(one: Vector, other: Vector) -> float:

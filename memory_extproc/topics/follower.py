@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Self
 
@@ -19,11 +19,12 @@ from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
 from memory_extproc.model import Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, Embeds, Now
+from memory_extproc.ports import Chance, Coordination, Embeds, Now, Steady
 from memory_extproc.topics import state
 from memory_extproc.topics.closing import Checks, Closing
 from memory_extproc.topics.sayings import Said, Sayings
 from memory_extproc.topics.shift import Decided, Heard, OpenTopic, ShiftLimits, Stage, decide
+from memory_extproc.topics.silence import Silences
 from memory_extproc.topics.state import Noted, SaidTurn, Thread, Threads
 from memory_extproc.topics.summing import Summaries
 
@@ -64,6 +65,7 @@ class Topics:
         metrics: Metrics,
         *,
         now: Now,
+        steady: Steady | None = None,
         chance: Chance,
         holder: str,
         provenance: Callable[[Turn], str],
@@ -72,7 +74,7 @@ class Topics:
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
         self._now, self._chance, self._holder, self._provenance = now, chance, holder, provenance
         self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
-        self._seen: dict[Owner, dict[str, datetime]] = {}  # sessions that go on, and when we last heard of them
+        self._silences = Silences(now, steady or now)
         self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
@@ -92,7 +94,7 @@ class Topics:
         self._leaving.set()
         try:
             async with asyncio.timeout(self._limits.grace.total_seconds()):
-                for owner in list(self._seen):
+                for owner in self._silences.owners:
                     await self._end_quietly(owner)
                 await self.quiet()
         except TimeoutError:
@@ -122,7 +124,7 @@ class Topics:
             return
         await self._change(owner, lambda known: state.noted(known, handed, now.timestamp(), self._limits.sessions))
         for turn in turns:
-            self._seen.setdefault(owner, {})[turn.session] = now
+            self._silences.heard(owner, turn.session, now.timestamp())
         self._nudge(owner)
 
     async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
@@ -143,10 +145,8 @@ class Topics:
 
     def look(self) -> None:
         """Has sessions that fell silent finished."""
-        silent = self._now() - self._limits.idle
-        for owner, sessions in list(self._seen.items()):
-            if any(seen <= silent for seen in sessions.values()):
-                self._nudge(owner)
+        for owner in self._silences.longer_than(self._limits.idle):
+            self._nudge(owner)
 
     # --- whose turn it is ----------------------------------------------------------------------------
     async def _look(self) -> None:
@@ -175,7 +175,7 @@ class Topics:
             # A fault of ours: what it met waits until the owner says something again.
             log.error("topics.failed", error=type(error).__name__)
             self._wanted.discard(owner)
-            self._seen.pop(owner, None)
+            self._silences.drop(owner)
         elif owner in self._wanted:
             self._nudge(owner)
 
@@ -190,7 +190,7 @@ class Topics:
                 failures += 1
                 log.warning("topics.waits", error=type(error).__name__, failures=failures)
                 if failures >= self._limits.attempts or isinstance(error, GiveUpError):
-                    self._seen.pop(owner, None)
+                    self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
                 pause = self._limits.pause.total_seconds() * 2.0 ** (failures - 1) * (1 - self._chance() / 2)
@@ -215,15 +215,12 @@ class Topics:
         try:
             known = await self._threads(owner)
             # A caller may have many sessions that go on, and holding the lease costs a commit for each.
-            for session in [thread.session for thread in known.sessions if self._waits_for_us(thread)]:
+            for session in [thread.session for thread in known.sessions if self._waits_for_us(owner, thread)]:
                 await self._coordination.acquire(lease, self._holder, self._limits.lease)
                 await self._follow(owner, session)
         finally:
             await self._coordination.release(lease, self._holder)
-        left = (await self._threads(owner)).sessions
-        self._seen[owner] = {one.session: datetime.fromtimestamp(one.seen_at, self._now().tzinfo) for one in left}
-        if not left:
-            del self._seen[owner]
+        self._silences.go_on(owner, (await self._threads(owner)).sessions)
 
     async def _follow(self, owner: Owner, session: str) -> None:
         epoch = await self._coordination.epoch(owner)
@@ -235,13 +232,13 @@ class Topics:
         thread = await self._gather(owner, session)
         if thread is None:
             return
-        if self._is_over(thread):
+        if self._is_over(owner, thread):
             thread = await self._replace(owner, session, state.closed_topic)
         for group in thread.closing:
             written = await self._closing.topic(owner, thread, group, checks)
             self._metrics.topics.labels("written" if written else "small").inc()
             thread = await self._replace(owner, session, partial(state.summed_up, group=group))
-        if self._is_over(thread) or self._is_full(thread):
+        if self._is_over(owner, thread) or self._is_full(thread):
             await self._finish(owner, thread, checks)
 
     async def _finish(self, owner: Owner, thread: Thread, checks: Checks) -> None:
@@ -251,14 +248,14 @@ class Topics:
         await self._change(owner, lambda known: state.finished(known, thread.session, summed, summary))
         self._held.pop((owner, thread.session), None)
 
-    def _waits_for_us(self, thread: Thread) -> bool:
-        return bool(thread.fresh or thread.closing) or self._is_over(thread) or self._is_full(thread)
+    def _waits_for_us(self, owner: Owner, thread: Thread) -> bool:
+        return bool(thread.fresh or thread.closing) or self._is_over(owner, thread) or self._is_full(thread)
 
     def _is_full(self, thread: Thread) -> bool:
         return len(thread.closed) >= self._limits.topics
 
-    def _is_over(self, thread: Thread) -> bool:
-        silent = self._now().timestamp() - thread.seen_at >= self._limits.idle.total_seconds()
+    def _is_over(self, owner: Owner, thread: Thread) -> bool:
+        silent = self._silences.of(owner, thread) >= self._limits.idle
         return (thread.ended or silent) and not thread.fresh
 
     async def _gather(self, owner: Owner, session: str) -> Thread | None:

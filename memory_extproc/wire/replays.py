@@ -234,7 +234,7 @@ class Replays:
         was not known then may be by now."""
         if looping:
             return True
-        fresh = self._now().timestamp() - own.made < REGENERATED.total_seconds()
+        fresh = abs(self._now().timestamp() - own.made) < REGENERATED.total_seconds()
         return same and fresh and own.decision.outcome is Outcome.USED
 
     def _said_again(self, owner: Owner, key: str) -> bool:

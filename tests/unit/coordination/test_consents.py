@@ -198,3 +198,21 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
         await known.set(ANN, Consent.OFF, by="ann")
     known.use(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
     assert await known.allowed(ANN) is Consent.OFF
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=-2), timedelta(hours=2)])
+async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_and_an_outage_ends(
+    jump: timedelta,
+) -> None:
+    records, wall, passing = Records(), Clock(), Clock()
+    known = Consents(records, ConsentTerms(), LIMITS, now=wall, steady=passing)
+    assert await known.allowed(ANN) is Consent.ON
+    records.away = True
+    assert await known.allowed(BOB) is None
+    wall.passes(jump)
+    records.away = False
+    await records.add(ANN, ConsentChange(Consent.OFF, wall(), "another replica"))
+    assert await known.allowed(ANN) is Consent.ON  # it was just asked
+    passing.passes(LIMITS.fresh)
+    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.allowed(BOB) is Consent.ON

@@ -114,7 +114,10 @@ def test_one_changed_byte_is_found_out(path: Path, at: int, other: int) -> None:
     harmed[10 + at % (len(whole) - 10)] ^= other
     path.write_bytes(harmed)
     try:
-        with pytest.raises(GiveUpError):
-            read_head(path)
+        read_head(path)
+        # Bits behind the end of the compressed stream, up to the next whole byte, hold nothing either.
+        assert gzip.decompress(harmed) == gzip.decompress(whole)
+    except GiveUpError:
+        pass
     finally:
         path.write_bytes(whole)

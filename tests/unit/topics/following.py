@@ -18,7 +18,7 @@ from memory_extproc.topics.closing import Closing
 from memory_extproc.topics.follower import TopicLimits, Topics
 from memory_extproc.topics.sayings import Sayings
 from memory_extproc.topics.summing import Prompts, Summaries
-from tests.builders import ANN, MONDAY, a_turn, memories_of
+from tests.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
 LIMITS = TopicLimits(idle=timedelta(minutes=10), pause=timedelta(milliseconds=1), look=timedelta(hours=1))
 # Turns of two subjects that share no word.
@@ -39,6 +39,7 @@ class Surroundings:
 
     def __init__(self, *, limits: TopicLimits = LIMITS, beside: Surroundings | None = None) -> None:
         self.now: datetime = MONDAY
+        self.passing: Clock | None = None  # time as it passes, where the clock is set otherwise
         self.limits = limits
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.weather = Weather()
@@ -70,6 +71,7 @@ class Surroundings:
             self.limits,
             self.metrics,
             now=lambda: self.now,
+            steady=self.passing,
             chance=lambda: 0.0,
             holder=holder,
             provenance=lambda turn: provenance(turn.origin),

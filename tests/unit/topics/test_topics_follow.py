@@ -12,7 +12,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.learn.remember import ids_of, message_id
 from memory_extproc.model import MemoryState, MemoryType, Source
 from memory_extproc.topics.shift import ShiftLimits
-from tests.builders import ANN, BOB
+from tests.builders import ANN, BOB, Clock
 from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of
 
 
@@ -77,6 +77,25 @@ async def test_a_session_that_fell_silent_ends() -> None:
         await topics.quiet()
         assert await around.topics() == []
         around.now += timedelta(minutes=1)
+        topics.look()
+        await topics.quiet()
+        assert len(await around.topics()) == 1
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=-2), timedelta(hours=2)])
+async def test_a_session_ends_when_it_has_been_silent_for_as_long_whatever_the_clock_is_set_to(
+    jump: timedelta,
+) -> None:
+    around = Surroundings()
+    around.passing = Clock()
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(*FLIGHTS))
+        around.now += jump
+        around.passing.now += timedelta(minutes=9)
+        topics.look()
+        await topics.quiet()
+        assert await around.topics() == []
+        around.passing.now += timedelta(minutes=1)
         topics.look()
         await topics.quiet()
         assert len(await around.topics()) == 1
