@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 import zlib
 from typing import Any
 
@@ -260,9 +259,7 @@ async def test_an_answer_of_many_megabytes_passes_whole_and_is_not_kept(stand: S
     text = "x" * (6 * 1024 * 1024)
     stand.upstream.answers = an_answer(json.dumps({**ANSWER, "padding": text}).encode())
     await stand.start()
-    started = time.monotonic()
     answer = await stand.chat()
-    assert time.monotonic() - started < 20
     assert len(answer.body) > 6 * 1024 * 1024
     await until(lambda: stand.sidecar.sample("turns_total", outcome="capture_limit") == 1, "the turn is counted")
     assert stand.sidecar.learns.exchanged == []
