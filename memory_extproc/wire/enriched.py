@@ -31,7 +31,8 @@ class Heard:
     def size(self) -> int:
         """About how many bytes it holds."""
         said = sum(len(message.text) for message in self.history) + len(self.asked)
-        return said + sum(map(len, self.injected))
+        named = (self.origin.model, self.origin.app, self.previous_response_id, self.conversation)
+        return said + sum(map(len, self.injected)) + sum(map(len, named))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

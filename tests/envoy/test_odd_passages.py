@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64encode
+from functools import partial
 
 import pytest
 from aiohttp import web
 
 from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.fixtures.sidecar import BLOCK
 from tests.fixtures.upstream import answer_json
 from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
@@ -35,7 +35,7 @@ async def test_a_request_that_envoy_sends_once_more_is_the_one_that_was_sent_fir
     whole.duplex = duplex
     await whole.start(Wiring(redirects=1))
     await whole.say(BUDGET, x_session_id="s1")
-    await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 1, "it is kept")
+    await until(partial(kept, whole, 1), "it is kept")
     whole.upstream.answers = moved
     for wish in ({"x_memory_store": "skip"}, {"x_memory_incognito": "true"}):
         answer = await whole.say(ASKED, **wish)
@@ -58,26 +58,22 @@ async def test_whatever_the_application_and_the_model_are_called_what_is_said_is
         [("demo", b"caf\xe9 \xff"), ("demo", b"a" * 20_000), ("m" * 300_000, b"chat"), ("\ud83d\0", b"chat")]
     ):
         body = {"model": model, "messages": [{"role": "user", "content": BUDGET}]}
-        user = f"user-{number}"
-        # As bytes of Latin-1, which the client library would write as UTF-8.
-        app_text = app.decode("utf-8", "surrogateescape")
-        await whole.chat(body, user=user, x_memory_app=app_text)
-        await until(
-            lambda kept=number + 1: whole.sample("remembered_total", role="user", decision="kept") == kept,
-            "it is kept",
-        )
-        assert (await whole.say(ASKED, user=user, x_memory_store="skip")).memory.startswith("used;n=1")
+        await whole.chat(body, user=f"user-{number}", x_memory_app=app.decode("utf-8", "surrogateescape"))
+        await until(partial(kept, whole, number + 1), "it is kept")
+        assert (await whole.say(ASKED, user=f"user-{number}", x_memory_store="skip")).memory.startswith("used;n=1")
+
+
+def kept(whole: WholeStand, messages: int) -> bool:
+    return whole.sample("remembered_total", role="user", decision="kept") == messages
 
 
 async def test_a_server_that_checks_a_digest_takes_what_we_put_in(stand: Stand) -> None:
     await stand.start()
-    stand.sidecar.recalls.block = BLOCK
     body = json.dumps(a_chat()).encode()
     digest = f"sha-256=:{b64encode(hashlib.sha256(body).digest()).decode()}:"
     headers = {"content-type": "application/json", "content-digest": digest, "x-authz-user-id": "ann"}
-    for wish, kept in (({}, False), ({"x-memory-retrieve": "skip"}, True)):
+    wishes: list[tuple[dict[str, str], bool]] = [({}, False), ({"x-memory-retrieve": "skip"}, True)]
+    for wish, untouched in wishes:
         await stand.send("POST", PATH_CHAT, data=body, headers={**headers, **wish})
-        assert (stand.upstream.got[-1].body == body, "content-digest" in stand.upstream.got[-1].headers) == (
-            kept,
-            kept,
-        )
+        got = stand.upstream.got[-1]
+        assert (got.body == body, "content-digest" in got.headers) == (untouched, untouched)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.model import Arm, Caller, Outcome, Owner
+from memory_extproc.model import Arm, Caller, Origin, Outcome, Owner
 from memory_extproc.wire.admission import Admission, Declined
 from memory_extproc.wire.enriched import Enriched
 from memory_extproc.wire.events import (
@@ -218,6 +219,17 @@ async def test_an_answer_above_the_limit_passes_and_is_dropped() -> None:
 
 async def test_without_memory_for_an_answer_it_is_not_learned() -> None:
     bench = Bench(process_bytes=100)
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
+    assert bench.count("turns", outcome="process_limit") == 1
+    assert bench.held.held == 0
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"origin": Origin(model="m" * 2_000)}, {"previous_response_id": "r" * 2_000}, {"conversation": "c" * 2_000}],
+)
+async def test_names_of_any_length_count_among_the_bytes_that_are_kept(names: dict[str, Any]) -> None:
+    bench = Bench(replace(USED, heard=heard(**names)), process_bytes=2_000)
     await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
     assert bench.count("turns", outcome="process_limit") == 1
     assert bench.held.held == 0
