@@ -18,6 +18,9 @@ from typing import Any, Protocol
 from memory_extproc.model import Caller, Owner, digest
 from memory_extproc.wire.events import Headers
 
+# Stands where somebody in front of us met bytes that they could not read (Unicode, 23.8). Zoë and Zoé become one by
+# that, where both were written in Latin-1, so a name with it in it says of nobody who they are.
+LOST = "\ufffd"
 MAX_PROJECTS = 256  # looked at of what a claim or metadata lists
 MAX_BYTES = 256  # of a user, tenant, project or session in UTF-8; what the store's key fields hold
 HASH_KEY_BYTES = 16  # fewer and the keyed hash can be undone by trying keys
@@ -147,6 +150,8 @@ class Identity:
 
     def _caller(self, tenant: str, user: str, headers: Headers, metadata: Mapping[str, Any]) -> Caller | None:
         if self._people is not None and not self._people.match(user):
+            return None
+        if LOST in user or LOST in tenant:
             return None
         if self._options.hash_key is not None:
             user = hashed_user(self._options.hash_key, tenant, user)
