@@ -21,6 +21,8 @@ UPSTREAM_MODEL ?=
 PORT ?= 8888
 DATASET ?=
 REPORT ?= .cache/eval
+# The order in which tests run: shuffled, and the same for everybody. `make test SEED=last`, or any number, for another.
+SEED ?= 735
 
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
@@ -74,7 +76,7 @@ lock: ## pin the image's wheels anew
 	@scripts/lock.sh
 
 test: setup chart-tools ## the whole test suite, real Envoy and Milvus Lite included
-	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --randomly-seed=$(SEED) $(PYTEST_ARGS)
 
 check: setup lint types layers unit ## lint, types, layer contracts, unit tests
 	@echo "all checks passed"

@@ -9,7 +9,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something of the machine and what else it does, and nothing of the product.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples for everybody: what fails in one place fails in all. `--hypothesis-profile=search` has others.
+settings.register_profile("any machine", settings.get_profile("search"), derandomize=True)
 settings.load_profile("any machine")
 
 # What is imported and collected stays to the end: looked through for garbage while it grows, and again whenever a
