@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,6 +41,7 @@ class CallOutcome(StrEnum):
     OK = "ok"
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
+    UNTRUSTED = "untrusted"  # its certificate: expired, of nobody we trust, or in another name
     BUSY = "busy"  # 429
     FAILED = "failed"  # 5xx
     MALFORMED = "malformed"  # not what the protocol says
@@ -53,7 +55,8 @@ class CallOutcome(StrEnum):
 RETRIED = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.BUSY, CallOutcome.FAILED,
                      CallOutcome.MALFORMED, CallOutcome.EMPTY})  # fmt: skip
 # What says that the endpoint itself is in trouble; a busy one is up.
-_DOWN = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.FAILED, CallOutcome.MALFORMED})
+_DOWN = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.UNTRUSTED, CallOutcome.FAILED,
+                   CallOutcome.MALFORMED})  # fmt: skip
 
 # Every exception class of the client, looked up along the class's own line of descent.
 OUTCOMES: Mapping[type[Exception], CallOutcome] = {
@@ -90,7 +93,8 @@ class CallError(Exception):
         text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
         if self.outcome is CallOutcome.CUT_OFF:
             return CutOffError(text)
-        passes = self.outcome in RETRIED or self.status in _MENDED_BY_OPERATORS
+        mended = self.outcome is CallOutcome.UNTRUSTED or self.status in _MENDED_BY_OPERATORS
+        passes = self.outcome in RETRIED or mended
         kind = TryLaterError if passes else GiveUpError
         return kind(text)
 
@@ -99,7 +103,7 @@ def sorted_error(error: openai.OpenAIError) -> CallError:
     """The client's *error* as ours. Its message may quote the request and is left behind."""
     outcome = next(OUTCOMES[kind] for kind in type(error).__mro__ if kind in OUTCOMES)
     if not isinstance(error, openai.APIStatusError):
-        return CallError(outcome)
+        return CallError(CallOutcome.UNTRUSTED if _untrusted(error) else outcome)
     if error.status_code == _REQUEST_TIMEOUT:
         outcome = CallOutcome.TIMEOUT
     elif error.status_code >= _SERVER_ERROR:
@@ -107,6 +111,14 @@ def sorted_error(error: openai.OpenAIError) -> CallError:
     return CallError(
         outcome, error.status_code, str(error.param or ""), _seconds(error.response.headers.get("retry-after"))
     )
+
+
+def _untrusted(error: BaseException) -> bool:
+    """Whether *error* began as a certificate that was not believed."""
+    began: BaseException | None = error
+    while began is not None and not isinstance(began, ssl.SSLCertVerificationError):
+        began = began.__cause__ or began.__context__
+    return began is not None
 
 
 def _seconds(header: str | None) -> float:
