@@ -19,7 +19,7 @@ import grpc
 from memory_extproc.api.principal import CertificateHolder, Means, Principal, Role, roles_of
 from memory_extproc.api.refusal import Reason, RefusedError
 from memory_extproc.wire.events import Headers
-from memory_extproc.wire.identity import VerifiesTokens, accepted, bearer, look_up, optional, single
+from memory_extproc.wire.identity import LOST, VerifiesTokens, accepted, bearer, look_up, optional, single
 from memory_extproc.wire.peers import NAMES, AllowedPeers
 
 KEY_HEADER = "x-api-key"
@@ -213,6 +213,8 @@ class NoProof:
 
 
 def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> Principal:
+    if LOST in user or LOST in tenant:
+        raise refused()
     return Principal(tenant, user, roles, means, f"{means}\0{tenant}\0{user}")
 
 

@@ -340,9 +340,11 @@ async def test_a_certificate_says_who_calls(encrypted: tuple[ApiStand, Reached, 
     assert everything.owners == [Owner("acme", "ann.people"), Owner("acme", "bob")]
 
 
-def from_elsewhere(names: tuple[str, ...] = (), peer: str = "ipv4:192.0.2.7:4711", roles: str = "") -> Presented:
+def from_elsewhere(
+    names: tuple[str, ...] = (), peer: str = "ipv4:192.0.2.7:4711", roles: str = "", user: str = "ann"
+) -> Presented:
     """A call from another machine, with a verified certificate of these names."""
-    pairs = [("x-authz-user-id", "ann"), ("x-authz-roles", roles)]
+    pairs = [("x-authz-user-id", user), ("x-authz-roles", roles)]
     certificate = {"x509_subject_alternative_name": [name.encode() for name in names]}
     return Presented(peer, Headers(pairs), certificate)
 
@@ -371,6 +373,12 @@ def test_a_gateways_headers_count_from_this_machine_and_from_listed_names_alone(
         from_elsewhere(peer=""),
     ):
         assert proxy.principal(presented) is None
+
+
+@pytest.mark.parametrize("user", ["", "ann,bob", "ann\u200b", "Zo\ufffd"])
+def test_a_gateway_that_names_nobody_for_certain_is_refused(user: str) -> None:
+    with pytest.raises(RefusedError):
+        TrustedProxy(ProxyOptions()).principal(from_elsewhere(peer="unix:", user=user))
 
 
 def test_roles_come_from_a_gateway_only_where_a_header_for_them_is_configured() -> None:
