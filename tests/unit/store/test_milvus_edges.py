@@ -87,6 +87,8 @@ def test_every_kind_of_error_the_client_has_is_sorted() -> None:
         (MilvusException(8, "rate limit exceeded"), Fault.NOT_READY),
         (MilvusException(65535, "no available shard delegator found"), Fault.NOT_READY),
         (MilvusException(1, "[Errno 28] No space left on device"), Fault.NOT_READY),
+        (MilvusException(1, "[Errno 30] Read-only file system"), Fault.NOT_READY),
+        (MilvusException(1, "[Errno 1] Operation not permitted"), Fault.NOT_READY),
         (MilvusException(1, "[Errno 17] File exists: 'memories'"), Fault.REFUSED),
         (MilvusException(65535, "cannot parse expression"), Fault.REFUSED),
         (MilvusException(1100, "invalid parameter"), Fault.REFUSED),
