@@ -7,18 +7,22 @@ import gc
 import os
 import signal
 import sys
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 import uvloop
 
-from memory_extproc.cli.ending import Ending, ending_limits
 from memory_extproc.cli.faults import faults_to_exit
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
+logger = log.logger(__name__)
+
 SWITCH_SECONDS: Final = 0.0002  # 5 ms is Python's default
+_CLOSING: Final = timedelta(seconds=10)  # for files, connections and models to be closed
 
 
 def serve(
@@ -38,11 +42,11 @@ async def _until_stopped(settings: Settings, config: Path) -> None:
     _stay_responsive()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    ending = Ending(ending_limits(settings))
 
     def stop() -> None:
-        stopping.set()
-        ending.begin(loop)
+        if not stopping.is_set():
+            stopping.set()
+            warn_of_slow_shutdown(loop, usual_shutdown(settings))
 
     # Until there is something to reload it must not end us, as it would by default.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -52,6 +56,31 @@ async def _until_stopped(settings: Settings, config: Path) -> None:
         if running.reloading is not None:
             loop.add_signal_handler(signal.SIGHUP, running.reloading.ask)
         await stopping.wait()
+
+
+def usual_shutdown(settings: Settings) -> timedelta:
+    """By then the process has nearly always ended after a signal. Two servers drain one after the other, then
+    exchanges, topics and the learner each have their time; hardly ever does each of them need all of it."""
+    shutdown = settings.shutdown
+    return 2 * shutdown.announce + shutdown.grace + shutdown.flush + _CLOSING
+
+
+def warn_of_slow_shutdown(loop: asyncio.AbstractEventLoop, after: timedelta) -> None:
+    """Logs once what is still running, before the supervisor kills the process. On a thread, because the loop may
+    be what hangs; a daemon, so that it holds up no shutdown in turn."""
+    timer = threading.Timer(after.total_seconds(), _log_slow_shutdown, [loop])
+    timer.daemon = True
+    timer.start()
+
+
+def _log_slow_shutdown(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = sorted(f"{task.get_name()}: {_entry_point(task)}" for task in asyncio.all_tasks(loop))
+    threads = sorted(thread.name for thread in threading.enumerate() if not thread.daemon)
+    logger.warning("sidecar.slow_to_end", tasks=tasks, threads=threads)
+
+
+def _entry_point(task: asyncio.Task[object]) -> str:
+    return str(getattr(task.get_coro(), "__qualname__", "?"))
 
 
 def _stay_responsive() -> None:

@@ -1,77 +1,45 @@
-"""A process that was told to end does so, whatever in it hangs."""
+"""A process that was told to end and does not says what keeps it, before its supervisor kills it."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 
-import pytest
 import structlog
 
-from memory_extproc.cli.ending import CUT_OFF, Ending, EndingLimits, ending_limits
+from memory_extproc.cli.serve import usual_shutdown, warn_of_slow_shutdown
 from memory_extproc.settings import Settings
-
-_A_THREAD_HANGS = """
-import asyncio, threading
-from datetime import timedelta
-from memory_extproc.cli.ending import Ending, EndingLimits
-
-async def main():
-    hangs = threading.Event()
-    asyncio.get_running_loop().run_in_executor(None, hangs.wait)
-    Ending(EndingLimits(timedelta(), timedelta(milliseconds=50))).begin(asyncio.get_running_loop())
-
-asyncio.run(main())
-"""
-_THE_LOOP_HANGS = """
-import asyncio, threading
-from datetime import timedelta
-from memory_extproc.cli.ending import Ending, EndingLimits
-
-async def main():
-    Ending(EndingLimits(timedelta(), timedelta(milliseconds=50))).begin(asyncio.get_running_loop())
-    threading.Event().wait()
-
-asyncio.run(main())
-"""
+from tests.fixtures.waiting import until
 
 
-@pytest.mark.parametrize("program", [_A_THREAD_HANGS, _THE_LOOP_HANGS], ids=["a thread", "the loop"])
-def test_a_process_ends_though_something_in_it_hangs(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == CUT_OFF
-    assert "sidecar.cut_off" in done.stdout + done.stderr
-
-
-async def test_what_keeps_the_process_is_named() -> None:
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    loop = asyncio.get_running_loop()
+async def test_a_slow_shutdown_names_the_tasks_and_threads_that_keep_it() -> None:
     hangs = asyncio.create_task(asyncio.Event().wait(), name="lease of this replica")
     leave = threading.Event()
     thread = threading.Thread(target=leave.wait, name="journal_0")
     thread.start()
-    ending = Ending(
-        EndingLimits(timedelta(), timedelta()), lambda code: loop.call_soon_threadsafe(ended.set_result, code)
-    )
     try:
         with structlog.testing.capture_logs() as logs:
-            ending.begin(loop)
-            ending.begin(loop)  # told once more: it ends once
-            assert await ended == CUT_OFF
+            warn_of_slow_shutdown(asyncio.get_running_loop(), timedelta())
+            await until(lambda: bool(logs), "it is said")
     finally:
         leave.set()
         thread.join()
         hangs.cancel()
-    assert [line["event"] for line in logs] == ["sidecar.slow_to_end", "sidecar.cut_off"]
-    for told in logs:
-        assert "lease of this replica: Event.wait" in told["tasks"]
-        assert "journal_0" in told["threads"]
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("sidecar.slow_to_end", "warning")
+    assert "lease of this replica: Event.wait" in line["tasks"]
+    assert "journal_0" in line["threads"]
 
 
-def test_an_orderly_end_is_given_all_the_time_that_the_configuration_grants() -> None:
-    shutdown, limits = Settings().shutdown, ending_limits(Settings())
-    assert limits.longest >= 2 * (shutdown.announce + shutdown.grace) + 3 * shutdown.flush
-    assert limits.longest > limits.usual > shutdown.announce + shutdown.grace + shutdown.flush
+async def test_it_is_said_though_the_event_loop_is_what_hangs() -> None:
+    with structlog.testing.capture_logs() as logs:
+        warn_of_slow_shutdown(asyncio.get_running_loop(), timedelta())
+        for timer in [one for one in threading.enumerate() if isinstance(one, threading.Timer)]:
+            timer.join()  # the loop does nothing meanwhile
+    assert [line["event"] for line in logs] == ["sidecar.slow_to_end"]
+
+
+def test_a_usual_shutdown_has_time_to_announce_drain_and_flush() -> None:
+    shutdown = Settings().shutdown
+    assert usual_shutdown(Settings()) > shutdown.announce + shutdown.grace + shutdown.flush

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from memory_extproc.cli.ending import ending_limits
+from memory_extproc.cli.serve import usual_shutdown
 from memory_extproc.settings import load
 from tests.fixtures.chart import ROOT, TOOLS
 from tests.fixtures.ports import free_port
@@ -174,7 +174,7 @@ async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_fr
         assert sources(installed) == before
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=ending_limits(load(config, {})).longest.total_seconds())
+        _, said = process.communicate(timeout=4 * usual_shutdown(load(config, {})).total_seconds())
     assert process.returncode == 0, said
     assert not (installed / "lib").joinpath("torch").exists()
     assert json.loads(said.strip().splitlines()[-1])["event"]
