@@ -3,7 +3,8 @@
 All that is asked for while one transaction is being committed goes into the next one together, so a
 thousand waiting callers cost one commit and not a thousand. Operations run in the order they were asked for.
 
-While it is open the file is ours: one that is deleted, replaced or cut short under us is put back as we hold it.
+One that is deleted, replaced or cut short while it is open takes nothing more: what is written to it would be
+gone at the next start. What was read before is still read.
 """
 
 from __future__ import annotations
@@ -22,20 +23,11 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
-from memory_extproc.observe.log import logger
 from memory_extproc.sqlite_faults import LOCKED, code_of, translated
-from memory_extproc.sqlite_place import DamagedError, Harm, Place
-
-log = logger(__name__)
+from memory_extproc.sqlite_place import Place
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
-Tells = Callable[[str], object]  # what had happened to a file that was put back
-
-
-def nobody(why: str) -> None:
-    """Tells it to nobody."""
-
 
 # Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
 _GLANCE = timedelta(milliseconds=50)
@@ -76,8 +68,8 @@ class SqliteFile:
     """Opened when first used, and again after a fault, so a file that was mended is taken up by itself.
 
     *fsync*: a commit survives power loss, not only the death of the process (PRAGMA synchronous FULL, else
-    NORMAL). *patience*: how long a lock of another process is waited for. *tells* is called on another thread. Use
-    within `async with`; leaving it finishes what was asked for.
+    NORMAL). *patience*: how long a lock of another process is waited for. Use within `async with`; leaving it
+    finishes what was asked for.
     """
 
     def __init__(
@@ -87,22 +79,17 @@ class SqliteFile:
         *,
         fsync: bool = False,
         patience: timedelta = timedelta(seconds=2),
-        tells: Tells = nobody,
-        looks_every: timedelta = timedelta(seconds=2),
     ) -> None:
         self._path = path
         self._schema = schema
         self._fsync = fsync
         self._patience = patience
-        self._tells = tells
-        self._looks_every = looks_every
         self._queued: deque[_Operation[Any]] = deque()
         self._committing: asyncio.Future[list[_Done]] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
         self._thread: ThreadPoolExecutor | None = None
-        self._looking: asyncio.Task[None] | None = None
         self._writer: sqlite3.Connection | None = None  # used on the thread only
         self._place: Place | None = None  # of the file that it writes to
         self._reader: sqlite3.Connection | None = None  # used on the event loop only
@@ -113,16 +100,11 @@ class SqliteFile:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._path.stem)
         if self._schema.upgrades:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._upgrade)
-        self._looking = asyncio.create_task(self._keep_looking(), name=f"looking after {self._path.name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
         await self._idle.wait()
-        if self._looking is not None:
-            self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
         self._close_reader()
         if self._thread is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._leave)
@@ -166,9 +148,8 @@ class SqliteFile:
         if self._reader is not None and self._read_from is place:
             return self._reader
         self._close_reader()
-        if place is not None and (harm := place.harm) is not None:
-            # What stands there, if anything, knows less than what is about to be put back.
-            raise TryLaterError(f"{self._path.name} is {harm.value}, and not put back yet")
+        # What stands there by now, if anything, may know less than what was written.
+        self._refuse_taken_away()
         if not self._path.exists():
             return None
         self._reader, self._read_from = self._connect(_GLANCE), place
@@ -224,7 +205,7 @@ class SqliteFile:
     # --- on the thread -------------------------------------------------------------------------------
     def _commit(self, batch: Sequence[_Operation[Any]]) -> list[_Done]:
         try:
-            self._see_to_place()
+            self._refuse_taken_away()
             connection = self._opened()
             before = connection.total_changes
             results = self._transaction(connection, batch)
@@ -291,41 +272,18 @@ class SqliteFile:
         self._writer, self._place = connection, Place(self._path)
         return connection
 
-    async def _keep_looking(self) -> None:
-        """What is written seldom is put back, too, before anybody reads at the next start that it is not there."""
-        while True:
-            await asyncio.sleep(self._looks_every.total_seconds())
-            if self._writer is not None:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._look)
-
-    def _look(self) -> None:
-        with suppress(MemoryExtprocError):  # told where the file is used
-            self._see_to_place()
-
     def _leave(self) -> None:
-        self._look()
+        if self._writer is not None and self._place is not None and self._place.harm is not None:
+            # SQLite leaves the log of a file that was moved as it is, to damage the one that stands there now.
+            with suppress(sqlite3.Error):
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self._close_writer()
 
-    def _see_to_place(self) -> None:
-        """Has the file stand where it was opened. TryLaterError where that cannot be: nothing is written then that
-        the next start would not find."""
-        if self._writer is None or self._place is None or (harm := self._place.harm) is None:
-            return
-        name = self._path.name
-        try:
-            aside = self._place.put_back(self._writer)
-        except DamagedError as error:
-            if harm not in {Harm.GONE, Harm.REPLACED}:
-                raise TryLaterError(f"{name} is damaged ({harm.value}); move it aside to begin anew") from error
-            log.error("file.lost", file=name, why=harm.value)  # noqa: TRY400
-            self._close_writer()
-        except (sqlite3.Error, OSError) as error:
-            raise TryLaterError(f"{name} is {harm.value} and cannot be put back now") from error
-        else:
-            self._close_writer()  # before another opens the new file: it must not take that one's log for its own
-            log.error("file.put_back", file=name, why=harm.value, aside="" if aside is None else aside.name)
-            self._tells(harm.value)
-            self._opened()
+    def _refuse_taken_away(self) -> None:
+        """TryLaterError where the next start would not find what is written now. On either thread."""
+        if (place := self._place) is not None and (harm := place.harm) is not None:
+            name = self._path.name
+            raise TryLaterError(f"{name} was taken away while in use ({harm.value}): put it back, or restart")
 
     def _connect(self, patience: timedelta) -> sqlite3.Connection:
         connection = sqlite3.connect(

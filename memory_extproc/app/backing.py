@@ -11,7 +11,7 @@ from itertools import groupby, islice
 from pathlib import Path
 
 from memory_extproc.app.coordinating import JOURNAL
-from memory_extproc.app.erasing import LEDGER
+from memory_extproc.app.erasing import LEDGER, ledger_file
 from memory_extproc.app.migrating import forgotten_among
 from memory_extproc.app.screening import CONSENT
 from memory_extproc.app.tending import Tended
@@ -28,8 +28,7 @@ _PAGE = 200
 
 def _files(settings: Settings, data: Path) -> dict[str, Path]:
     """What is kept in files, by its name in a backup. Not the keys: who destroys one means it for backups, too."""
-    ledger = Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
-    return {JOURNAL: data / JOURNAL, CONSENT: data / CONSENT, LEDGER: ledger}
+    return {JOURNAL: data / JOURNAL, CONSENT: data / CONSENT, LEDGER: ledger_file(settings, data)}
 
 
 def back_up_files(settings: Settings, data: Path, to: Path) -> list[str]:

@@ -20,7 +20,6 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Journal, Now
 from memory_extproc.settings import Settings
-from memory_extproc.sqlite_file import Tells, nobody
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.redis import RedisCoordination
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-JOURNAL = "journal.db"  # in the data directory
+JOURNAL, COORDINATION = "journal.db", "coordination.db"  # in the data directory
 
 
 async def open_link(
@@ -61,8 +60,6 @@ async def open_coordination(
     link: RedisLink | None,
     now: Now,
     stack: AsyncExitStack,
-    *,
-    tells: Tells = nobody,
 ) -> Coordination:
     coordination: SqliteCoordination | RedisCoordination
     if link is not None:
@@ -70,7 +67,7 @@ async def open_coordination(
 
         coordination = RedisCoordination(link, prefix=settings.coordination.prefix)
     else:
-        coordination = SqliteCoordination(data / "coordination.db", now=now, tells=tells)
+        coordination = SqliteCoordination(data / COORDINATION, now=now)
     await stack.enter_async_context(coordination)
     try:
         await coordination.open()
@@ -86,12 +83,10 @@ async def open_journal(
     link: RedisLink | None,
     now: Now,
     stack: AsyncExitStack,
-    *,
-    tells: Tells = nobody,
 ) -> tuple[Journal, Check]:
     """With what tells whether a turn could be written now. In Redis where replicas share one, with a file beside
     it for the time Redis is away."""
-    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now, tells=tells))
+    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
     if link is None:
         return file, file.check
     await refuse_volatile(settings, link)
@@ -114,9 +109,9 @@ async def _shared_journal(settings: Settings, link: RedisLink, now: Now, stack: 
     )
 
 
-def file_journal(settings: Settings, path: Path, now: Now, *, tells: Tells = nobody) -> SqliteJournal:
+def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
     section = settings.learn.journal
-    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync, tells=tells)
+    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Ledger, MemoryStore, Now, Replicas
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
-from memory_extproc.sqlite_file import Tells, nobody
 from memory_extproc.store.partition import Partitions
 from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
 
 LEDGER = "erasure.db"
+
+
+def ledger_file(settings: Settings, data: Path) -> Path:
+    return Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,10 @@ class Erasing:
         return HidingStore(store, self.forgotten)
 
 
-async def open_erasing(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, *, tells: Tells = nobody
-) -> Erasing:
+async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> Erasing:
     key = settings.privacy.key or b""
     if link is None:
-        path = Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
-        file = await stack.enter_async_context(SqliteLedger(path, tells=tells))
+        file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
         alone = SoleReplica()
         return Erasing(file, alone, Forgotten(file, alone, key=key))
     from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import

@@ -11,7 +11,6 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.observe.tracing import Traces
 from memory_extproc.ports import Now
 from memory_extproc.settings import Settings
-from memory_extproc.sqlite_file import Tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +28,3 @@ class Frame:
     def settings(self) -> Settings:
         """As in effect at the time: to be asked while parts are made."""
         return self.live.settings
-
-    @property
-    def tells(self) -> Tells:
-        """To be told of files that were put back."""
-        return self.metrics.put_back

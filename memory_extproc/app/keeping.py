@@ -46,13 +46,13 @@ async def open_kept(frame: Frame) -> Kept:
     settings, data, stack, now = frame.settings, frame.data, frame.stack, frame.now
     embedder = await open_embedder(settings, frame.metrics, stack, frame.live)
     link = await open_link(settings, frame.metrics, stack, frame.live)
-    keys = await open_keys(settings, data, link, stack, tells=frame.tells)
-    records = await open_coordination(settings, data, link, now, stack, tells=frame.tells)
+    keys = await open_keys(settings, data, link, stack)
+    records = await open_coordination(settings, data, link, now, stack)
     coordination = sealed_coordination(records, keys)
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
     await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
-    erasing = await open_erasing(settings, data, link, stack, tells=frame.tells)
+    erasing = await open_erasing(settings, data, link, stack)
     unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
@@ -60,7 +60,7 @@ async def open_kept(frame: Frame) -> Kept:
         Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
     await take_part(erasing, partitions, stack)
-    journal, writable = await open_journal(settings, data, link, now, stack, tells=frame.tells)
+    journal, writable = await open_journal(settings, data, link, now, stack)
     return Kept(
         embedder=embedder,
         link=link,

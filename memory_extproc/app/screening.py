@@ -56,7 +56,7 @@ async def open_door(
     now: Now,
 ) -> Door:
     consent = Consents(
-        await _records(settings, data, link, stack, metrics),
+        await _records(settings, data, link, stack),
         consent_terms(settings),
         consent_limits(settings),
         now=now,
@@ -109,12 +109,10 @@ def make_policy(settings: Settings) -> Policy:
     return Policy(identifiers=settings.privacy.identifiers, sensitive=settings.privacy.sensitive)
 
 
-async def _records(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, metrics: Metrics
-) -> ConsentRecords:
+async def _records(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> ConsentRecords:
     if link is not None:
         return RedisConsent(link, prefix=settings.coordination.prefix)
-    records = await stack.enter_async_context(SqliteConsent(data / CONSENT, tells=metrics.put_back))
+    records = await stack.enter_async_context(SqliteConsent(data / CONSENT))
     try:
         await records.open()
     except MemoryExtprocError as error:

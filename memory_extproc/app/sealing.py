@@ -20,7 +20,6 @@ from memory_extproc.sealing.renewal import RenewedKeys
 from memory_extproc.sealing.store import SealedStore
 from memory_extproc.sealing.tables import RedisKeyTable, SqliteKeyTable
 from memory_extproc.settings import Settings
-from memory_extproc.sqlite_file import Tells, nobody
 
 if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
@@ -32,7 +31,7 @@ SEALED = "sealed.txt"  # beside what is sealed: keys that rest elsewhere may be 
 
 
 async def open_keys(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, *, tells: Tells = nobody
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
 ) -> WrappedKeys | None:
     """None where texts rest as they are. ConfigurationError for a master key that does not open what is there,
     where the keys of what was sealed are missing, and where texts were sealed and are to be read as they are."""
@@ -42,13 +41,13 @@ async def open_keys(
     master = MasterKeyFile(Path(settings.privacy.master_key_file))
     if master.open_to_others:
         log.warning("keys.master_key_open_to_others")
-    keys = WrappedKeys(await _table(settings, data, link, stack, tells=tells), master)
+    keys = WrappedKeys(await _table(settings, data, link, stack), master)
     try:
         if link is None:
             await _look_for_keys(settings, data, keys)
         await keys.check()
         if link is None:
-            await asyncio.to_thread(_note_sealed, data, _keys_file(settings, data))
+            await asyncio.to_thread(_note_sealed, data, keys_file(settings, data))
     except (UnknownMasterKeyError, GiveUpError) as error:
         raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
     except TryLaterError as error:
@@ -60,7 +59,7 @@ async def open_keys(
 async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> None:
     """ConfigurationError where *data* says that texts were sealed, and there is not one key: new ones in their
     place would go unnoticed until the old ones are put back, and what the new ones sealed is lost then."""
-    note, place = data / SEALED, _keys_file(settings, data)
+    note, place = data / SEALED, keys_file(settings, data)
     if not await keys.begun() and await asyncio.to_thread(note.exists):
         fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
         raise ConfigurationError([f"{fault}: put the keys back, or delete {note} to give the texts up"])
@@ -137,15 +136,13 @@ async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
     )
 
 
-async def _table(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack, *, tells: Tells = nobody
-) -> KeyTable:
+async def _table(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> KeyTable:
     if link is not None:
         return RedisKeyTable(link, prefix=settings.coordination.prefix)
-    return await stack.enter_async_context(SqliteKeyTable(_keys_file(settings, data), tells=tells))
+    return await stack.enter_async_context(SqliteKeyTable(keys_file(settings, data)))
 
 
-def _keys_file(settings: Settings, data: Path) -> Path:
+def keys_file(settings: Settings, data: Path) -> Path:
     named = settings.privacy.keys_file
     return Path(named) if named else data / KEYS
 

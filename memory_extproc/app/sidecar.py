@@ -20,7 +20,7 @@ from memory_extproc import __version__
 from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.erasing import AsRecalled, open_forgetter
 from memory_extproc.app.frame import Frame
-from memory_extproc.app.holding import DataDirectory
+from memory_extproc.app.holding import DataDirectory, FilesInUse, watched_files
 from memory_extproc.app.keeping import Kept, open_kept
 from memory_extproc.app.live import Applies, Live
 from memory_extproc.app.options import (
@@ -87,9 +87,9 @@ async def sidecar(
     for notice in settings.notices():
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
-        directory = stack.enter_context(DataDirectory(settings, tells=metrics.put_back))
+        data = stack.enter_context(DataDirectory(settings)).path
         traces = await open_traces(settings, stack)
-        frame = Frame(live=live, data=directory.path, metrics=metrics, traces=traces, stack=stack, now=now)
+        frame = Frame(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
         kept = await open_kept(frame)
         writing = await open_writing(frame, kept)
         reading = await open_reading(frame, kept, writing.learner)
@@ -99,7 +99,7 @@ async def sidecar(
         )
         forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
         wire = await open_wire(frame, kept, writing, reading.recaller, replays, background)
-        serving = await _open_serving(frame, directory, kept, writing, reading.recaller, wire, forgetter)
+        serving = await _open_serving(frame, kept, writing, reading.recaller, wire, forgetter)
         reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
             ext_proc=serving.ext_proc.address,
@@ -151,7 +151,6 @@ class _Serving:
 
 async def _open_serving(
     frame: Frame,
-    directory: DataDirectory,
     kept: Kept,
     writing: Writing,
     recaller: Recaller,
@@ -163,7 +162,8 @@ async def _open_serving(
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
     parts = _api_parts(frame, kept, writing, recaller, forgetter)
     api = await stack.enter_async_context(memory_api(settings, frame.data, parts))
-    readiness = Readiness(directory.checked_with(kept.writable), partial(_tell, (server, api)))
+    in_use = FilesInUse(watched_files(settings, frame.data), metrics)
+    readiness = Readiness(in_use.checked_with(kept.writable), partial(_tell, (server, api)))
     _watch_certificates(settings, metrics)
     host, _, port = settings.listen.http.rpartition(":")
     endpoint = await stack.enter_async_context(

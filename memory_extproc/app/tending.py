@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
 from memory_extproc.app.coordinating import open_coordination, open_link
-from memory_extproc.app.erasing import LEDGER
+from memory_extproc.app.erasing import ledger_file
 from memory_extproc.app.holding import hold_lite
 from memory_extproc.app.learning import budget_limits
 from memory_extproc.app.models import open_embedder
@@ -114,8 +114,8 @@ async def read_forgotten(
     """A command is no replica that serves: it needs no lease."""
     key = settings.privacy.key or b""
     if link is None:
-        path = Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
-        return Forgotten(await stack.enter_async_context(SqliteLedger(path)), SoleReplica(), key=key)
+        ledger = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
+        return Forgotten(ledger, SoleReplica(), key=key)
     from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
     return Forgotten(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)

@@ -12,7 +12,7 @@ import msgspec
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Consent, ConsentChange, Owner
-from memory_extproc.sqlite_file import Schema, SqliteFile, Tells, nobody
+from memory_extproc.sqlite_file import Schema, SqliteFile
 
 if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
@@ -56,8 +56,8 @@ class SqliteConsent:
     """ConsentRecords in a file of its own, which backups can take apart from everything else. A change survives
     power loss: it is seldom, and a person relies on it."""
 
-    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2), tells: Tells = nobody) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience, tells=tells)
+    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
+        self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
 
     async def __aenter__(self) -> Self:
         await self._file.__aenter__()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from memory_extproc.model import LedgerJob, LedgerMarks
-from memory_extproc.sqlite_file import Schema, SqliteFile, Tells, nobody
+from memory_extproc.sqlite_file import Schema, SqliteFile
 
 _SCHEMA = Schema(
     application=0x6D65786C,  # "mexl"
@@ -59,8 +59,8 @@ OR EXISTS (SELECT 1 FROM cuts WHERE subject = ?1) OR EXISTS (SELECT 1 FROM items
 class SqliteLedger:
     """Every commit outlives power loss: what was promised to be forgotten is not forgotten itself."""
 
-    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2), tells: Tells = nobody) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience, tells=tells)
+    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
+        self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
 
     async def __aenter__(self) -> Self:
         await self._file.__aenter__()

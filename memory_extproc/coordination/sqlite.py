@@ -10,7 +10,7 @@ from typing import Self
 
 from memory_extproc.model import Owner
 from memory_extproc.ports import Now
-from memory_extproc.sqlite_file import Schema, SqliteFile, Tells, nobody
+from memory_extproc.sqlite_file import Schema, SqliteFile
 
 # Statements are parted by a semicolon and an empty line. Owners stand here by key, never by name.
 _SCHEMA = Schema(
@@ -44,10 +44,8 @@ class SqliteCoordination:
     """Reads are answered on the event loop from the file itself, some ten microseconds each; writes wait for
     their commit. Times are the machine's, as *now* tells them, in seconds since 1970."""
 
-    def __init__(
-        self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2), tells: Tells = nobody
-    ) -> None:
-        self._file = SqliteFile(path, _SCHEMA, patience=patience, tells=tells)
+    def __init__(self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2)) -> None:
+        self._file = SqliteFile(path, _SCHEMA, patience=patience)
         self._now = now
 
     async def __aenter__(self) -> Self:

@@ -20,7 +20,7 @@ import msgspec
 
 from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import JournalEntry, Now
-from memory_extproc.sqlite_file import Schema, SqliteFile, Tells, nobody
+from memory_extproc.sqlite_file import Schema, SqliteFile
 
 
 class Stage(IntEnum):
@@ -138,9 +138,8 @@ class SqliteJournal:
         max_dead: int = 1_000,
         fsync: bool = False,
         patience: timedelta = timedelta(seconds=2),
-        tells: Tells = nobody,
     ) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=fsync, patience=patience, tells=tells)
+        self._file = SqliteFile(path, _SCHEMA, fsync=fsync, patience=patience)
         self._now = now
         self._max_turns = max_turns
         self._max_dead = max_dead

@@ -135,11 +135,9 @@ class Metrics:
         )
         self.store_up = make.gauge("store_up", "1 while the memory store answers, else 0.")
         self.coordination_up = make.gauge("coordination_up", "1 while what replicas share answers, else 0.")
-        self.files_put_back = make.counter(
-            "files_put_back", "Files that were taken away or changed while in use, and put back.", "why"
+        self.files_taken_away = make.gauge(
+            "files_taken_away", "Files of the data directory deleted or replaced while in use, now.", "why"
         )
-        for why in ("gone", "replaced", "log_gone", "cut_short"):  # the first of them is a rise
-            self.files_put_back.labels(why)
         self.rows_unreadable = make.counter(
             "rows_unreadable", "Rows of the store that were left out of an answer to us.", "why"
         )
@@ -193,10 +191,6 @@ class Metrics:
             "stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind"
         )
         self.process_bytes = make.gauge("process_bytes", "Bytes of bodies held for open exchanges.")
-
-    def put_back(self, why: str) -> None:
-        """A file was put back after what *why* names."""
-        self.files_put_back.labels(why).inc()
 
     def unreadable(self, why: str, rows: int = 1) -> None:
         """*rows* of the store cannot be read, after what *why* names."""

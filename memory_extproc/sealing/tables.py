@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from memory_extproc.sqlite_file import Schema, SqliteFile, Tells, nobody
+from memory_extproc.sqlite_file import Schema, SqliteFile
 
 if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
@@ -47,8 +47,8 @@ class SqliteKeyTable:
     """Survives power loss: a key that is lost takes its owner's texts with it. Other processes may use the file at
     the same time."""
 
-    def __init__(self, path: Path, *, tells: Tells = nobody) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=True, tells=tells)
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _SCHEMA, fsync=True)
 
     async def __aenter__(self) -> Self:
         await self._file.__aenter__()

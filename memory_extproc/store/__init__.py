@@ -1,7 +1,7 @@
 """Where memories rest, and what this process holds of them.
 
 - Milvus: `milvus` over `opened`, with `opening`, `schema`, `rows` and `placement`; `migrating`, `copying`,
-  `moving` and `archive` for collections as a whole; `lite*`, `standing`, `flusher`, `gate` and `rewriting`
+  `moving` and `archive` for collections as a whole; `lite*`, `flusher`, `gate` and `rewriting`
   for the embedded one.
 - In front of any store: `partition`, the memories of active owners, with `roster`, `owned`, `held` and
   `filling`.

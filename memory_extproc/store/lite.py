@@ -23,7 +23,6 @@ from typing import IO, Any
 import grpc
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.sqlite_place import Harm
 from memory_extproc.store.lite_files import LiteFiles
 from memory_extproc.store.lite_reading import narrow_reader
 from memory_extproc.store.pandas_later import arrow_without_pandas
@@ -50,7 +49,6 @@ class EmbeddedLite:
         self._directory: str | None = None
         self._server: grpc.Server | None = None
         self._database: Any = None
-        self._files: LiteFiles | None = None
 
     def start(self) -> str:
         """The address. TryLaterError while another process has the file, GiveUpError if it cannot be read."""
@@ -67,7 +65,6 @@ class EmbeddedLite:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = MilvusLite(str(self._path))
-            self._files = LiteFiles(self._database, self._path)
             _clear_unfinished(self._path)
         except DataDirLockedError:
             raise TryLaterError(f"another process has the Milvus Lite file {self._path}") from None
@@ -84,19 +81,11 @@ class EmbeddedLite:
                 ("grpc.max_send_message_length", _MOST_MESSAGE_BYTES),
             ],
         )
-        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database, self._files), self._server)
+        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database), self._server)
         self.address = f"unix:{self._directory}/milvus.sock"
         self._server.add_insecure_port(self.address)
         self._server.start()
         return self.address
-
-    def harm(self, name: str) -> Harm | None:
-        """What happened to the files of a collection that is open; nothing is written to it from then on."""
-        return None if self._files is None else self._files.harm(name)
-
-    def set_aside(self, name: str) -> str:
-        """As LiteFiles."""
-        return "" if self._files is None else self._files.set_aside(name)
 
     def stop(self) -> None:
         """Flushes and lets go of the file. May be called again."""
@@ -120,11 +109,13 @@ def _clear_unfinished(path: Path) -> None:
                 shutil.rmtree(directory)
 
 
-def _one_writer(database: Any, files: LiteFiles) -> Any:
+def _one_writer(database: Any) -> Any:
     """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
     acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
     from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
     from pymilvus.grpc_gen import milvus_pb2  # noqa: PLC0415
+
+    files = LiteFiles(database)
 
     class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:

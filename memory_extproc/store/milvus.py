@@ -33,7 +33,6 @@ from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place
 from memory_extproc.store.rewriting import Rewriting
 from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
-from memory_extproc.store.standing import Standing
 
 _BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer
@@ -92,24 +91,12 @@ class MilvusStore:
                 placement = await opening.place(capabilities)
                 flusher: Flusher | None = None
                 if capabilities.one_writer:
-                    rewriting = Rewriting(client, self._options, self._calls)
                     if lite is not None:
-                        await rewriting.tidy(placement.aliases)
+                        await Rewriting(client, self._options, self._calls).tidy(placement.aliases)
                     flusher = await undo.enter_async_context(
                         Flusher(client, self._options, self._calls, self._gates)
                     )
                     await flusher.flush(placement.aliases)
-                    if lite is not None:
-                        await undo.enter_async_context(
-                            Standing(
-                                lite,
-                                rewriting,
-                                placement.aliases,
-                                self._gates,
-                                self._metrics,
-                                every=self._options.files_every,
-                            )
-                        )
                 moving = Moving(client, self._options, self._calls, now=self._now, clock=self._clock)
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)

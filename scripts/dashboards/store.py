@@ -37,10 +37,10 @@ STORE = (
                 (Query(quantile(0.95, "memory_extproc_store_operations_seconds", "operation"), "{{operation}}"),),
             ),
             Panel(
-                "Files put back",
-                "Files of the data directory that somebody deleted, exchanged or cut short while they were in use.",
+                "Files taken away",
+                "Files of the data directory that somebody deleted or exchanged while they are in use. The sidecar is not ready meanwhile.",
                 "short",
-                (Query(f"sum by (why) (increase(memory_extproc_files_put_back_total{{{OURS}}}[1h]))", "{{why}}"),),
+                (Query(f"sum by (why) (memory_extproc_files_taken_away{{{OURS}}})", "{{why}}"),),
             ),
             Panel(
                 "Calls that failed",

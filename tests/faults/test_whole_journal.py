@@ -145,26 +145,30 @@ async def test_two_sidecars_on_one_data_directory_are_refused(faulty: FaultStand
     assert (await faulty.say(ASKED)).memory.startswith("used")
 
 
-async def test_files_deleted_under_a_running_sidecar_cost_no_turn_no_forget_and_let_no_second_one_in(
+async def test_files_deleted_under_a_running_sidecar_are_told_and_nothing_is_accepted_into_them(
     faulty: FaultStand,
 ) -> None:
     faulty.change(memory={"milvus": {"address": "127.0.0.1:1"}})  # turns wait: they are in the journal alone
     await faulty.start()
     await faulty.say(BUDGET)
     await until(lambda: faulty.journalled == 1, "it waits")
+    assert (await faulty.http("/readyz"))[0] == 200
+    files = {"journal.db", "coordination.db", "erasure.db", "consent.db", "lock"}
     for file in faulty.data.iterdir():
         if file.is_file():
             file.unlink()
-    files = {"journal.db", "coordination.db", "erasure.db", "consent.db", "lock"}
     await until(
-        lambda: faulty.sample("files_put_back_total", why="gone") == len(files), "all stand where they stood"
+        lambda: (faulty.sample("files_taken_away", why="gone") or 0) >= len(files), "all of them are missed"
     )
-    assert {entry["file"] for entry in faulty.logs.of("file.put_back")} == files
-    await faulty.say("My sister lives in Hawaii since March.")
-    await until(lambda: faulty.journalled == 2, "it waits, too")
-    settings = faulty.configured(faulty.scratch / "second.yaml", faulty.data)
-    with pytest.raises(ConfigurationError, match="another sidecar is using"):
-        await app.sidecar(settings).__aenter__()
-    with contextlib.closing(sqlite3.connect(faulty.data / "journal.db")) as journal:
-        assert journal.execute("SELECT count(*) FROM turns WHERE stage = 0").fetchone() == (2,)
+    told = {entry["file"] for entry in faulty.logs.of("file.taken_away")}
+    assert files <= told
+    status, why = await faulty.http("/readyz")
+    assert status == 503
+    assert all(f"{name} (gone)" in why for name in files)
+    assert (await faulty.say("My sister lives in Hawaii since March.")).status == 200
+    await until(lambda: faulty.turns("journal_failed") == 1, "it is counted as lost, and not as journalled")
+    assert faulty.journalled == 1
+
+    await faulty.restart()
     assert (await faulty.http("/readyz"))[0] == 200
+    assert (await faulty.say(BUDGET)).status == 200
