@@ -5,25 +5,24 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby, islice
 from pathlib import Path
 
 from memory_extproc.app.coordinating import JOURNAL
 from memory_extproc.app.erasing import LEDGER, ledger_file
-from memory_extproc.app.migrating import forgotten_among
 from memory_extproc.app.screening import CONSENT
 from memory_extproc.app.tending import Tended
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.settings import Settings
 from memory_extproc.store.archive import Head, Row, read_head, read_rows, writing
-from memory_extproc.store.copying import Says
 from memory_extproc.store.rows import readable, to_embedded
 
 MEMORIES = "memories.jsonl.gz"
 _PAGE = 200
+Says = Callable[[str, int, int], None]  # what, how many are done, of how many
 
 
 def _files(settings: Settings, data: Path) -> dict[str, Path]:
@@ -118,7 +117,7 @@ async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[st
         # Sealed texts rest sealed: what they are made of is known only once they are in their place, and until then
         # whoever reads asks the ledger, too.
         await tended.store.put(owner, older)
-        out = await forgotten_among(tended, owner, ids)
+        out = await _forgotten_among(tended, owner, ids)
         await tended.store.delete(owner, sorted(out))
         await tended.coordination.bump(owner)
     return Counter(
@@ -127,3 +126,11 @@ async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[st
         forgotten=len(out),
         unreadable=len(page) - len(found),
     )
+
+
+async def _forgotten_among(tended: Tended, owner: Owner, ids: Sequence[str]) -> set[str]:
+    """Those of *ids* that are in the store and are not to be seen any more."""
+    marks = await tended.forgotten.of(owner)
+    if not marks:
+        return set()
+    return {memory.id for memory in await tended.unsealed.get(owner, ids) if marks.covers(memory)}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
     from memory_extproc.app.tending import Tended
     from memory_extproc.ports import MemoryStore
     from memory_extproc.retention.reembedding import Checked, Reembedding
-    from memory_extproc.store.migrating import Migrated
 
 app = typer.Typer(
     name="store",
-    help="The store as a whole: check, migrate, back up, restore.\n\n"
+    help="The store as a whole: check, re-embed, back up, restore.\n\n"
     "A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus server all of it "
     "can run at any time.",
     no_args_is_help=True,
@@ -84,41 +82,6 @@ def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
         settings, data = _configured(config)
         done = asyncio.run(_compacted(settings, data))
     _tell({"compacted": done}, as_json=as_json)
-
-
-@app.command()
-def migrate(
-    config: ConfigFile = None,
-    *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what is due, and change nothing")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make the store's collections ones of this version's schema.
-
-    Beside a Milvus server it works while sidecars of this version run: they read and learn on. It can be stopped
-    at any time and goes on where it stood. Exit 1: it could not be done; the reason says what to do.
-    """
-    with faults_to_exit():
-        settings, data = _configured(config)
-        with progress() as says:
-            done = asyncio.run(_migrated(settings, data, says, dry_run=dry_run))
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in done], indent=2))
-        return
-    table = Table("collection", "schema", "due", "how", "state", "rows", "copied", "left out")
-    for one in done:
-        schema = f"{one.schema}" if one.schema == one.to else f"{one.schema} → {one.to}"
-        counts = (one.rows, one.copied, one.left_out)
-        table.add_row(one.collection, schema, ", ".join(one.due), one.how or "", one.state, *map(str, counts))
-    Console(highlight=False).print(table)
-
-
-async def _migrated(settings: Settings, data: Path, says: Says, *, dry_run: bool) -> Sequence[Migrated]:
-    from memory_extproc.app.migrating import migrated, planned  # noqa: PLC0415 - quick `--help`
-
-    async with AsyncExitStack() as stack:
-        tended = await _tended(settings, data, stack)
-        return await (planned(tended, says) if dry_run else migrated(settings, tended, says))
 
 
 @app.command()

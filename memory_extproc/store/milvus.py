@@ -19,14 +19,11 @@ from memory_extproc.store import rows
 from memory_extproc.store.breaker import Breaker, Clock
 from memory_extproc.store.calls import Calls
 from memory_extproc.store.client import connect
-from memory_extproc.store.copying import LeavesOut, Says
 from memory_extproc.store.flusher import Flusher
 from memory_extproc.store.gate import Gate
 from memory_extproc.store.listing import owners_in
 from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.loading import Loading
-from memory_extproc.store.migrating import Migrating, Pauses
-from memory_extproc.store.moving import Moving
 from memory_extproc.store.opened import BOUNDED, STRONG, Opened
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
@@ -53,7 +50,6 @@ class MilvusStore:
         self._options = options
         self._metrics = metrics
         self._now = now
-        self._clock = clock
         breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
         self._calls = Calls(breaker, metrics, clock)
         self._opening = asyncio.Lock()
@@ -97,14 +93,12 @@ class MilvusStore:
                         Flusher(client, self._options, self._calls, self._gates)
                     )
                     await flusher.flush(placement.aliases)
-                moving = Moving(client, self._options, self._calls, now=self._now, clock=self._clock)
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)
                 self._opened = Opened(
                     client,
                     capabilities,
                     placement,
-                    moving,
                     loading,
                     flusher,
                     self._gates,
@@ -135,7 +129,6 @@ class MilvusStore:
         batch = _LITE_BATCH if opened.capabilities.lite else _BATCH
         for start in range(0, len(ready), batch):
             async with opened.writing(place):
-                await opened.moving.admit(place.collection)
                 await self._put_batch(opened, place, ready[start : start + batch])
             opened.wrote(place, batch)
 
@@ -170,13 +163,9 @@ class MilvusStore:
 
     async def _delete(self, opened: Opened, operation: str, place: Place, filter_: str) -> None:
         async with opened.writing(place):
-            copy = await opened.moving.admit(place.collection)
-            for name in (place.collection, copy) if copy else (place.collection,):
-
-                async def delete(limit: float, name: str = name) -> None:
-                    await opened.client.delete(name, filter=filter_, timeout=limit)
-
-                await opened.call(operation, delete)
+            await opened.call(
+                operation, lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
+            )
 
     async def delete_owner(self, owner: Owner) -> None:
         check_owner(owner)
@@ -192,21 +181,13 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        copy = await opened.moving.admit(place.collection)
-        gone = await self._let_go(opened, copy) if copy else True
-        return await self._let_go(opened, place.collection) and gone
+        return await self._let_go(opened, place.collection)
 
     async def compact(self) -> bool:
         """As purge, of every collection: for everybody."""
         opened = self._ready()
         done = [await self._let_go(opened, alias) for alias in opened.placement.aliases]
         return all(done)
-
-    def migrating(self, leaves_out: LeavesOut, says: Says, *, pauses: Pauses = asyncio.sleep) -> Migrating:
-        """What makes its collections ones of the present schema."""
-        opened = self._ready()
-        parts = (opened.client, self._options, self._calls, opened.capabilities, opened.placement)
-        return Migrating(*parts, leaves_out, says, now=self._now, pauses=pauses)
 
     async def _let_go(self, opened: Opened, alias: str) -> bool:
         client, options = opened.client, self._options

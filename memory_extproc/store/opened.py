@@ -15,7 +15,6 @@ from memory_extproc.store.client import AsyncMilvusClient
 from memory_extproc.store.flusher import Flusher
 from memory_extproc.store.gate import Gate
 from memory_extproc.store.loading import Loading
-from memory_extproc.store.moving import Moving
 from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.placement import Place, Placement
 
@@ -30,7 +29,6 @@ class Opened:
     client: AsyncMilvusClient
     capabilities: Capabilities
     placement: Placement
-    moving: Moving
     loading: Loading
     flusher: Flusher | None  # None: the server makes things durable by itself
     gates: defaultdict[str, Gate]  # by collection

@@ -56,9 +56,6 @@ class Opening:
             shards = schema.shards_of(first) if first is not None else options.shards
         placement = Placement(alias, physical, layout, shards, pruning=False)
         ready = [await self._prepare(*names, shards, capabilities) for names in placement.collections()]
-        oldest = min(schema.version_of(described) for described in ready)
-        if oldest < schema.VERSION:
-            _LOG.warning("store.schema_older", schema=oldest, current=schema.VERSION, run="store migrate")
         # A collection that was made without words has none, and serves as it did.
         words = options.full_text and capabilities.full_text and all(map(schema.has_words, ready))
         pruning = capabilities.bucket_pruning and await self._bucket_is_known()

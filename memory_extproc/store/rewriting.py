@@ -56,18 +56,9 @@ class Rewriting:
         _LOG.info("store.rewritten", rows=copied)
 
     async def tidy(self, aliases: Sequence[str]) -> None:
-        """Drops what rewrites and migrations that a crash cut short left behind. The file must be ours alone."""
+        """Drops what rewrites that a crash cut short left behind. The file must be ours alone."""
         for alias in aliases:
-            described = await self._described(alias)
-            name = described["collection_name"]
-            await self._drop(twin(name))
-            for left in (schema.moving_to_of(described), schema.moved_from_of(described)):
-                if left:
-                    await self._drop(left)
-                    await self._say(name, {**schema.moving_to(""), **schema.moved_from("")})
-
-    async def _say(self, name: str, properties: dict[str, str]) -> None:
-        await self._step(lambda limit: self._client.alter_collection_properties(name, properties, timeout=limit))
+            await self._drop(twin((await self._described(alias))["collection_name"]))
 
     async def _described(self, alias: str) -> Mapping[str, Any]:
         described: Mapping[str, Any] = await self._step(
@@ -80,7 +71,7 @@ class Rewriting:
 
     async def _make_like(self, described: Mapping[str, Any], name: str) -> None:
         made = schema.schema(self._options, words=schema.has_words(described))
-        properties = schema.said_by(described)
+        properties = schema.properties_of(described)
         await self._step(
             lambda limit: self._client.create_collection(name, schema=made, properties=properties, timeout=limit)
         )

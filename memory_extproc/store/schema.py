@@ -11,8 +11,7 @@ from memory_extproc.store.options import MilvusOptions
 from memory_extproc.store.rows import SCALARS, VECTOR, WORDS
 from memory_extproc.store.rules import METADATA_BYTES, NAME_BYTES
 
-# Version 1 did not write its number down and came without an index of words at first. 2 writes both numbers.
-VERSION = 2
+VERSION = 1
 READABLE_FROM = 1  # programs that know this version read and write collections of VERSION without loss
 PARTITIONS = 64  # of a server's collection; cannot be changed later
 _PREFIX = "memory_extproc."
@@ -69,61 +68,23 @@ def _length(name: str, options: MilvusOptions) -> int:
 def properties(options: MilvusOptions, shards: int) -> dict[str, str]:
     """What a collection says about itself. Lite drops descriptions and keeps properties."""
     return {
-        **stamp(),
+        f"{_PREFIX}schema": str(VERSION),
+        f"{_PREFIX}readable_from": str(READABLE_FROM),
         f"{_PREFIX}fingerprint": options.fingerprint,
         f"{_PREFIX}layout": options.chosen_layout.value,
         f"{_PREFIX}shards": str(shards),
     }
 
 
-def stamp() -> dict[str, str]:
-    """The properties of a collection that say which version its schema has."""
-    return {f"{_PREFIX}schema": str(VERSION), f"{_PREFIX}readable_from": str(READABLE_FROM)}
+def properties_of(described: Mapping[str, Any]) -> dict[str, str]:
+    """What a collection says about itself, for a copy of the same rows."""
+    return {name: value for name, value in described["properties"].items() if name.startswith(_PREFIX)}
 
 
-def version_of(described: Mapping[str, Any]) -> int:
-    """The version of the collection's schema."""
-    return _number(described, "schema", otherwise=1)
-
-
-def said_by(described: Mapping[str, Any]) -> dict[str, str]:
-    """What a collection says about itself, for a copy of the same rows; but for where they move."""
-    said = {name: value for name, value in described["properties"].items() if name.startswith(_PREFIX)}
-    for name in (*moving_to(""), *moved_from(""), *held(0)):
-        said.pop(name, None)
-    return said
-
-
-def moving_to(name: str) -> dict[str, str]:
-    """The property that names the copy into which a collection's rows are moving; empty: into none."""
-    return {f"{_PREFIX}moving_to": name}
-
-
-def moving_to_of(described: Mapping[str, Any]) -> str:
-    return str(described.get("properties", {}).get(f"{_PREFIX}moving_to", ""))
-
-
-def moved_from(name: str) -> dict[str, str]:
-    """The property that names the collection from which a copy's rows come; empty once that is gone."""
-    return {f"{_PREFIX}moved_from": name}
-
-
-def moved_from_of(described: Mapping[str, Any]) -> str:
-    return str(described.get("properties", {}).get(f"{_PREFIX}moved_from", ""))
-
-
-def held(until: int) -> dict[str, str]:
-    """The property that has writers wait, *until* so many seconds since 1970 unless it is said again."""
-    return {f"{_PREFIX}held_until": str(until)}
-
-
-def held_until(described: Mapping[str, Any]) -> int:
-    return _number(described, "held_until", otherwise=0)
-
-
-def _number(described: Mapping[str, Any], name: str, *, otherwise: int) -> int:
+def _number(described: Mapping[str, Any], name: str) -> int:
+    """1 where the collection does not say: the first ones did not."""
     written = described.get("properties", {}).get(f"{_PREFIX}{name}", "")
-    return int(written) if written.isdecimal() else otherwise
+    return int(written) if written.isdecimal() else 1
 
 
 def shards_of(described: Mapping[str, Any]) -> int:
@@ -145,7 +106,7 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     """GiveUpError naming both sides unless the collection is one that *options* would make."""
     name = described.get("collection_name", "")
     shards_of(described)
-    version, readable_from = version_of(described), _number(described, "readable_from", otherwise=1)
+    version, readable_from = _number(described, "schema"), _number(described, "readable_from")
     if version > VERSION and readable_from > VERSION:
         raise GiveUpError(
             f"the collection {name!r} has the schema {version} of a newer memory-extproc; this one knows schemas up"

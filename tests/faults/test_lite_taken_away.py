@@ -20,7 +20,7 @@ from tests.builders import ANN, BOB, MONDAY, a_memory
 from tests.fixtures.copying import copied_at_once
 
 VECTOR = np.array([1.0, 0.0], dtype=np.float32)
-COLLECTION = Path("collections") / "c_v2_2_s00"
+COLLECTION = Path("collections") / "c_v1_2_s00"
 
 
 def row(words: str, owner: object = ANN) -> Embedded:

@@ -165,7 +165,7 @@ async def test_a_collection_that_somebody_takes_away_costs_no_turn(faulty: Fault
         await until(lambda: len(faulty.logs.of("learn.waits")) >= 2, "learning waits")
         assert faulty.sample("store_up") == 0
         assert [entry["why"] for entry in faulty.logs.of("store.down")] == ["missing"]
-        await client.create_alias("taken_v2_384", "taken")
+        await client.create_alias("taken_v1_384", "taken")
     finally:
         await client.close()
     await until(lambda: faulty.kept == 2, "what waited is stored", seconds=15)

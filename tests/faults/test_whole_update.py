@@ -1,29 +1,20 @@
 """An update as docs/operations.md says it, under load: sidecars on one Milvus and one Redis behind one Envoy, one
-of them drained and replaced, and then the collection that an older version made migrated beside them."""
+of them drained and replaced."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import sys
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from memory_extproc import app
 from memory_extproc.model import Owner, Role, Source
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.client import connect
-from tests.fixtures import older_store
-from tests.fixtures.envoy import ROOT, Wiring
+from tests.fixtures.envoy import Wiring
 from tests.fixtures.faults import FaultStand, Link
-from tests.fixtures.faults_process import Child, a_child
+from tests.fixtures.faults_process import a_child
 from tests.fixtures.load import Load, streaming
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
@@ -31,28 +22,6 @@ from tests.fixtures.waiting import until
 __all__ = ["redis_server"]
 pytestmark = [pytest.mark.envoy, pytest.mark.redis]
 USERS = [f"annabel.lee.{n}@example.com" for n in range(6)]
-
-
-async def made_by_an_older_version(faulty: FaultStand) -> None:
-    settings = faulty.settings()
-    async with AsyncExitStack() as stack:
-        embedder = await app.open_embedder(settings, Metrics(CollectorRegistry(), "test"), stack)
-        options = app.milvus_options(settings, faulty.data, embedder.fingerprint)
-    client = connect(options, options.uri)
-    await older_store.make(client, options)
-    await client.close()
-
-
-async def migrated(child: Child) -> Mapping[str, Any]:
-    """What the command says, run as an operator does beside the sidecars."""
-    command = ["-m", "memory_extproc", "store", "migrate", "--json", "--config", str(child.config)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    told, errors = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, errors.decode()
-    (report,) = json.loads(told)
-    return dict(report)
 
 
 async def stored(reader: app.Sidecar) -> Counter[str]:
@@ -73,7 +42,6 @@ async def test_an_update_under_load_fails_no_request_and_loses_and_doubles_no_tu
         coordination={"url": redis_server.url, "prefix": name},
         shutdown={"announce": "2s"},
     )
-    await made_by_an_older_version(faulty)
     async with a_child(faulty, "first") as first, a_child(faulty, "stays") as stays, a_child(faulty, "new") as new:
         # Every third answer takes more than a second.
         faulty.upstream.answers = streaming(0.02, 0.02, 0.5)
@@ -87,12 +55,10 @@ async def test_an_update_under_load_fails_no_request_and_loses_and_doubles_no_tu
             await asyncio.gather(load.more(24), new.serving())
             await until(lambda: faulty.envoy.healthy("sidecar"), "all three are healthy")
             first.signal(signal.SIGTERM)
-            report, ended = await asyncio.gather(migrated(stays), first.ended())
+            ended = await first.ended()
             await load.more(24)
         assert ended == 0
         assert len(load.through) == load.answered
-        assert (report["schema"], report["to"], report["state"]) == (1, 2, "done")
-        assert report["copied"] > 0
         async with faulty.another("reader") as reader:
 
             async def all_there() -> bool:
