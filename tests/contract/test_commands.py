@@ -14,6 +14,7 @@ import yaml
 
 HEAVY = ("pymilvus", "onnxruntime", "grpc", "openai", "pandas")
 UNLESS_CONFIGURED = ("redis", "jwt", "opentelemetry", "openai", "sentence_transformers", "pandas")
+OF_EXTRAS = ("onnx", "safetensors", "envoy_data_plane", "betterproto2")
 
 
 def run(*arguments: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +51,7 @@ def test_help_names_every_option_and_every_command_whole_in_a_narrow_terminal(tm
 
 @pytest.mark.parametrize(
     ("imported", "spared"),
-    [("memory_extproc.cli.root", HEAVY), ("memory_extproc.app", UNLESS_CONFIGURED)],
+    [("memory_extproc.cli.root", HEAVY), ("memory_extproc.app", (*UNLESS_CONFIGURED, *OF_EXTRAS))],
     ids=["--help", "serve"],
 )
 def test_nothing_waits_for_a_library_that_it_does_not_use(
@@ -139,3 +140,32 @@ def test_envoy_configuration_is_yaml_on_stdout_and_nothing_else(tmp_path: Path) 
     done = run("envoy-config", "--shape", "bootstrap", at=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "listeners" in yaml.safe_load(done.stdout)["static_resources"]
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"),
+    [
+        (["models", "prepare"], "onnx", "models"),
+        (["models", "prepare"], "safetensors", "models"),
+        (["models", "prepare"], "huggingface_hub", "models"),
+        (["envoy-config"], "betterproto2", "envoy-config"),
+        (["envoy-config"], "envoy_data_plane", "envoy-config"),
+    ],
+)
+def test_a_command_that_needs_optional_packages_names_the_extra_that_brings_them(
+    command: list[str], missing: str, extra: str, tmp_path: Path
+) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from memory_extproc.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{missing} is not installed: pip install 'memory-extproc[{extra}]'" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -37,8 +37,8 @@ def test_a_linter_finds_nothing_to_complain_of() -> None:
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
-def locked() -> dict[str, str]:
-    lines = (DEPLOY / "requirements.lock").read_text()
+def locked(name: str = "requirements.lock") -> dict[str, str]:
+    lines = (DEPLOY / name).read_text()
     return {
         name.lower(): version
         for name, version in re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", lines, re.MULTILINE)
@@ -53,11 +53,23 @@ def test_the_lock_file_holds_every_dependency_in_its_range_and_no_pytorch() -> N
         wanted = Requirement(line)
         assert wanted.name.lower() in pins, f"{wanted.name} is not in the lock file"
         assert pins[wanted.name.lower()] in wanted.specifier
-    assert not {"torch", "sentence-transformers", "transformers"} & pins.keys()
+    assert not {"torch", "sentence-transformers", "transformers", "onnx", "envoy-data-plane"} & pins.keys()
+
+
+def test_what_prepares_the_model_is_locked_too_and_agrees_with_what_runs() -> None:
+    pins, runs = locked("models.lock"), locked()
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["models"]
+    assert extra
+    for line in extra:
+        wanted = Requirement(line)
+        assert pins[wanted.name.lower()] in wanted.specifier
+    assert {name: runs[name] for name in pins.keys() & runs.keys()} == {
+        name: pins[name] for name in pins.keys() & runs.keys()
+    }
 
 
 def test_every_wheel_of_the_lock_file_has_its_hash() -> None:
-    for name in ("requirements.lock", "build.lock"):
+    for name in ("requirements.lock", "models.lock", "build.lock"):
         entries = re.split(r"^(?=[A-Za-z0-9])", (DEPLOY / name).read_text(), flags=re.MULTILINE)[1:]
         assert len(entries) > 5
         assert all("--hash=sha256:" in each for each in entries)
