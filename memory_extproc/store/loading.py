@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
 from memory_extproc.errors import MemoryExtprocError
@@ -31,6 +32,11 @@ class Loading:
     def begin(self) -> None:
         if not self._ended and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._load_all(), name="load collections")
+
+    async def wait(self, limit: timedelta) -> None:
+        """Until the collections are loaded, or no longer than *limit*: then queries say by themselves which are."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=limit.total_seconds())
 
     async def end(self) -> None:
         """For good: a call that is still on its way when the store is closed begins nothing."""

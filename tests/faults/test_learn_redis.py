@@ -13,7 +13,13 @@ from redis import exceptions as faults
 from redis.asyncio import Redis
 
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.errors import (
+    GiveUpError,
+    MemoryExtprocError,
+    NotReadyError,
+    TryLaterError,
+    UnknownFaultError,
+)
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.journal_redis import RedisJournal
 from memory_extproc.learn.journal_spare import SparedJournal
@@ -55,7 +61,6 @@ EXPECTED: dict[str, type[MemoryExtprocError]] = {
             "ClusterCrossSlotError",
             "ClusterError",
             "CrossSlotTransactionError",
-            "DataError",
             "ExecAbortError",
             "InvalidPipelineStack",
             "LockError",
@@ -68,8 +73,9 @@ EXPECTED: dict[str, type[MemoryExtprocError]] = {
             "ResponseError",
             "SlotNotCoveredError",
         ],
-        GiveUpError,
+        UnknownFaultError,
     ),
+    "DataError": GiveUpError,
 }
 
 
