@@ -60,7 +60,15 @@ async def open_kept(frame: Frame) -> Kept:
         Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
     await take_part(erasing, partitions, stack)
-    journal, writable = await open_journal(settings, data, link, now, stack)
+    journal, writable = await open_journal(
+        settings,
+        data,
+        link,
+        now,
+        stack,
+        store_failing_for=lambda: store.failing_for,
+        reports_held=frame.metrics.journal_parts.set,
+    )
     return Kept(
         embedder=embedder,
         link=link,

@@ -114,6 +114,7 @@ async def _open_learner(
             forgotten=kept.erasing.forgotten,
             traces=frame.traces,
             topics=topics,
+            store_works=lambda: not kept.store.failing_for,
         )
     )
     live.follow(partial(_use, kept.partitions, learner))

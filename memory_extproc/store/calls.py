@@ -20,6 +20,7 @@ T = TypeVar("T")
 # The client gives up by itself at the limit, where it can; ours is the bound that always holds.
 _MARGIN_SECONDS = 0.05
 _WRITES = frozenset({"put", "delete", "delete_owner"})
+_READS = frozenset({"nearest", "worded", "get", "fetch", "pages", "page", "count", "owners"})
 
 
 class Calls:
@@ -65,7 +66,7 @@ class Calls:
         except Exception as error:  # noqa: BLE001
             fault = fault_of(error)
             outcome = fault.value
-            self._judge(fault, write=operation in _WRITES)
+            self._judge(fault, operation)
             raise as_error(error, operation) from None  # its text names the caller
         except BaseException:  # cancelled: that says nothing of the store
             self._breaker.undecided()
@@ -73,26 +74,22 @@ class Calls:
         else:
             outcome = "ok"
             self._breaker.succeeded()
-            if operation in _WRITES:
-                self._writes_fail = False
-            else:
-                self._reads_fail = False
+            self._writes_fail = self._writes_fail and operation not in _WRITES
+            self._reads_fail = self._reads_fail and operation not in _READS
             self._report()
             return result
         finally:
             self._metrics.store_seconds.labels(operation, outcome).observe(self._clock() - started)
 
-    def _judge(self, fault: Fault, *, write: bool) -> None:
+    def _judge(self, fault: Fault, operation: str) -> None:
         answered = fault not in {Fault.DOWN, Fault.TIMEOUT}
         if answered:
             self._breaker.succeeded()
         else:
             self._breaker.failed()
-        if write:
+        if operation in _WRITES:
             self._writes_fail = True
-        elif fault is Fault.REFUSED:
-            self._reads_fail = False
-        elif answered or not self._breaker.closed or not self._up:  # one read that is late says little
+        elif fault is not Fault.REFUSED and (answered or not self._breaker.closed):  # one that is late says little
             self._reads_fail = True
         self._report(fault.value)
 

@@ -29,7 +29,7 @@ ERRORS = [
     exceptions.ParamError(message="refused"),
     ValueError("Cannot invoke RPC on closed channel!"),
     RuntimeError("of a kind that nobody knows"),
-    grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "said"),
+    grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "said", ""),
 ]
 
 
@@ -75,24 +75,25 @@ class PickyStore(TransientStore):
 
 async def test_a_turn_that_fails_while_others_succeed_becomes_a_dead_letter_and_blocks_nobody() -> None:
     world = Surroundings(limits=QUICK, extractor=None, shared_store=PickyStore(32, now=lambda: MONDAY))
+
+    def tried() -> int:
+        return world.store.weather.calls.count("tried")
+
+    def dead() -> float:
+        return world.sample("journal_dead_letters")
+
     async with world.learner() as learner:
         for words in ("I keep poison ivy.", "I own poison darts.", "I live in Paris."):
             await learner.accept(world.exchange(words))
         await until(world.stored, "what came behind them is stored")
-        await until(lambda: world.store.weather.calls.count("tried") > 50, "they are tried again and again")
-        assert world.sample("journal_dead_letters") == 0, "nothing has succeeded since"
+        await until(lambda: tried() > 50, "they are tried again and again")
+        assert dead() == 0, "nothing has succeeded since"
         number = 0
-        while world.sample("journal_dead_letters") < 2:
+        while dead() < 2:
             number += 1
             await learner.accept(world.exchange(f"I own {number} red bicycles.", owner=BOB))
-            tried = world.store.weather.calls.count("tried")
-            await until(
-                lambda tried=tried: (
-                    world.store.weather.calls.count("tried") > tried + 4
-                    or world.sample("journal_dead_letters") == 2
-                ),
-                "they are tried once more",
-            )
+            before = tried()
+            await until(lambda before=before: tried() > before + 4 or dead() == 2, "once more")  # type: ignore[misc]
         assert number >= QUICK.attempts
     assert await world.stored() == ["I live in Paris."]
 
