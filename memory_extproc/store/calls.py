@@ -76,7 +76,8 @@ class Calls:
             self._breaker.succeeded()
             self._writes_fail = self._writes_fail and operation not in _WRITES
             self._reads_fail = self._reads_fail and operation not in _READS
-            self._report()
+            if self._open:
+                self._report()
             return result
         finally:
             self._metrics.store_seconds.labels(operation, outcome).observe(self._clock() - started)
@@ -89,8 +90,8 @@ class Calls:
             self._breaker.failed()
         if operation in _WRITES:
             self._writes_fail = True
-        elif fault is not Fault.REFUSED and (answered or not self._breaker.closed):  # one that is late says little
-            self._reads_fail = True
+        elif operation in _READS and fault is not Fault.REFUSED:
+            self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # one that is late may pass
         self._report(fault.value)
 
     def opened(self) -> None:
@@ -100,8 +101,7 @@ class Calls:
 
     def closed(self) -> None:
         """Until `opened`, whatever the calls that open it come to."""
-        self._open = False
-        self._report("not_open")
+        self._open, self._failing_since = False, self._clock()
 
     def not_open(self) -> NotReadyError:
         self._report("not_open")
