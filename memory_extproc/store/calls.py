@@ -24,7 +24,7 @@ _READS = frozenset({"nearest", "worded", "get", "fetch", "pages", "page", "count
 
 
 class Calls:
-    """`store_up` is 1 while the store is open, its last write succeeded, and reads are answered."""
+    """`store_up` is 1 while the store is open, its last write succeeded, and no read has failed since."""
 
     def __init__(self, breaker: Breaker, metrics: Metrics, clock: Clock) -> None:
         self._breaker = breaker
@@ -74,8 +74,10 @@ class Calls:
         else:
             outcome = "ok"
             self._breaker.succeeded()
-            self._writes_fail = self._writes_fail and operation not in _WRITES
-            self._reads_fail = self._reads_fail and operation not in _READS
+            if operation in _WRITES:
+                self._writes_fail = self._reads_fail = False
+            elif operation in _READS:
+                self._reads_fail = False
             if self._open:
                 self._report()
             return result

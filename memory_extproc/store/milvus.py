@@ -154,10 +154,10 @@ class MilvusStore:
                     await self.probe()
 
     async def probe(self) -> None:
-        """Writes a row, reads it and deletes it: raises what anybody's write would raise now."""
+        """Reads, writes a row and deletes it: raises what anybody's read or write would raise now."""
         row = _probe_row(self._options, self._now())
-        await self.put(_PROBE, [row])
         await self.get(_PROBE, [row.memory.id])
+        await self.put(_PROBE, [row])
         opened = self._ready()
         await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.with_ids([row.memory.id]))
 

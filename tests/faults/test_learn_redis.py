@@ -181,7 +181,7 @@ async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
 def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:
     said = "Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write"
     assert isinstance(translated(faults.ResponseError(said)), TryLaterError)
-    assert isinstance(translated(faults.ResponseError("WRONGTYPE Operation against a key")), GiveUpError)
+    assert isinstance(translated(faults.ResponseError("ERR of a kind that nobody knows")), UnknownFaultError)
 
 
 async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_server: RedisServer) -> None:
