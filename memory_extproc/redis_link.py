@@ -24,13 +24,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from memory_extproc.cancellation import cancellation_kept
-from memory_extproc.errors import (
-    GiveUpError,
-    MemoryExtprocError,
-    NotReadyError,
-    TryLaterError,
-    UnknownFaultError,
-)
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError, UnknownFaultError
 from memory_extproc.observe.log import logger
 
 log = logger(__name__)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from memory_extproc.cancellation import cancellation_kept
-from memory_extproc.errors import MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.errors import NotReadyError, TryLaterError
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.breaker import Breaker, Clock
@@ -59,9 +59,6 @@ class Calls:
             with _cancellation_told_apart():
                 async with asyncio.timeout(seconds + _MARGIN_SECONDS):
                     result = await call(seconds)
-        except MemoryExtprocError:
-            self._breaker.undecided()
-            raise
         # The client raises its own kinds, gRPC's, and whatever else its encoding or a closed channel comes upon.
         except Exception as error:  # noqa: BLE001
             fault = fault_of(error)

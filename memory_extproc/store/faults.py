@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from enum import StrEnum
 
 import grpc
 from pymilvus import exceptions as milvus
 
-from memory_extproc.errors import (
-    GiveUpError,
-    MemoryExtprocError,
-    NotReadyError,
-    TryLaterError,
-    UnknownFaultError,
-)
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError, UnknownFaultError
 
 
 class Fault(StrEnum):
@@ -52,22 +45,13 @@ _BY_CODE = {
     **dict.fromkeys(range(500, 505), Fault.NOT_READY),  # channels, while nodes change
     **dict.fromkeys(range(600, 605), Fault.NOT_READY),  # segments, likewise
     800: Fault.MISSING,  # database
-    901: Fault.NOT_READY,  # a node left
-    902: Fault.NOT_READY,
-    903: Fault.NOT_READY,
-    904: Fault.NOT_READY,
-    905: Fault.NOT_READY,
-    906: Fault.NOT_READY,
+    **dict.fromkeys(range(901, 907), Fault.NOT_READY),  # nodes that leave or do not match
     **dict.fromkeys(range(1000, 1003), Fault.NOT_READY),  # its object storage or metadata
     **dict.fromkeys(range(1100, 1103), Fault.REFUSED),  # parameter invalid, missing, too large
     **dict.fromkeys(range(1300, 1304), Fault.NOT_READY),  # its message queue
-    1400: Fault.DENIED,
-    1401: Fault.DENIED,
+    **dict.fromkeys((1400, 1401, 1800), Fault.DENIED),
     1600: Fault.MISSING,  # alias
-    1700: Fault.REFUSED,  # field not found
-    1701: Fault.REFUSED,  # field name invalid
-    1800: Fault.DENIED,
-    1804: Fault.REFUSED,  # invalid insert data
+    **dict.fromkeys((1700, 1701, 1804), Fault.REFUSED),  # field not found or named so; invalid insert data
     10000: Fault.NOT_READY,  # canceled within the server
     10001: Fault.TIMEOUT,
 }
@@ -82,25 +66,18 @@ _BY_STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: Fault.REFUSED,
 }
 # The client's own kinds. REFUSED are those with which it rejects the data or the schema of one call before it is
-# sent; None: a code or words tell, else it is UNKNOWN.
-BY_KIND: dict[type[Exception], Fault | None] = {
-    milvus.MilvusException: None,
+# sent. Of the others a code or words tell, else they are UNKNOWN.
+BY_KIND: dict[type[Exception], Fault] = {
     milvus.ParamError: Fault.REFUSED,
     milvus.ConnectError: Fault.DOWN,
     milvus.MilvusUnavailableException: Fault.DOWN,
     milvus.CollectionNotExistException: Fault.MISSING,
-    milvus.DescribeCollectionException: None,
-    milvus.PartitionAlreadyExistException: None,
-    milvus.IndexNotExistException: None,
-    milvus.AmbiguousIndexName: None,
-    milvus.CannotInferSchemaException: None,
     milvus.SchemaNotReadyException: Fault.NOT_READY,
     milvus.DataTypeNotMatchException: Fault.REFUSED,
     milvus.DataTypeNotSupportException: Fault.REFUSED,
     milvus.DataNotMatchException: Fault.REFUSED,
     milvus.SchemaMismatchRetryableException: Fault.NOT_READY,
     milvus.ConnectionNotExistException: Fault.DOWN,
-    milvus.ConnectionConfigException: None,
     milvus.PrimaryKeyException: Fault.REFUSED,
     milvus.PartitionKeyException: Fault.REFUSED,
     milvus.ClusteringKeyException: Fault.REFUSED,
@@ -109,7 +86,6 @@ BY_KIND: dict[type[Exception], Fault | None] = {
     milvus.FieldTypeException: Fault.REFUSED,
     milvus.AutoIDException: Fault.REFUSED,
     milvus.InvalidConsistencyLevel: Fault.REFUSED,
-    milvus.ServerVersionIncompatibleException: None,
 }
 # Codes 1 and 65535 are given to all sorts of things; these words tell those that pass.
 _WORDS = (
@@ -126,22 +102,7 @@ _WORDS = (
     ("shard leader", Fault.NOT_READY),
     ("node not match", Fault.NOT_READY),
     ("context canceled", Fault.NOT_READY),
-    # Lite says of its disk what Python says: full, in any way, or not to be read or written for now, or gone.
-    *(
-        (f"[errno {number}]", Fault.NOT_READY)
-        for number in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EFBIG,
-            errno.EIO,
-            errno.EROFS,
-            errno.EACCES,
-            errno.EPERM,
-            errno.EMFILE,
-            errno.ENFILE,
-            errno.ENOENT,
-        )
-    ),
+    ("[errno ", Fault.NOT_READY),  # Lite says of its disk what Python says
 )
 
 
@@ -175,7 +136,7 @@ def _fault_of_milvus(error: milvus.MilvusException) -> Fault:
     cause = error.__cause__
     if cause is not None and not isinstance(cause, milvus.MilvusException):
         return fault_of(cause)
-    return BY_KIND.get(type(error)) or Fault.UNKNOWN
+    return BY_KIND.get(type(error), Fault.UNKNOWN)
 
 
 def as_error(error: BaseException, operation: str) -> MemoryExtprocError:

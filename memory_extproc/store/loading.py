@@ -14,6 +14,7 @@ from memory_extproc.store.client import AsyncMilvusClient
 from memory_extproc.store.options import MilvusOptions
 
 _LOG = log.logger(__name__)
+_ONCE = timedelta(seconds=10)  # then it is asked for anew: a server that restarted meanwhile forgot that it was
 
 
 class Loading:
@@ -48,7 +49,7 @@ class Loading:
     async def _load_all(self) -> None:
         for alias in self._aliases:
             try:
-                await self._calls.run("load", self._options.open_timeout, partial(self._load, alias))
+                await self._calls.run("load", min(self._options.open_timeout, _ONCE), partial(self._load, alias))
             except MemoryExtprocError as error:
                 _LOG.warning("store.load_failed", kind=type(error).__name__)
                 return

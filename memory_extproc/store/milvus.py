@@ -13,18 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
-from memory_extproc.model import (
-    Embedded,
-    Found,
-    Memory,
-    MemoryType,
-    Owner,
-    Scope,
-    Searched,
-    Source,
-    Vector,
-    digest,
-)
+from memory_extproc.model import Embedded, Found, Memory, MemoryType, Owner, Scope, Searched, Source, Vector, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store import rows

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, UnknownFaultError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.observe import log
 from memory_extproc.store import schema
 from memory_extproc.store.calls import Calls
@@ -111,7 +111,7 @@ class Opening:
         """No fault if another replica has made *name* in the meantime; servers differ in how they say so."""
         try:
             await self._step(call)
-        except (GiveUpError, UnknownFaultError):
+        except MemoryExtprocError:
             if not await self._appears(name):
                 raise
 
@@ -130,14 +130,8 @@ class Opening:
         _LOG.warning("store.half_made_dropped")
         await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
 
-    async def index_and_load(self, described: Mapping[str, Any], capabilities: Capabilities) -> None:
-        """Where the other side does not search every row anyway."""
-        await self.index(described, capabilities)
-        if not capabilities.exact_only:
-            physical = described["collection_name"]
-            await self._step(lambda limit: self._client.load_collection(physical, timeout=limit))
-
     async def index(self, described: Mapping[str, Any], capabilities: Capabilities) -> None:
+        """Where the other side does not search every row anyway. Loading is not waited for."""
         if capabilities.exact_only:
             return
         physical, words = described["collection_name"], schema.has_words(described)
