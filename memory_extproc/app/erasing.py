@@ -18,15 +18,12 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.errors import ConfigurationError, GiveUpError
-from memory_extproc.learn.sessions import WORDED
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Ledger, MemoryStore, Now, Replicas
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
-from memory_extproc.wire.compression import WORDED as COMPRESSED
-from memory_extproc.wire.replays import WORDED as GIVEN
 
 if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
@@ -54,7 +51,7 @@ async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, s
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
-        alone = SoleReplica()
+        alone = SoleReplica(data.name)
         return Erasing(file, alone, Forgotten(file, alone, key=key))
     from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
@@ -79,8 +76,9 @@ async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitSt
         for owner in partitions.owners():
             if not subject or blind.subject(owner) == subject:
                 partitions.drop(owner)
-                async with partitions.alone(owner):
-                    """Writes that were under way have ended: whoever forgets will find them."""
+                # Writes that were under way have ended: whoever forgets will find them, and is told of the rest.
+                async with partitions.alone(owner) as alone:
+                    alone.withdraw(await forgotten.recognised(owner, alone.unstored()))
 
     replicas.heard = heard
     await stack.enter_async_context(replicas)
@@ -97,12 +95,7 @@ async def open_forgetter(
     seeks: Seeks | None,
 ) -> Forgetter:
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
-    limits = ForgetLimits(
-        patience=timedelta(seconds=20),
-        settle=lease,
-        server_purge=settings.forget.server_purge,
-        worded=(*WORDED, *GIVEN, *COMPRESSED),
-    )
+    limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)
     return await stack.enter_async_context(
         Forgetter(
             erasing.ledger,
