@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -63,9 +63,13 @@ async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, s
 
 async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served."""
-    replicas, forgotten = erasing.replicas, erasing.forgotten
-    if not isinstance(replicas, RedisReplicas):
-        return
+    if isinstance(erasing.replicas, RedisReplicas):
+        erasing.replicas.heard = news_to(erasing.forgotten, partitions)
+        await stack.enter_async_context(erasing.replicas)
+
+
+def news_to(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+    """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
 
     async def heard(subject: str) -> None:
         if subject:
@@ -80,8 +84,7 @@ async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitSt
                 async with partitions.alone(owner) as alone:
                     alone.withdraw(await forgotten.recognised(owner, alone.unstored()))
 
-    replicas.heard = heard
-    await stack.enter_async_context(replicas)
+    return heard
 
 
 async def open_forgetter(

@@ -15,10 +15,11 @@ class RecordKind:
 
 
 _KINDS = (
-    RecordKind("head", holds_text=False),  # learn/sessions.py, these five: hashes and places of conversations
+    RecordKind("head", holds_text=False),  # learn/sessions.py, these six: hashes and places of conversations
     RecordKind("slot", holds_text=False),
     RecordKind("opening", holds_text=False),
     RecordKind("tail", holds_text=False),
+    RecordKind("turn", holds_text=False),
     RecordKind("response", holds_text=True),  # and the user's last texts
     RecordKind("incognito", holds_text=False),  # learn/incognito.py
     RecordKind("given", holds_text=True),  # wire/replays.py: blocks of memories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from memory_extproc.learn.foreseeing import ComingMemories
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.remember import judge
-from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner
+from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, WaitingPlace
 from memory_extproc.ports import Ledger, Replicas
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import ANN
@@ -28,6 +29,22 @@ LIMITS = ForgetLimits(
     first=timedelta(milliseconds=1),
     longest=timedelta(milliseconds=2),
 )
+
+
+class FakeReplicas(SoleReplica):
+    """Replicas in one process: what one tells all have heard. *places*: where accepted turns wait out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Callable[[str], Awaitable[None]]] = []
+        self.places: list[WaitingPlace] = []
+
+    async def tell(self, subject: str) -> None:
+        for heard in list(self.heard):
+            await heard(subject)
+
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        return list(self.places)
 
 
 class Files:
@@ -51,6 +68,7 @@ class World(Surroundings):
     forget_limits: ForgetLimits = LIMITS
     files: Files = field(default_factory=Files)
     signer: Signer | None = None
+    by_rules_alone: bool = True
     dropped: list[Owner] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -100,7 +118,7 @@ class World(Surroundings):
                 purges=self.files,
                 caches=(self.dropped.append,),
                 foresees=ComingMemories(
-                    judge, self.extractor or ListingExtractor(), by_rules_alone=True, now=lambda: self.now
+                    judge, ListingExtractor(), by_rules_alone=self.by_rules_alone, now=lambda: self.now
                 ),
             ),
             self.forget_limits,
