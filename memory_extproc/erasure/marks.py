@@ -153,7 +153,7 @@ class Marks:
         ]
         if self.items and not found:
             found = [self._when(kind, owner, turn.id) for kind in (Kind.TURN, Kind.MESSAGES)]
-            found += [self._when(Kind.MEMORY, owner, one) for one in message_ids(turn)]
+            found += [self._when(Kind.MEMORY, owner, one) for one in message_ids(turn, any_answer=False)]
         return max((when for when in found if moment <= when), default=_NEVER)
 
     def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
