@@ -264,9 +264,8 @@ class Eraser:
             late = [memory.id async for memory in self.rows(owner) if marks.covers(memory)]
             if late:
                 await alone.delete(late)
-            turns = [
-                entry.turn.id async for entry in holders.journal.of_owner(owner) if marks.covers_turn(entry.turn)
-            ]
+            entries = holders.journal.of_owner(owner)
+            turns = [entry.turn.id async for entry in entries if await self._forgotten.covered([entry.turn])]
             if turns:
                 await holders.journal.erase(owner, turns)
         return len(late), len(turns)

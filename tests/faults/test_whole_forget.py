@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, Owner
+from memory_extproc.sealing.master import new_master_key
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
 from tests.fixtures.faults import USER as ANN
 from tests.fixtures.waiting import until
@@ -17,12 +18,16 @@ pytestmark = pytest.mark.envoy
 SISTER, BROTHER = "My sister lives in Hawaii since March.", "My brother lives in Oslo since May."
 
 
-@pytest.mark.parametrize("dead", [False, True], ids=["waiting", "dead_letter"])
+@pytest.mark.parametrize("how", ["waiting", "dead_letter", "sealed"])
 async def test_what_was_forgotten_before_any_store_had_it_is_never_learned(
-    faulty: FaultStand, link: Link, dead: bool
+    faulty: FaultStand, link: Link, how: str
 ) -> None:
-    milvus = {"address": f"127.0.0.1:{link.port}", "collection": f"forgotten_{dead}"}
+    milvus = {"address": f"127.0.0.1:{link.port}", "collection": f"forgotten_{how}"}
     faulty.change(memory={"milvus": milvus}, shutdown={"flush": "300ms"})
+    if how == "sealed":
+        master = faulty.scratch / "master.key"
+        master.write_text(new_master_key() + "\n")
+        faulty.change(privacy={"encrypt_content": True, "master_key_file": str(master)})
     await faulty.start()
     await faulty.say(SISTER)
     await until(lambda: faulty.kept == 1, "it is stored")
@@ -34,7 +39,7 @@ async def test_what_was_forgotten_before_any_store_had_it_is_never_learned(
     rows = [row async for page in faulty.whole.partitions.rows(owner) for row in page]
     named = next(row.id for row in rows if row.content == BUDGET)
     forgets = faulty.whole.forgets
-    if dead:
+    if how == "dead_letter":
         journal = forgets._holders.journal
         [entry] = [entry async for entry in journal.of_owner(owner) if entry.turn.asked == BUDGET]
         await journal.mark_failed(entry, "Error", dead=True)

@@ -20,6 +20,7 @@ from memory_extproc.model import (
     ForgetReceipt,
     ForgetScope,
     ForgetState,
+    Source,
     Stored,
     WaitingPlace,
     digest,
@@ -281,3 +282,64 @@ async def test_a_dry_run_lists_what_only_this_process_has(away: World) -> None:
 def step(receipt: ForgetReceipt, store: str) -> Erased:
     [found] = [one for one in receipt.stores if one.store == store]
     return found
+
+
+@pytest.mark.parametrize("scope", ["message", "fact", "session"])
+async def test_a_restored_journal_brings_nothing_back_and_what_it_held_is_known_when_it_is_sent_again(
+    world: World, forgetter: Forgetter, scope: str
+) -> None:
+    """Its turn was nowhere when it was forgotten."""
+    world.limits = replace(world.limits, batch=1)
+    world.reconciler = Reconciler(world.partitions, world.embedder, world.metrics)  # type: ignore[assignment]
+    turn = a_turn(BUDGET, at=world.now, session="s", heard="h1", resumes=True)
+    asked = {
+        "message": ForgetScope(ids=(message_id_of(ANN, turn.id, 1),)),
+        "fact": ForgetScope(ids=(row_of(a_fact(turn), turn, 0, "").id,)),
+        "session": ForgetScope(session="s"),
+    }[scope]
+    world.now += timedelta(seconds=1)
+    await complete(forgetter, await forgetter.forget(ANN, asked))
+    world.now += timedelta(hours=1)
+    await world.journal.append(turn)
+    await world.journal.append(a_turn("I like tea.", owner=BOB))
+    world.journal.reopen()  # type: ignore[attr-defined]
+    async with world.build() as learner:
+        await until(lambda: world.findable("I like tea.", BOB), "what was restored is learned")
+        await learner.end_session(Caller(ANN))
+
+        async def settled() -> bool:
+            return not [entry async for entry in world.journal.of_owner(ANN)] or scope == "fact"
+
+        await until(settled, "it leaves the journal")
+
+        async def known() -> bool:
+            sent_again = replace(turn, id=digest("sent again"), at=world.now)
+            return (await world.forgotten.of(ANN)).covers_turn(sent_again)
+
+        await until(known, "it is known when it is sent again")
+    await until(lambda: gone(world), "nothing of it is left")
+
+
+async def test_a_summary_of_what_only_a_dead_process_knew_goes_with_it(away: World) -> None:
+    memory_id = await say(away)
+    away.weather.down = False
+    summary = a_memory("They spoke of money.", source=Source.SUMMARY, metadata={"sources": [memory_id]})
+    other = a_memory("They spoke of tea.", source=Source.SUMMARY, metadata={"sources": [digest("other")]})
+    here = away.next_process()
+    await here.put(summary, other)
+    async with here.partitions, here.forgetter() as forgetter:
+        await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(memory_id,))))
+    assert await here.contents() == {other.content}
+
+
+async def test_ids_that_are_narrowed_leave_what_is_outside(away: World) -> None:
+    memory_id = await say(away)
+    away.weather.down = False
+    here = away.next_process()
+    async with here.partitions, here.forgetter() as forgetter, here.build() as learner:
+        for scope in (ForgetScope(ids=(memory_id,), session="t"), ForgetScope(ids=(memory_id,), project="p")):
+            await complete(forgetter, await forgetter.forget(ANN, scope))
+        await learner.settled(Caller(ANN))
+        await until(lambda: here.findable(BUDGET), "it is learned")
+        narrowed = ForgetScope(ids=(memory_id,), session="s")
+        assert (await forgetter.forget(ANN, narrowed)).memories == 1
