@@ -210,13 +210,15 @@ class Eraser:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
             await self._noted(job, named, max(taken.misdated.values()))
         marks = await self._forgotten.of(owner)
-        turns = [
-            turn
-            for turn in known.turns
-            if turn.id in taken.turns | taken.quoted
-            or marks.covers_turn(turn)
-            or (scope.everything and not late and turn.at > self._now())  # a clock was set back
-        ]
+        now = self._now().timestamp()
+
+        def goes(turn: Turn) -> bool:
+            at = turn.at.timestamp()  # behind the present: a clock was set back
+            with_others = turn.id in taken.turns | taken.quoted and (at <= job.until or at > now)
+            return with_others or (scope.everything and not late and at > now) or marks.covers_turn(turn)
+
+        # Each costs as much as ten memories: every piece that it may become is looked for.
+        turns = await _beside(10 * len(known.turns), lambda: [turn for turn in known.turns if goes(turn)])
         job = _found(job, known, anything=bool(turns or taken.memories))
         await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:

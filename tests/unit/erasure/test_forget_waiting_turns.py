@@ -343,3 +343,24 @@ async def test_ids_that_are_narrowed_leave_what_is_outside(away: World) -> None:
         await until(lambda: here.findable(BUDGET), "it is learned")
         narrowed = ForgetScope(ids=(memory_id,), session="s")
         assert (await forgetter.forget(ANN, narrowed)).memories == 1
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_what_is_said_again_after_a_forget_that_waits_is_kept(away: World, stored: bool) -> None:
+    """Here for the store, and for a turn out of reach."""
+    replicas = away.replicas = FakeReplicas()
+    memory_id = await say(away)
+    here = away.next_process()
+    async with here.partitions, here.forgetter() as forgetter:
+        replicas.places = [WaitingPlace("pod-2", None, live=False)] if stored else []
+        here.weather.down = not stored
+        receipt = await forgetter.forget(ANN, ForgetScope(ids=(memory_id,)))
+        here.now += timedelta(hours=1)
+        again = a_turn(BUDGET, at=here.now, session="another")
+        await here.journal.append(again)
+        replicas.places, here.weather.down = [], False
+        await complete(forgetter, receipt)
+        assert [entry.turn.id async for entry in here.journal.of_owner(ANN)] == [again.id]
+        here.journal.reopen()  # type: ignore[attr-defined]
+        async with here.build():
+            await until(lambda: here.findable(BUDGET), "what was said again is learned")
