@@ -64,11 +64,11 @@ async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, s
 async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served."""
     if isinstance(erasing.replicas, RedisReplicas):
-        erasing.replicas.heard = news_to(erasing.forgotten, partitions)
+        erasing.replicas.heard = make_news_handler(erasing.forgotten, partitions)
         await stack.enter_async_context(erasing.replicas)
 
 
-def news_to(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
     """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
 
     async def heard(subject: str) -> None:
@@ -82,7 +82,7 @@ def news_to(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awa
                 partitions.drop(owner)
                 # Writes that were under way have ended: whoever forgets will find them, and is told of the rest.
                 async with partitions.alone(owner) as alone:
-                    alone.withdraw(await forgotten.recognised(owner, alone.unstored()))
+                    alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
 
     return heard
 

@@ -62,11 +62,11 @@ class ForeseesMemories(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether `facts` are all that there will be."""
+        """Whether `foresee_facts` finds every fact that there will be."""
 
-    async def messages(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
+    async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
 
-    async def facts(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
+    async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Eraser:
             for row in page:
                 yield row.memory
 
-    async def named(self, owner: Owner, scope: ForgetScope, until: float) -> set[bytes]:
+    async def collect_items(self, owner: Owner, scope: ForgetScope, until: float) -> set[bytes]:
         """What is known of *scope* without a store: the ids that were asked for, and what only this process has."""
         blind = await self._forgotten.blind()
         asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
@@ -132,7 +132,7 @@ class Eraser:
         unstored = self._holders.partitions.unstored(owner)
         return items | closure(unstored, scope, until, self._now().timestamp()).items(blind)
 
-    async def waiting(self, job: Job) -> Waiting:
+    async def find_waiting(self, job: Job) -> Waiting:
         """What keeps *job* from being clean once all that can be reached is erased."""
         places = [one for one in await self._replicas.waiting() if one.since is None or one.since <= job.at]
         foresees = self._holders.foresees
@@ -154,7 +154,7 @@ class Eraser:
         await self._replicas.tell(job.subject)
         self._forgotten.renew(job.subject)  # replicas have added what only they knew
         async with holders.partitions.alone(owner) as alone:
-            known = await self._known(job, alone)
+            known = await self._gather(job, alone)
             taken = await worked_out(
                 [*known.rows.values(), *known.coming.values()], _scope(job), job.until, self._now().timestamp()
             )
@@ -162,7 +162,7 @@ class Eraser:
         job = await self._records_gone(job)
         # What was asked for and is nowhere may yet be found in what waits to be learned.
         turns = waiting.turns & left if job.steps["memories"].note else frozenset()
-        job = self._settled(job, waiting.places, len(turns))
+        job = self._settle(job, waiting.places, len(turns))
         await self._ledger.write(job.kept())
         self._drop(owner)
         self._forgotten.renew(job.subject)
@@ -172,7 +172,7 @@ class Eraser:
             log.warning("forget.waits_for_turns", scope=job.name, places=len(waiting.places), turns=len(turns))
         return job
 
-    def _settled(self, job: Job, places: Sequence[WaitingPlace], turns: int) -> Job:
+    def _settle(self, job: Job, places: Sequence[WaitingPlace], turns: int) -> Job:
         notes = [f"in the journal: {turns}"] if turns else []
         if places:
             names = ", ".join(f"{one.name}{'' if one.live else ' (no replica runs on it)'}" for one in places)
@@ -183,7 +183,7 @@ class Eraser:
             job = job.done(WAITING_TURNS, self._now())
         return msgspec.structs.replace(job, state=ForgetState.CLEAN, clean_at=self._now())
 
-    async def _known(self, job: Job, alone: Alone) -> _Known:
+    async def _gather(self, job: Job, alone: Alone) -> _Known:
         owner, scope, foresees = _owner(job), _scope(job), self._holders.foresees
         rows = {memory.id: memory async for memory in self.rows(owner)}
         rows |= {memory.id: memory for memory in alone.unstored()}
@@ -191,10 +191,10 @@ class Eraser:
         unlearned = [entry.turn for entry in entries if entry.state in _UNLEARNED]
         coming: dict[str, Memory] = {}
         if foresees is not None and not scope.everything:
-            coming = {one.id: one for one in await foresees.messages(unlearned) if one.id not in rows}
+            coming = {one.id: one for one in await foresees.foresee_messages(unlearned) if one.id not in rows}
         missing = {*scope.ids} - {""} - rows.keys() - coming.keys()
         if missing and foresees is not None:
-            coming |= {one.id: one for one in await foresees.facts(unlearned) if one.id in missing}
+            coming |= {one.id: one for one in await foresees.foresee_facts(unlearned) if one.id in missing}
         missing -= coming.keys()
         return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
 
@@ -205,21 +205,21 @@ class Eraser:
         late = job.waits_for_turns  # others read and write meanwhile, and what they write now is to stay
         blind = await self._forgotten.blind()
         items = await _beside(len(taken.memories), taken.items, blind)
-        await self._noted(job, items | await self.named(owner, scope, job.until))
+        await self._noted(job, items | await self.collect_items(owner, scope, job.until))
         if taken.misdated:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
             await self._noted(job, named, max(taken.misdated.values()))
         marks = await self._forgotten.of(owner)
         now = self._now().timestamp()
 
-        def goes(turn: Turn) -> bool:
+        def is_forgotten(turn: Turn) -> bool:
             at = turn.at.timestamp()  # behind the present: a clock was set back
             with_others = turn.id in taken.turns | taken.quoted and (at <= job.until or at > now)
             return with_others or (scope.everything and not late and at > now) or marks.covers_turn(turn)
 
         # Each costs as much as ten memories: every piece that it may become is looked for.
-        turns = await _beside(10 * len(known.turns), lambda: [turn for turn in known.turns if goes(turn)])
-        job = _found(job, known, anything=bool(turns or taken.memories))
+        turns = await _beside(10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)])
+        job = _note_missing(job, known, anything=bool(turns or taken.memories))
         await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
             job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
@@ -267,7 +267,9 @@ class Eraser:
             if late:
                 await alone.delete(late)
             entries = holders.journal.of_owner(owner)
-            turns = [entry.turn.id async for entry in entries if await self._forgotten.covered([entry.turn])]
+            turns = [
+                entry.turn.id async for entry in entries if await self._forgotten.select_forgotten([entry.turn])
+            ]
             if turns:
                 await holders.journal.erase(owner, turns)
         return len(late), len(turns)
@@ -305,7 +307,7 @@ async def _beside(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.k
     return await asyncio.to_thread(work, *args, **kwargs)
 
 
-def _found(job: Job, known: _Known, *, anything: bool) -> Job:
+def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
     """Notes for the receipt what of that which was asked for is nowhere. When it is first carried out: later, and
     after a crash in the middle, what was there is gone."""
     step = job.steps.get("memories")

@@ -192,7 +192,7 @@ class Forgetter:
         cut = blind.cut(owner, named, job.at)
         if cut is not None:
             cut = msgspec.structs.replace(cut, at=job.until)
-        items = await self._eraser.named(owner, named, job.until)
+        items = await self._eraser.collect_items(owner, named, job.until)
         encoded = None if cut is None else msgspec.json.encode(cut)
         await self._ledger.write(job.kept(), cut=encoded, items=sorted(items), at=job.until)
         # From here on, in this process: nothing of the owner is shown or kept.
@@ -269,7 +269,7 @@ class Forgetter:
         looks = 0
         before: Waiting | None = None
         while True:
-            waiting = await self._insist(partial(self._eraser.waiting, job))
+            waiting = await self._insist(partial(self._eraser.find_waiting, job))
             if waiting != before:
                 async with lock:
                     job = await self._insist(partial(self._eraser.cleaned, job, waiting))

@@ -109,11 +109,11 @@ class Forgotten:
         marks = await self.of(turns[0].owner)
         if marks.shut:
             raise TryLaterError("a forget is under way")
-        gone = {turn.id for turn in await self.covered(turns)} if marks else ()
+        gone = {turn.id for turn in await self.select_forgotten(turns)} if marks else ()
         return [turn for turn in turns if turn.id not in gone]
 
     # --- what was out of reach when it was forgotten ---------------------------------------------------
-    async def covered(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def select_forgotten(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         """Those of *turns*, all of one owner, that were forgotten; sent again they are known from here on."""
         marks = await self.of(turns[0].owner) if turns else None
         gone = [turn for turn in turns if marks is not None and marks.covers_turn(turn)]
@@ -121,7 +121,7 @@ class Forgotten:
             await self._trace(gone[0].owner, [marks.untraced_turn(turn) for turn in gone])
         return gone
 
-    async def recognised(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
+    async def recognise(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
         """Ids of those of *unstored*, which only this process has, that were forgotten; what they came from is
         forgotten with them. Asks the ledger: it is called before a lease is renewed."""
         if not unstored:

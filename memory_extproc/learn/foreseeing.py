@@ -22,7 +22,7 @@ class ComingMemories:
         self._judged, self._rules, self._now = judged, rules, now
         self.complete = by_rules_alone
 
-    async def messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
+    async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         now = self._now()
 
         def judged() -> list[Memory]:
@@ -33,7 +33,7 @@ class ComingMemories:
             return await asyncio.to_thread(judged)
         return judged()
 
-    async def facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:
+    async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         by_id = {turn.id: turn for turn in turns}
         found = await self._rules.extract(sorted(turns, key=lambda turn: (turn.at, turn.seq)))
         return [row_of(fact, by_id[fact.turn_id], place, "") for place, fact in enumerate(found)]

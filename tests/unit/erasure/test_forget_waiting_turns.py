@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.app.erasing import news_to
+from memory_extproc.app.erasing import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.marks import Kind, items_of_turn
 from memory_extproc.errors import TryLaterError
@@ -259,7 +259,7 @@ async def test_what_only_another_replica_knows_is_told_and_gone_when_it_hears_of
     with pytest.raises(TryLaterError):
         await away.put(fact)
     here = away.next_process()
-    replicas.heard = [news_to(one.forgotten, one.partitions) for one in (away, here)]
+    replicas.heard = [make_news_handler(one.forgotten, one.partitions) for one in (away, here)]
     away.weather.down = False
     async with here.partitions, here.forgetter() as forgetter:
         receipt = await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=(fact.id,))))

@@ -19,7 +19,7 @@ from random import Random
 import pytest
 import structlog
 
-from memory_extproc.app.erasing import news_to
+from memory_extproc.app.erasing import make_news_handler
 from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import Forgetter
@@ -87,10 +87,11 @@ class OneMachine(FakeReplicas):
         for process in list(self.alive):
             hearing = asyncio.create_task(process.hear(subject))
             dying = asyncio.create_task(process.fate.dead.wait())
-            await asyncio.wait({hearing, dying}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (hearing, dying):
-                task.cancel()
-            await asyncio.gather(hearing, dying, return_exceptions=True)
+            try:
+                await asyncio.wait({hearing, dying}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hearing.cancel()
+                dying.cancel()
 
     async def waiting(self) -> list[WaitingPlace]:
         if not self.parked:
@@ -166,7 +167,7 @@ class Process:
             now=now,
             chance=lambda: 0.5,
         )
-        self._heard = news_to(self.forgotten, self.partitions)
+        self._heard = make_news_handler(self.forgotten, self.partitions)
         hiding.found = self.forgetter.sweep
         self._stack = AsyncExitStack()
 
