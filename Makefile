@@ -106,8 +106,8 @@ docs: setup ## the documentation as a site, links checked, into .cache/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open .cache/site/index.html; with its search: $(BIN)/python -m http.server --directory .cache/site 8000"
 
-forget-races: setup ## the races of a forget, many more of them: RACES=5000 in memory, FORGETS=25 killed processes
-	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),5000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
+forget-races: setup ## the races of a forget, many more of them: RACES=10000 in memory, FORGETS=25 killed processes
+	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),10000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
 	  $(BIN)/python -m pytest -q --timeout=600 tests/unit/erasure/test_races.py tests/faults/test_forget_process.py
 
 promises: setup ## long stories over the whole sidecar, deaths included: STORIES=40 of STEPS=40 from the seed FIRST=1 on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,15 +18,12 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.errors import ConfigurationError, GiveUpError
-from memory_extproc.learn.sessions import WORDED
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Ledger, MemoryStore, Now, Replicas
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
-from memory_extproc.wire.compression import WORDED as COMPRESSED
-from memory_extproc.wire.replays import WORDED as GIVEN
 
 if TYPE_CHECKING:
     from memory_extproc.redis_link import RedisLink
@@ -54,7 +51,7 @@ async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, s
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
-        alone = SoleReplica()
+        alone = SoleReplica(data.name)
         return Erasing(file, alone, Forgotten(file, alone, key=key))
     from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
@@ -66,9 +63,13 @@ async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, s
 
 async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served."""
-    replicas, forgotten = erasing.replicas, erasing.forgotten
-    if not isinstance(replicas, RedisReplicas):
-        return
+    if isinstance(erasing.replicas, RedisReplicas):
+        erasing.replicas.heard = make_news_handler(erasing.forgotten, partitions)
+        await stack.enter_async_context(erasing.replicas)
+
+
+def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+    """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
 
     async def heard(subject: str) -> None:
         if subject:
@@ -79,11 +80,11 @@ async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitSt
         for owner in partitions.owners():
             if not subject or blind.subject(owner) == subject:
                 partitions.drop(owner)
-                async with partitions.alone(owner):
-                    """Writes that were under way have ended: whoever forgets will find them."""
+                # Writes that were under way have ended: whoever forgets will find them, and is told of the rest.
+                async with partitions.alone(owner) as alone:
+                    alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
 
-    replicas.heard = heard
-    await stack.enter_async_context(replicas)
+    return heard
 
 
 async def open_forgetter(
@@ -97,12 +98,7 @@ async def open_forgetter(
     seeks: Seeks | None,
 ) -> Forgetter:
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
-    limits = ForgetLimits(
-        patience=timedelta(seconds=20),
-        settle=lease,
-        server_purge=settings.forget.server_purge,
-        worded=(*WORDED, *GIVEN, *COMPRESSED),
-    )
+    limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)
     return await stack.enter_async_context(
         Forgetter(
             erasing.ledger,

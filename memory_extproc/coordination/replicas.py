@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Owner, WaitingPlace
 from memory_extproc.observe.log import logger
 
 if TYPE_CHECKING:
@@ -63,8 +64,19 @@ return 1
 class SoleReplica:
     """There are no others."""
 
+    def __init__(
+        self, name: str = "data", *, oldest_waiting: Callable[[Owner | None], datetime | None] = lambda _: None
+    ) -> None:
+        """*name*: of the data directory. *oldest_waiting*: when the oldest turn, of one owner or of anybody, was
+        asked that is accepted and not in the journal yet; None: there is none."""
+        self._name, self._oldest_waiting = name, oldest_waiting
+
     def holds(self) -> bool:
         return True
+
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        oldest = self._oldest_waiting(None)
+        return () if oldest is None else (WaitingPlace(self._name, oldest, live=True),)
 
     async def tell(self, subject: str) -> None:
         """Nobody is to be told of *subject*."""
@@ -119,6 +131,9 @@ class RedisReplicas:
 
     def holds(self) -> bool:
         return self._clock() < self._until
+
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        return ()
 
     async def tell(self, subject: str) -> None:
         news = [self._counter, self._news]

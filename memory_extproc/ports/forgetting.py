@@ -15,6 +15,7 @@ from memory_extproc.model import (
     LedgerMarks,
     Owner,
     Turn,
+    WaitingPlace,
 )
 
 
@@ -26,7 +27,8 @@ class Forgets(Protocol):
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
         """Once it returns nothing of *scope* can be recalled, whatever was under way; what is left to be done is
-        done in the background, after a crash too. *token*: of a plan, exactly what it listed goes; a scope with a
+        done in the background, after a crash too. While turns that were accepted before it wait out of reach the
+        receipt stays `accepted`, and says where. *token*: of a plan, exactly what it listed goes; a scope with a
         query needs one, or the ids. NotConfirmedError for a token of another owner or scope, or one too old."""
 
     async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
@@ -63,6 +65,9 @@ class Replicas(Protocol):
 
     async def tell(self, subject: str) -> None:
         """Returns once every replica has dropped what it held of *subject*, or its lease has run out."""
+
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        """Data directories, this one included, that hold accepted turns that are not in the shared journal yet."""
 
 
 class KnowsForgotten(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.model import WaitingPlace
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.fixtures.redis import RedisServer, redis_server
 
@@ -85,3 +86,10 @@ async def test_a_sole_replica_holds_and_has_nobody_to_tell() -> None:
     sole = SoleReplica()
     assert sole.holds()
     await sole.tell("ann")
+
+
+async def test_a_sole_replica_says_since_when_accepted_turns_wait_outside_its_journal() -> None:
+    assert await SoleReplica().waiting() == ()
+    since = datetime(2026, 3, 2, tzinfo=UTC)
+    waiting = SoleReplica("pod-1", oldest_waiting=lambda _: since)
+    assert await waiting.waiting() == (WaitingPlace("pod-1", since, live=True),)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pytest
 
-from memory_extproc.model import ForgetScope, ForgetState, Owner
+from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
 from tests.fixtures.envoy import Envoy
 from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
 from tests.fixtures.redis import RedisServer
@@ -155,3 +158,43 @@ async def test_what_one_sidecar_was_told_to_forget_the_other_does_not_recall(rep
     answer = await second.say(ASKED)
     assert not answer.memory.startswith("used"), second.shown
     assert "$10,000" not in second.shown
+
+
+async def test_what_only_one_sidecar_had_is_forgotten_by_the_other_and_shown_by_neither(
+    replicas: Replicas, link: Link
+) -> None:
+    first, second = replicas
+    owner = Owner("", USER)
+    for sidecar in replicas:
+        await sidecar.start()
+    await first.say("My sister lives in Hawaii since March.")
+    await until(lambda: first.kept + second.kept == 1, "it is stored")
+    await link.cut()
+    await first.say(BUDGET)
+    named = ""
+
+    async def known() -> bool:
+        nonlocal named
+        vector = np.full(384, 384**-0.5, dtype=np.float32)
+        found = (await first.whole.partitions.nearest(owner, vector, 100, Scope())).found
+        named = next((one.memory.id for one in found if one.memory.content == BUDGET), "")
+        return bool(named)
+
+    await until(known, "the first has it in process")
+    forgets = second.whole.forgets
+    forgets._limits = replace(forgets._limits, patience=timedelta(milliseconds=300))
+    accepted = await forgets.forget(owner, ForgetScope(ids=(named,)))
+    assert accepted.state is ForgetState.ACCEPTED
+    await link.mend()
+
+    async def clean() -> bool:
+        found = await second.whole.forgets.receipt(owner, accepted.id)
+        return found is not None and found.state is not ForgetState.ACCEPTED
+
+    await until(clean, "it is clean", seconds=30)
+    await first.say("My brother lives in Oslo since May.")
+    await until(lambda: first.kept + second.kept == 2, "what is said later is stored", seconds=20)
+    for sidecar in replicas:
+        assert BUDGET not in await sidecar.memories()
+        await sidecar.say(ASKED, x_memory_store="skip")
+        assert "$10,000" not in sidecar.shown

@@ -12,8 +12,8 @@ import structlog.testing
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.remember import ids_of, message_id
-from memory_extproc.model import MemoryState, MemoryType, Source
+from memory_extproc.learn.remember import message_id
+from memory_extproc.model import MemoryState, MemoryType, Source, message_ids
 from memory_extproc.topics.shift import ShiftLimits
 from tests.builders import ANN, BOB, Clock
 from tests.fixtures.waiting import until
@@ -191,7 +191,7 @@ async def test_what_was_forgotten_in_between_is_in_no_summary() -> None:
     said = turns_of(*FLIGHTS)
     async with around.partitions, around.build() as topics:
         await around.say(topics, said)
-        await around.partitions.delete(ANN, ids_of(said[2]))
+        await around.partitions.delete(ANN, message_ids(said[2]))
         await topics.end(ANN, "")
         await topics.quiet()
         (topic,) = await around.topics()
