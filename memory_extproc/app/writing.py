@@ -9,6 +9,7 @@ from functools import partial
 
 from memory_extproc.app.commanding import make_commands, read_by, unsaid
 from memory_extproc.app.frame import Frame
+from memory_extproc.app.intake import open_intake_log
 from memory_extproc.app.keeping import Kept
 from memory_extproc.app.learning import Extraction, make_budget, make_extraction
 from memory_extproc.app.options import learn_limits, partition_limits, piece_limits
@@ -16,6 +17,7 @@ from memory_extproc.app.retaining import make_consolidator, make_reflector, make
 from memory_extproc.app.screening import Door, open_door, putting_aside, trusting
 from memory_extproc.app.topics import make_summing, open_topics
 from memory_extproc.learn.foreseeing import ComingMemories
+from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
@@ -45,7 +47,10 @@ class Writing:
 async def open_writing(frame: Frame, kept: Kept) -> Writing:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
-    door = await open_door(settings, frame.data, kept.link, coordination, metrics, stack, live, now=now)
+    intake_log = await open_intake_log(settings, frame.data, metrics, stack)
+    door = await open_door(
+        settings, frame.data, kept.link, coordination, metrics, stack, live, now=now, intake_log=intake_log
+    )
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     budget = make_budget(settings, now, live)
     extraction = make_extraction(settings, metrics, stack, budget, live)
@@ -56,7 +61,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     retention = _retention(frame, kept, extraction, rebuilds)
     noticing = Noticing(partitions, retention.soon)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
-    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged)
+    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
     return Writing(
         door=door,
         sessions=sessions,
@@ -98,6 +103,7 @@ async def _open_learner(
     noticing: Noticing,
     topics: Topics | None,
     judged: Judging,
+    intake_log: IntakeLog,
 ) -> Learner:
     settings, live, metrics, now = frame.settings, frame.live, frame.metrics, frame.now
     journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
@@ -124,6 +130,7 @@ async def _open_learner(
             traces=frame.traces,
             topics=topics,
             store_works=lambda: not kept.store.failing_for,
+            intake_log=intake_log,
         )
     )
     live.follow(partial(_use, kept.partitions, learner))

@@ -111,10 +111,10 @@ class Sessions:
         self._limits = limits
         self._new_session = new_session
 
-    async def place(self, exchanged: Exchanged, kept: Exchanged | None = None) -> Placed:
+    async def place(self, exchanged: Exchanged, kept: Exchanged | None = None, *, apart: bool = True) -> Placed:
         """Where *exchanged* belongs, with the words of *kept* where not all of them may be written: of the others
-        hashes are noted and nothing else. While Coordination is down it becomes a session of its own, whose ids a
-        retry shares: a turn apart from its session is better than a turn lost."""
+        hashes are noted and nothing else. While Coordination is down it raises, or with *apart* it becomes a
+        session of its own, whose ids a retry shares: a turn apart from its session is better than a turn lost."""
         said = sum(len(message.text) for message in exchanged.history) + len(exchanged.asked)
         if len(exchanged.history) > _LONG or said > _LARGE:
             conversation = await asyncio.to_thread(talk.read, exchanged)
@@ -124,6 +124,8 @@ class Sessions:
         try:
             spot = await self._spot(exchanged, conversation)
         except MemoryExtprocError as error:
+            if not apart:
+                raise
             log.warning("session.unplaced", error=type(error).__name__)
             spot = _Spot(exchanged.caller.session or conversation.opening[:32], 2 * len(exchanged.history))
             return Placed(self._turn(kept, spot, conversation.opening, conversation), kept, None)
