@@ -115,6 +115,8 @@ class Screening:
     async def _refused(self, exchanged: Exchanged, *, waited: bool) -> Stored | None:
         # Asked anew, though the wire asked too: an answer can take minutes, and a person change their mind in them.
         # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
+        if self._incognito.is_marked(exchanged) and await self._incognito.holds(exchanged):
+            return Stored.INCOGNITO
         person = _person(exchanged)
         if person is not None:
             allowed = await self._consent.allows_learning(person, exchanged.at if waited else None)

@@ -234,6 +234,8 @@ class Sessions:
     async def _is_same_opening(self, exchanged: Exchanged, conversation: Conversation, known: _Opening) -> bool:
         if not conversation.starts or exchanged.previous_response_id:
             return True  # the words before it tell which conversation it is
+        if known.at == exchanged.at.timestamp():
+            return True  # the very exchange, that a crash interrupted
         if not _within(known.at, exchanged.at, self._limits.regenerate):
             return False
         continued = await self._get("slot", exchanged.caller.owner, _slot_key(_Spot(known.session, 2)), _Slot)
@@ -262,9 +264,10 @@ class Sessions:
     def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
         """The same turn among the recent ones. Without history the words alone do not *tell* a retry from
         the same words said again: only the last turn, shortly after, counts as one."""
-        recent = tail.recent if tells else tail.recent[-1:]
-        for turn in reversed(recent):
-            if turn.opening == opening and (tells or _within(turn.at, at, self._limits.regenerate)):
+        for turn in reversed(tail.recent):
+            again = turn is tail.recent[-1] and _within(turn.at, at, self._limits.regenerate)
+            # The very exchange, that a crash interrupted, has the same time.
+            if turn.opening == opening and (tells or again or turn.at == at.timestamp()):
                 return turn
         return None
 
