@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from memory_extproc.app.commanding import make_commands, read_by, unsaid
@@ -18,12 +19,14 @@ from memory_extproc.app.screening import Door, open_door, putting_aside, trustin
 from memory_extproc.app.topics import make_summing, open_topics
 from memory_extproc.learn.foreseeing import ComingMemories
 from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.journal_spare import SparedJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import Owner
 from memory_extproc.retention.job import RetentionJob
 from memory_extproc.retention.keeper import Rebuilds
 from memory_extproc.retention.noticing import Noticing
@@ -42,6 +45,13 @@ class Writing:
     noticing: Noticing  # the partitions, where retention hears of what is written
     foresees: ComingMemories
     learner: Learner
+    spare: SparedJournal | None  # None: no replicas share the journal
+
+    async def oldest_waiting(self, owner: Owner) -> datetime | None:
+        """When the oldest turn of *owner* was asked that this process accepted and that the journal does not have
+        yet, or not the one that is learned from: it waits to be decided, or was put aside."""
+        aside = None if self.spare is None else await self.spare.oldest_put_aside(owner)
+        return min(filter(None, (self.learner.oldest_waiting(owner), aside)), default=None)
 
 
 async def open_writing(frame: Frame, kept: Kept) -> Writing:
@@ -73,6 +83,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
             judged, trusting(live, RulesExtractor()), by_rules_alone=extraction.by_rules_alone, now=now
         ),
         learner=learner,
+        spare=kept.spare,
     )
 
 

@@ -397,19 +397,18 @@ def count_waiting(directory: Path) -> int:
 
 def adopt(source: Path, target: Path) -> int:
     """Moves the segments in *source*, which no process uses, to *target*, where a running process takes them up
-    within a second; says how many. Keys go first, so that it can be broken off and run again."""
-    segments = sorted(source.glob("*.log"))
-    if segments:
+    within a second; says how many turns wait in them. Can be broken off and run again: keys go first."""
+    waiting = count_waiting(source)
+    for path in sorted(source.glob("*.log")):
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in segments:
         for piece in (path.with_suffix(".key"), path):
             if piece.exists():
-                there = target / piece.name
-                _write_file(there.with_suffix(".part"), piece.read_bytes(), fsync=True)
-                there.with_suffix(".part").rename(there)
+                part = target / f"{piece.name}.part"
+                _write_file(part, piece.read_bytes(), fsync=True)
+                part.rename(target / piece.name)
         for piece in (path, path.with_suffix(".key")):
             piece.unlink(missing_ok=True)
-    return len(segments)
+    return waiting
 
 
 def _frames(data: bytes) -> tuple[list[tuple[int, bytes, int, int]], list[tuple[Aside, int, int]]]:

@@ -10,16 +10,18 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from aiohttp import web
 
 from memory_extproc import app
-from memory_extproc.model import Consent, Owner
+from memory_extproc.model import Consent, Memory, Owner, Scope
 from tests.fixtures.envoy import Answer, Wiring, a_chat
-from tests.fixtures.faults import FaultStand, Link, merged
+from tests.fixtures.faults import FaultStand, Link
 from tests.fixtures.faults_process import Child, a_child
 from tests.fixtures.load import fact
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis
@@ -183,7 +185,7 @@ async def test_a_redis_that_is_away_or_slow_loses_no_turn_and_learns_none_that_w
     await shared.mend()
     await until(lambda: faulty.sample("turns_undecided") == 0, "all are decided", seconds=60)
     for talk in (old, *new):
-        await until(lambda talk=talk: _knows(faulty, talk), f"{talk.user} is known", seconds=30)
+        await until(partial(_knows, faulty, talk), f"{talk.user} is known", seconds=30)
     assert faulty.turns("no_consent") == 3
     assert await faulty.memories("refuser") == await faulty.memories("hushed") == []
     assert faulty.logs.said("turns.decided")
@@ -191,11 +193,7 @@ async def test_a_redis_that_is_away_or_slow_loses_no_turn_and_learns_none_that_w
     assert len({memory.session for memory in await _rows(faulty, old)}) == 1
 
 
-async def _rows(faulty: FaultStand, talk: Talk):  # noqa: ANN202
-    import numpy as np
-
-    from memory_extproc.model import Scope
-
+async def _rows(faulty: FaultStand, talk: Talk) -> list[Memory]:
     anywhere = np.full(384, 384**-0.5, dtype=np.float32)
     searched = await faulty.whole.partitions.nearest(Owner("", talk.user), anywhere, 1000, Scope())
     return [found.memory for found in searched.found]

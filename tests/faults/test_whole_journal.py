@@ -40,15 +40,20 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def assert_refuses(faulty: FaultStand, why: str) -> None:
-    """The journal takes nothing; the client gets its answer, and the operator the reason."""
+async def assert_refuses(faulty: FaultStand, why: str, *, lost: bool = False) -> None:
+    """The journal takes nothing; the client gets its answer, and the operator the reason. *lost*: no file at all
+    can be written, so that the turn cannot wait either."""
     answer = await faulty.say(BUDGET)
     assert answer.status == 200
     assert faulty.shown.startswith(BUDGET)
-    await until(lambda: faulty.turns("journal_failed") == 1, "the turn is counted as not journalled")
+    if lost:
+        await until(lambda: faulty.turns("journal_failed") == 1, "the turn is counted as not journalled")
+        (told,) = faulty.logs.of("journal.refuses")
+        assert told["outcome"] == "journal_failed"
+    else:
+        await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
+        assert faulty.logs.of("turns.undecided")[-1]["outcome"] == "journal_late"
     await until(lambda: _unready(faulty, why), f"not ready: {why}")
-    (told,) = faulty.logs.of("journal.refuses")
-    assert told["outcome"] == "journal_failed"
     assert why in faulty.logs.of("readiness.changed")[-1]["reason"]
 
 
@@ -74,7 +79,8 @@ async def test_a_locked_journal_makes_the_sidecar_unready_until_it_is_free(fault
     assert [entry["ready"] for entry in faulty.logs.of("readiness.changed")] == [True, False, True]
     await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
     assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
-    assert faulty.logs.said("journal.accepts")
+    await until(lambda: faulty.kept == 3, "what waited is stored, too")
+    assert faulty.logs.said("turns.decided")
 
 
 async def test_a_disk_without_room_costs_the_turns_of_that_time_and_nothing_else(faulty: FaultStand) -> None:
@@ -82,7 +88,7 @@ async def test_a_disk_without_room_costs_the_turns_of_that_time_and_nothing_else
     await faulty.say("My sister lives in Hawaii since March.")
     await until(lambda: faulty.kept == 1, "it is stored")
     with no_room():
-        await assert_refuses(faulty, "journal.db is failing to read or write")
+        await assert_refuses(faulty, "journal.db is failing to read or write", lost=True)
         assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
     await until(lambda: _ready(faulty), "ready again")
     await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
@@ -100,7 +106,7 @@ async def test_a_damaged_journal_is_named_and_taken_up_anew_once_it_is_moved_asi
     await assert_refuses(faulty, "journal.db is damaged")
     journal.rename(journal.with_suffix(".aside"))
     await until(lambda: _ready(faulty), "ready again")
-    await faulty.say(BUDGET)
+    await until(lambda: faulty.kept == 1, "what waited is stored")
     assert (await faulty.say(ASKED)).memory.startswith("used")
 
 
@@ -110,7 +116,7 @@ async def test_coordination_that_is_locked_delays_and_loses_nothing(faulty: Faul
     with locked(faulty.data / "coordination.db"):
         assert (await faulty.say(BUDGET)).status == 200
         assert faulty.shown.startswith(BUDGET)
-        await until(lambda: faulty.logs.said("session.unplaced"), "the turn has a place all the same")
+        await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
     await until(lambda: faulty.kept == 2, "it is learned")
     assert (await faulty.say(ASKED)).memory.startswith("used")
     assert "$10,000" in faulty.shown

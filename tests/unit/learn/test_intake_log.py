@@ -33,6 +33,10 @@ def killed(directory: Path, to: Path) -> Path:
     return to
 
 
+def files(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
 async def left(directory: Path, **more: Any) -> list[bytes]:
     """What the next process finds."""
     async with IntakeLog(directory, **more) as log:
@@ -56,15 +60,14 @@ async def test_a_log_in_which_nothing_waits_leaves_no_file(tmp_path: Path) -> No
         record = log.append(Kind.TURN, ANN, MONDAY, WORDS)
         assert record is not None
         log.discard(record)
-    assert list(tmp_path.iterdir()) == []
+    assert files(tmp_path) == []
 
 
 async def test_no_words_and_no_names_stand_in_the_files_and_nobody_else_may_read_them(tmp_path: Path) -> None:
     async with IntakeLog(tmp_path) as log:
         log.append(Kind.TURN, ANN, MONDAY, WORDS)
-        files = [path for path in tmp_path.iterdir() if path.is_file()]
-        assert len(files) == 2
-        for path in files:
+        assert len(files(tmp_path)) == 2
+        for path in files(tmp_path):
             assert path.stat().st_mode & 0o777 == 0o600
             assert WORDS not in path.read_bytes()
             assert ANN.user.encode() not in path.read_bytes()
@@ -129,8 +132,7 @@ async def a_segment(directory: Path) -> Path:
     async with IntakeLog(directory) as log:
         for number in range(5):
             log.append(Kind.TURN, ANN, MONDAY, b"turn %d" % number)
-    (segment,) = directory.glob("*.log")
-    return segment
+    return next(path for path in files(directory) if path.suffix == ".log")
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])

@@ -1,5 +1,5 @@
-"""Exchanges whose consent or incognito state cannot be known, or that a process was killed with: they wait sealed in
-the intake log, are used for nothing, and are decided once that is possible."""
+"""Exchanges whose consent or incognito state cannot be known, or that a process was killed with: they wait sealed
+in the intake log, are used for nothing, and are decided once that is possible."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,13 +90,13 @@ class Replica:
 
     def __init__(self, directory: Path, shared: Replica | None = None, default: Consent = Consent.ON) -> None:
         self.directory = directory
-        self.outage = Outage() if shared is None else shared.outage
+        self.outage: Outage = Outage() if shared is None else shared.outage
         self.world = Surroundings(limits=replace(LIMITS, settle=SETTLE))
         self.world.coordination = Records(self.outage) if shared is None else shared.world.coordination
         self.world.sessions._records = self.world.coordination
         self.journal = Failing(self.world.now)
         self.world.journal = self.journal if shared is None else shared.world.journal
-        self.choices = Choices(self.outage) if shared is None else shared.choices
+        self.choices: Choices = Choices(self.outage) if shared is None else shared.choices
         self.terms = ConsentTerms(default=default)
         self.records = 1000
         self.quota: Quota | None = None
@@ -148,7 +149,7 @@ async def test_what_cannot_be_decided_waits_and_is_learned_in_order_when_it_can_
         replica.outage.on = False
         await until(lambda: replica.undecided == 0, "all are decided")
         for owner in (ANN, BOB):
-            await until(lambda owner=owner: _has(replica, owner, 3), "they are learned")
+            await until(partial(_has, replica, owner, 3), "they are learned")
             assert await replica.learned(owner) == [f"I own {number} bicycles." for number in range(3)]
         assert learner.oldest_waiting() is None
         assert replica.outcomes(Stored.JOURNALLED) == 6, "what they were decided to be"
