@@ -133,7 +133,8 @@ async def _used(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, 
 
 
 async def _status(journals: Journals) -> dict[str, Any]:
-    from memory_extproc.learn.intake_log import INTAKE, count_waiting  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.learn.intake_segment import count_waiting  # noqa: PLC0415
 
     now = _utc_now()
     depth = await journals.main.depth() if journals.main else None
@@ -166,7 +167,7 @@ async def _retried(journals: Journals, turns: list[str] | None) -> int:
 
 async def _adopted(settings: Settings, journals: Journals, directory: Path, says: Says) -> dict[str, int]:
     from memory_extproc.app.sealing import journals_to_join  # noqa: PLC0415
-    from memory_extproc.learn import intake_log  # noqa: PLC0415
+    from memory_extproc.learn import intake_segment  # noqa: PLC0415
     from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415
     from memory_extproc.learn.journal import SqliteJournal  # noqa: PLC0415
     from memory_extproc.learn.moving import move  # noqa: PLC0415
@@ -174,9 +175,11 @@ async def _adopted(settings: Settings, journals: Journals, directory: Path, says
     target = journals.main
     if target is None or directory == journals.path.parent:
         raise GiveUpError(f"{directory} is the data directory of this configuration")
-    undecided = await asyncio.to_thread(intake_log.adopt, directory / INTAKE, journals.path.with_name(INTAKE))
     async with SqliteJournal(directory / journals.path.name, now=_utc_now) as left, AsyncExitStack() as stack:
         source, ours = await journals_to_join(settings, left, directory, target, stack)
+        undecided = await asyncio.to_thread(
+            intake_segment.adopt, directory / INTAKE, journals.path.with_name(INTAKE)
+        )
         await source.retry([letter.turn_id for letter in await source.dead(_EVERY)])
         whole = (await source.depth()).turns
         adopted = known = 0

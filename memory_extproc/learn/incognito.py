@@ -21,7 +21,8 @@ import msgspec
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.language.comparing import normal
-from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
+from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.intake_segment import Kind, Record
 from memory_extproc.model import SHARED, Caller, Exchanged, Message, Owner, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Coordination

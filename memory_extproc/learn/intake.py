@@ -8,12 +8,14 @@ from bisect import insort
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 import msgspec
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
-from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
+from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.intake_segment import Kind, Record
 from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.screening import Screens
 from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
@@ -27,6 +29,7 @@ from memory_extproc.ports import Coordination, Journal
 log = logger(__name__)
 _GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
 _WAITS = {Stored.UNDECIDED, Stored.JOURNAL_LATE}
+_LARGE = 200_000  # characters; what is more is sealed off the event loop
 _OWNERS_AT_ONCE = 8  # whose waiting exchanges are decided at a time
 
 
@@ -93,7 +96,7 @@ class Intake:
             if exchanged.ends_session:
                 await self._ends(exchanged.caller)
             return Stored.OVER_QUOTA
-        logged = None if refused else self._logged(exchanged)
+        logged = None if refused else await self._logged(exchanged)
         crowded = len(self._under_way) >= self._limits.accepting
         if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
             return self._put_off(logged, Stored.UNDECIDED if self._settling else Stored.JOURNAL_LATE)
@@ -201,11 +204,15 @@ class Intake:
             self._metrics.turns.labels(stored.value).inc()
         return decided
 
-    def _logged(self, exchanged: Exchanged) -> _Logged | None:
+    async def _logged(self, exchanged: Exchanged) -> _Logged | None:
         """None where there is no log that takes it."""
         if self._log is None:
             return None
-        record = self._log.append(Kind.TURN, exchanged.caller.owner, exchanged.at, _encoded(exchanged))
+        whose, at = exchanged.caller.owner, exchanged.at
+        if len(exchanged.answered) + sum(len(message.text) for message in exchanged.history) > _LARGE:
+            record = await self._log.append_large(Kind.TURN, whose, at, partial(_encoded, exchanged))
+        else:
+            record = self._log.append(Kind.TURN, whose, at, _encoded(exchanged))
         return None if record is None else _Logged(record)
 
     def _put_off(self, logged: _Logged, why: Stored) -> Stored:

@@ -40,19 +40,13 @@ def no_room() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def assert_refuses(faulty: FaultStand, why: str, *, lost: bool = False) -> None:
-    """The journal takes nothing; the client gets its answer, and the operator the reason. *lost*: no file at all
-    can be written, so that the turn cannot wait either."""
+async def assert_refuses(faulty: FaultStand, why: str) -> None:
+    """The journal takes nothing; the client gets its answer, and the operator the reason. The turn waits."""
     answer = await faulty.say(BUDGET)
     assert answer.status == 200
     assert faulty.shown.startswith(BUDGET)
-    if lost:
-        await until(lambda: faulty.turns("journal_failed") == 1, "the turn is counted as not journalled")
-        (told,) = faulty.logs.of("journal.refuses")
-        assert told["outcome"] == "journal_failed"
-    else:
-        await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
-        assert faulty.logs.of("turns.undecided")[-1]["outcome"] == "journal_late"
+    await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
+    assert faulty.logs.of("turns.undecided")[-1]["outcome"] == "journal_late"
     await until(lambda: _unready(faulty, why), f"not ready: {why}")
     assert why in faulty.logs.of("readiness.changed")[-1]["reason"]
 
@@ -83,17 +77,17 @@ async def test_a_locked_journal_makes_the_sidecar_unready_until_it_is_free(fault
     assert faulty.logs.said("turns.decided")
 
 
-async def test_a_disk_without_room_costs_the_turns_of_that_time_and_nothing_else(faulty: FaultStand) -> None:
+async def test_a_disk_without_room_for_the_journal_costs_no_turn(faulty: FaultStand) -> None:
     await faulty.start()
     await faulty.say("My sister lives in Hawaii since March.")
     await until(lambda: faulty.kept == 1, "it is stored")
     with no_room():
-        await assert_refuses(faulty, "journal.db is failing to read or write", lost=True)
+        await assert_refuses(faulty, "journal.db is failing to read or write")
         assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
     await until(lambda: _ready(faulty), "ready again")
     await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
     assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
-    assert faulty.logs.said("journal.accepts")
+    await until(lambda: faulty.kept == 3, "what waited is stored, too")
     await until(lambda: faulty.sample("journal_depth") == 0, "all that was accepted is learned", seconds=20)
     assert faulty.sample("journal_dead_letters") == 0
 
@@ -132,7 +126,7 @@ async def test_coordination_that_is_damaged_is_named_and_buries_no_turn(faulty: 
     assert told["detail"] == "coordination.db is damaged: not a SQLite database; move it aside to begin anew"
     assert (await faulty.say(BUDGET)).status == 200
     assert faulty.shown == BUDGET
-    await until(lambda: faulty.logs.said("learn.waits"), "learning waits")
+    await until(lambda: faulty.logs.said("turns.undecided"), "the turn waits")
     coordination.rename(coordination.with_suffix(".aside"))
     await until(lambda: faulty.kept == 1, "what was said meanwhile is stored", seconds=10)
     assert (await faulty.say(ASKED)).memory.startswith("used")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits, Kind, adopt, count_waiting
+from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
+from memory_extproc.learn.intake_segment import Kind, adopt, count_waiting
 from memory_extproc.sealing.master import MasterKeyFile, new_master_key
 from tests.builders import ANN, BOB, MONDAY
 
@@ -237,7 +238,7 @@ async def test_what_a_dead_process_left_is_taken_up_by_a_running_one(tmp_path: P
     await a_segment(tmp_path / "dead")
     async with IntakeLog(tmp_path / "alive") as log:
         assert log.take_left(Kind.TURN) == []
-        assert adopt(tmp_path / "dead", tmp_path / "alive") == 1
+        assert adopt(tmp_path / "dead", tmp_path / "alive") == 5
         await log.tend()
         assert [log.read(record) for record in log.take_left(Kind.TURN)] == [b"turn %d" % n for n in range(5)]
     assert list((tmp_path / "dead").iterdir()) == []
