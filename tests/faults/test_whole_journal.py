@@ -46,7 +46,6 @@ async def assert_refuses(faulty: FaultStand, why: str) -> None:
     assert answer.status == 200
     assert faulty.shown.startswith(BUDGET)
     await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
-    assert faulty.logs.of("turns.undecided")[-1]["outcome"] == "journal_late"
     await until(lambda: _unready(faulty, why), f"not ready: {why}")
     assert why in faulty.logs.of("readiness.changed")[-1]["reason"]
 
@@ -166,8 +165,7 @@ async def test_files_deleted_under_a_running_sidecar_are_told_and_nothing_is_acc
     assert status == 503
     assert all(f"{name} (gone)" in why for name in files)
     assert (await faulty.say("My sister lives in Hawaii since March.")).status == 200
-    await until(lambda: faulty.turns("journal_failed") == 1, "it is counted as lost, and not as journalled")
-    assert faulty.journalled == 1
+    await until(lambda: faulty.sample("turns_undecided") == 1, "it waits, and is not lost")
 
     await faulty.restart()
     assert (await faulty.http("/readyz"))[0] == 200

@@ -36,6 +36,7 @@ from tests.builders import ANN, MONDAY
 QUICK = Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=5))
 LIMITS = LearnLimits(
     journal_wait=timedelta(seconds=30),
+    settle=timedelta(milliseconds=20),
     idle=timedelta(hours=1),
     backoff=QUICK,
     look=timedelta(milliseconds=5),

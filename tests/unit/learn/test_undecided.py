@@ -26,9 +26,8 @@ from memory_extproc.learn.screening import Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Stored, Turn
 from memory_extproc.safety.policy import Policy
 from tests.builders import ANN, BOB, MONDAY
-from tests.unit.learn.learning import LIMITS, Surroundings, until
+from tests.unit.learn.learning import Surroundings, until
 
-SETTLE = timedelta(milliseconds=20)
 PIZZA = "I like pizza."
 
 
@@ -91,7 +90,7 @@ class Replica:
     def __init__(self, directory: Path, shared: Replica | None = None, default: Consent = Consent.ON) -> None:
         self.directory = directory
         self.outage: Outage = Outage() if shared is None else shared.outage
-        self.world = Surroundings(limits=replace(LIMITS, settle=SETTLE))
+        self.world = Surroundings()
         self.world.coordination = Records(self.outage) if shared is None else shared.world.coordination
         self.world.sessions._records = self.world.coordination
         self.journal = Failing(self.world.now)
