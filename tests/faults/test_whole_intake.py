@@ -31,7 +31,7 @@ from tests.fixtures.waiting import until
 pytestmark = pytest.mark.envoy
 
 ANSWERS = int(os.environ.get("MEMORY_EXTPROC_TEST_KILLED_ANSWERS", "120"))
-PEAK = 60  # streams that end at one time
+PEAK = min(200, ANSWERS // 2)  # streams that end at one time
 
 
 class Peaks:
