@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -54,6 +54,7 @@ class Incognito:
         """*intake_log*: where marks are kept until they are shared; None: what cannot be shared is given up."""
         self._records, self._limits, self._log = records, limits, intake_log
         self._here: OrderedDict[tuple[Owner, str], None] = OrderedDict()
+        self._marked = Counter[Owner]()  # how many of them each has
         self._writing: set[asyncio.Task[bool]] = set()
         self._unshared: dict[Record, _Mark] = {}
         self._sharing: asyncio.Task[None] | None = None
@@ -100,7 +101,7 @@ class Incognito:
     def is_marked(self, exchanged: Exchanged) -> bool:
         """Whether that is known in this process."""
         owner = exchanged.caller.person.owner
-        return bool(self._here) and any((owner, key) in self._here for key in _keys_of(exchanged))
+        return owner in self._marked and any((owner, key) in self._here for key in _keys_of(exchanged))
 
     async def is_shared(self) -> bool:
         """Whether every mark of ours is shared by now, and those of others can be asked for."""
@@ -131,10 +132,14 @@ class Incognito:
 
     def _hold(self, owner: Owner, keys: Iterable[str]) -> None:
         for key in keys:
+            self._marked[owner] += (owner, key) not in self._here
             self._here[owner, key] = None
             self._here.move_to_end((owner, key))
         while len(self._here) > self._limits.in_process:
-            self._here.popitem(last=False)
+            (whose, _), _ = self._here.popitem(last=False)
+            self._marked[whose] -= 1
+            if not self._marked[whose]:
+                del self._marked[whose]
 
     async def _write(self, owner: Owner, keys: _Mark, record: Record | None) -> bool:
         writes: list[Awaitable[None]] = [

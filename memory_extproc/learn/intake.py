@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -80,6 +80,7 @@ class Intake:
         self._log = intake_log
         self._under_way: dict[asyncio.Task[Stored], Exchanged] = {}
         self._waiting: dict[Owner, list[_Logged]] = {}  # the oldest first
+        self._count = 0  # of them
         self._settling = False  # nothing is decided until all that is asked for that has answered for a while
         self._answering_since: float | None = None
         self._closed = False
@@ -99,7 +100,8 @@ class Intake:
         logged = None if refused else await self._logged(exchanged)
         crowded = len(self._under_way) >= self._limits.accepting
         if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
-            return self._put_off(logged, Stored.UNDECIDED if self._settling else Stored.JOURNAL_LATE)
+            self._put_off(logged, Stored.JOURNAL_LATE)
+            return Stored.UNDECIDED if self._settling else Stored.JOURNAL_LATE
         if self._closed:
             return self._tell(Stored.JOURNAL_FAILED)
         if crowded:
@@ -148,23 +150,29 @@ class Intake:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._waiting:
-            log.warning("turns.left_undecided", turns=self._count_waiting())
+            log.warning("turns.left_undecided", turns=self._count)
 
     # --- the log ---------------------------------------------------------------------------------------
+    async def tend(self, closing: asyncio.Event) -> None:
+        """Looks after the log's files."""
+        while self._log is not None and not await self._ends_within_look(closing):
+            await self._log.tend()
+
     async def catch_up(self, closing: asyncio.Event) -> None:
-        """Looks after the log: decides what waits as soon as it can be decided."""
-        if self._log is None:
-            return
-        while not closing.is_set():
-            left = self._log.take_left(Kind.TURN)
-            for record in left:
+        """Decides what waits as soon as it can be decided."""
+        while self._log is not None:
+            for record in self._log.take_left(Kind.TURN):
                 self._put_off(_Logged(record), Stored.UNDECIDED)
             await self._look()
-            try:
-                async with asyncio.timeout(self._limits.look.total_seconds()):
-                    await closing.wait()
-            except TimeoutError:
-                await self._log.tend()
+            if await self._ends_within_look(closing):
+                return
+
+    async def _ends_within_look(self, closing: asyncio.Event) -> bool:
+        try:
+            async with asyncio.timeout(self._limits.look.total_seconds()):
+                return await closing.wait()
+        except TimeoutError:
+            return False
 
     async def _look(self) -> None:
         if self._settling:
@@ -172,7 +180,8 @@ class Intake:
             if self._waiting and not await self._screens.can_tell():
                 self._answering_since = None
                 return
-            self._answering_since = now if self._answering_since is None else self._answering_since
+            if self._answering_since is None:
+                self._answering_since = now
             if self._waiting and now - self._answering_since < self._limits.settle.total_seconds():
                 return
             self._settling, self._answering_since = False, None
@@ -215,17 +224,18 @@ class Intake:
             record = self._log.append(Kind.TURN, whose, at, _encoded(exchanged))
         return None if record is None else _Logged(record)
 
-    def _put_off(self, logged: _Logged, why: Stored) -> Stored:
+    def _put_off(self, logged: _Logged, why: Stored) -> None:
+        """*why* UNDECIDED: what has to be asked did not answer."""
         if not self._waiting:
             log.warning("turns.undecided", outcome=why.value)
         waiting = self._waiting.setdefault(logged.record.owner, [])
         if not logged.waited:
             logged.waited = True
-            insort(waiting, logged, key=lambda one: one.record.number)
+            insort(waiting, logged, key=_number)
+            self._count += 1
         if why is Stored.UNDECIDED:
             self._settling, self._answering_since = True, None
-        self._metrics.turns_undecided.set(self._count_waiting())
-        return why
+        self._metrics.turns_undecided.set(self._count)
 
     def _read(self, record: Record) -> Exchanged:
         """GiveUpError where it cannot be read, or is of another version's form."""
@@ -239,13 +249,16 @@ class Intake:
         if self._log is not None:
             self._log.discard(record)
         waiting = self._waiting.get(record.owner, [])
-        waiting[:] = [one for one in waiting if one.record is not record]
-        if not waiting and self._waiting.pop(record.owner, None) is not None and not self._waiting:
+        at = bisect_left(waiting, record.number, key=_number)
+        if at == len(waiting) or waiting[at].record is not record:
+            return  # it did not wait
+        del waiting[at]
+        self._count -= 1
+        if not waiting:
+            del self._waiting[record.owner]
+        if not self._waiting:
             log.info("turns.decided")
-        self._metrics.turns_undecided.set(self._count_waiting())
-
-    def _count_waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        self._metrics.turns_undecided.set(self._count)
 
     # --- one exchange ----------------------------------------------------------------------------------
     async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> Stored:
@@ -340,6 +353,10 @@ class Intake:
             log.info("journal.accepts")
             self._told = stored
         return stored
+
+
+def _number(logged: _Logged) -> int:
+    return logged.record.number
 
 
 def _encoded(exchanged: Exchanged) -> bytes:

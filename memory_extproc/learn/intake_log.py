@@ -71,6 +71,7 @@ class IntakeLog:
         self._directory, self._limits, self._wraps = directory, limits, wraps
         self._fsync, self._tells, self._clock = fsync, tells, clock
         self._segments: dict[str, Segment] = {}  # by file name
+        self._dropped: set[str] = set()  # which a disk may not let us delete
         self._active: Segment | None = None
         self._turns: dict[Owner, dict[bytes, Record]] = {}
         self._ids: set[bytes] = set()
@@ -234,11 +235,13 @@ class IntakeLog:
     def _drop(self, segment: Segment) -> None:
         self._segments.pop(segment.path.name, None)
         segment.delete()
+        if segment.path.exists():
+            self._dropped.add(segment.path.name)
 
     # --- what other processes left ---------------------------------------------------------------------
     async def _take_up(self) -> None:
         for path in sorted(self._directory.glob("*.log")):
-            if path.name in self._segments:
+            if path.name in self._segments or path.name in self._dropped:
                 continue
             try:
                 secret = await self._secret(path)

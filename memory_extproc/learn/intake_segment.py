@@ -11,6 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
@@ -117,10 +118,11 @@ class Segment:
     def delete(self) -> None:
         """The key is overwritten first: without it the rest cannot be read, wherever copies of it remain."""
         key = self.path.with_suffix(".key")
-        if key.exists():
-            write_file(key, bytes(key.stat().st_size))
-        for path in (key, self.path):
-            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            if key.exists():
+                write_file(key, bytes(key.stat().st_size))
+            for path in (key, self.path):
+                path.unlink(missing_ok=True)
         os.close(self.handle)
 
 

@@ -147,6 +147,7 @@ class Learner:
             asyncio.create_task(self._take_up.arrivals(self._closing), name="journal take-up"),
             asyncio.create_task(self._take_up.look_after(self._closing), name="journal sweep"),
             asyncio.create_task(self._intake.catch_up(self._closing), name="intake"),
+            asyncio.create_task(self._intake.tend(self._closing), name="intake log"),
         ]
         return self
 

@@ -115,23 +115,21 @@ class Screening:
     async def _refused(self, exchanged: Exchanged, *, waited: bool) -> Stored | None:
         # Asked anew, though the wire asked too: an answer can take minutes, and a person change their mind in them.
         # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
-        if self._incognito.is_marked(exchanged) and await self._incognito.holds(exchanged):
-            return Stored.INCOGNITO
-        person = _person(exchanged)
-        if person is not None:
-            allowed = await self._consent.allows_learning(person, exchanged.at if waited else None)
-            if allowed is None:
-                return Stored.UNDECIDED
-            if not allowed:
-                return Stored.NO_CONSENT
+        undecided = False
         try:
             if await self._incognito.holds(exchanged):
                 return Stored.INCOGNITO
         except MemoryExtprocError as error:
             # In doubt for the person: what may be incognito is not kept before that is known.
             log.warning("incognito.unknown", error=type(error).__name__)
-            return Stored.UNDECIDED
-        return None
+            undecided = True
+        person = _person(exchanged)
+        if person is not None:
+            allowed = await self._consent.allows_learning(person, exchanged.at if waited else None)
+            if allowed is False:
+                return Stored.NO_CONSENT
+            undecided = undecided or allowed is None
+        return Stored.UNDECIDED if undecided else None
 
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         masked = without_secrets(exchanged)

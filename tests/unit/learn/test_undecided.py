@@ -3,6 +3,7 @@ in the intake log, are used for nothing, and are decided once that is possible."
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,8 +34,10 @@ PIZZA = "I like pizza."
 
 class Outage:
     on = False
+    asked = 0
 
     def check(self) -> None:
+        self.asked += 1
         if self.on:
             raise TryLaterError("away")
 
@@ -311,3 +314,35 @@ async def test_words_that_no_utf_8_can_hold_wait_as_others_do(replica: Replica) 
         assert await learner.accept(replica.said("I like \ud83c pizza.")) is Stored.UNDECIDED
         replica.outage.on = False
         await until(lambda: _has(replica, ANN, 1), "they are learned")
+
+
+async def test_words_that_go_on_coming_keep_nothing_from_being_decided(replica: Replica) -> None:
+    async with replica.running() as learner:
+        replica.outage.on = True
+        await learner.accept(replica.said(PIZZA))
+        replica.outage.on = False
+        spoken = itertools.count()
+
+        async def decided() -> bool:
+            await learner.accept(replica.said(f"I own {next(spoken)} bicycles.", BOB))
+            return PIZZA in await replica.learned()
+
+        await until(decided, "what waited is decided", limit=10)
+
+
+async def test_a_backlog_is_decided_in_time_that_grows_as_it_does(tmp_path: Path) -> None:
+    """Counted in what is asked of the records."""
+
+    async def asked_for(turns: int) -> float:
+        replica = Replica(tmp_path / str(turns))
+        async with replica.running() as learner:
+            replica.outage.on = True
+            for number in range(turns):
+                await learner.accept(replica.said(f"I own {number} bicycles."))
+            before = replica.outage.asked
+            replica.outage.on = False
+            await until(lambda: replica.undecided == 0, "all are decided")
+            return (replica.outage.asked - before) / turns
+
+    few, many = await asked_for(25), await asked_for(100)
+    assert many < 1.5 * few
