@@ -140,8 +140,6 @@ class Intake:
         """Returns when all that was accepted is in the journal, waits in the log or has failed."""
         if self._under_way:
             await asyncio.wait(self._under_way)
-        if not self._settling:
-            await self._decide_waiting()
 
     async def stop(self) -> None:
         """Ends what is under way where it stands."""
@@ -159,13 +157,15 @@ class Intake:
             await self._log.tend()
 
     async def catch_up(self, closing: asyncio.Event) -> None:
-        """Decides what waits as soon as it can be decided."""
+        """Decides what waits as soon as it can be decided, for the last time once *closing* is set."""
+        ended = False
         while self._log is not None:
             for record in self._log.take_left(Kind.TURN):
                 self._put_off(_Logged(record), Stored.UNDECIDED)
             await self._look()
-            if await self._ends_within_look(closing):
+            if ended:
                 return
+            ended = await self._ends_within_look(closing)
 
     async def _ends_within_look(self, closing: asyncio.Event) -> bool:
         try:
@@ -226,12 +226,13 @@ class Intake:
 
     def _put_off(self, logged: _Logged, why: Stored) -> None:
         """*why* UNDECIDED: what has to be asked did not answer."""
+        if not logged.record.is_live:
+            return  # erased meanwhile
         if not self._waiting:
             log.warning("turns.undecided", outcome=why.value)
-        waiting = self._waiting.setdefault(logged.record.owner, [])
         if not logged.waited:
             logged.waited = True
-            insort(waiting, logged, key=_number)
+            insort(self._waiting.setdefault(logged.record.owner, []), logged, key=_number)
             self._count += 1
         if why is Stored.UNDECIDED:
             self._settling, self._answering_since = True, None

@@ -86,7 +86,7 @@ class IntakeLog:
     async def __aexit__(self, *_: object) -> None:
         for segment in self._segments.values():
             if segment.live:
-                os.close(segment.handle)
+                segment.close()
             else:
                 segment.delete()
         self._segments.clear()
@@ -139,7 +139,7 @@ class IntakeLog:
         """Records that another process left, the oldest first; each is given once."""
         taken = [record for record in self._left if record.kind is kind]
         self._left = [record for record in self._left if record.kind is not kind]
-        return [record for record in taken if record.id in record.segment.live]
+        return [record for record in taken if record.is_live]
 
     def of_owner(self, owner: Owner) -> Sequence[Record]:
         """Turns of *owner* that wait."""
@@ -214,7 +214,7 @@ class IntakeLog:
 
     async def _copy_forward(self, segment: Segment, target: Segment) -> None:
         for record in list(segment.live.values()):
-            if record.id not in segment.live:
+            if not record.is_live:
                 continue  # discarded while others were copied
             try:
                 _, frame = target.seal(record.kind, record.plain, record.id)
@@ -240,6 +240,7 @@ class IntakeLog:
 
     # --- what other processes left ---------------------------------------------------------------------
     async def _take_up(self) -> None:
+        found: list[Record] = []
         for path in sorted(self._directory.glob("*.log")):
             if path.name in self._segments or path.name in self._dropped:
                 continue
@@ -253,8 +254,11 @@ class IntakeLog:
             else:
                 self._segments[path.name] = segment
                 segment.spent_at = self._clock()  # it may hold discarded records, too
-                self._left += [self._know(record) for record in records if record.id not in self._ids]
+                found += records
                 self._keep_aside(path, damaged)
+        for record in sorted(found, key=lambda record: record.at):  # copying forward does not keep their order
+            if record.id not in self._ids:
+                self._left.append(self._know(record))
 
     async def _secret(self, path: Path) -> bytes:
         try:

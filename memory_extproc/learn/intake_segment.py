@@ -70,6 +70,11 @@ class Record:
     number: int = 0
 
     @property
+    def is_live(self) -> bool:
+        """Whether it was not discarded."""
+        return self.id in self.segment.live
+
+    @property
     def plain(self) -> bytes:
         """The payload. GiveUpError where it was damaged since."""
         try:
@@ -123,7 +128,11 @@ class Segment:
                 write_file(key, bytes(key.stat().st_size))
             for path in (key, self.path):
                 path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
         os.close(self.handle)
+        self.handle = -1  # the number may soon be another file's
 
 
 def begin_segment(path: Path, secret: bytes) -> Segment:

@@ -91,6 +91,26 @@ async def test_what_was_discarded_cannot_be_read_soon_after_and_what_waits_besid
         assert await left(killed(tmp_path / "a", tmp_path / "c")) == []
 
 
+async def test_what_waited_longest_comes_first_though_it_was_copied_behind_others(tmp_path: Path) -> None:
+    clock = Clock()
+    async with IntakeLog(tmp_path, clock=clock) as log:
+        gone = log.append(Kind.TURN, ANN, MONDAY, WORDS)
+        log.append(Kind.TURN, ANN, MONDAY, b"first")
+        assert gone is not None
+        log.discard(gone)
+        clock.now += 31
+        real, log._copy_forward = log._copy_forward, _not_yet  # type: ignore[method-assign]
+        await log.tend()
+        log.append(Kind.TURN, ANN, MONDAY + timedelta(minutes=1), b"second")
+        log._copy_forward = real  # type: ignore[method-assign]
+        await log.tend()
+    assert await left(tmp_path) == [b"first", b"second"]
+
+
+async def _not_yet(*_: object) -> None:
+    """Copying takes its time."""
+
+
 async def test_with_a_master_key_nothing_is_read_without_it(tmp_path: Path) -> None:
     for name in ("ours", "other"):
         (tmp_path / name).write_text(new_master_key())

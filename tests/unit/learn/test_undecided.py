@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -80,8 +80,10 @@ class Failing(TransientJournal):
     def __init__(self, now: datetime) -> None:
         super().__init__(now=lambda: now)
         self.error: Exception | None = None
+        self.before: Callable[[], object] = lambda: None
 
     async def append(self, turn: Turn) -> Stored:
+        self.before()
         if self.error is not None:
             raise self.error
         return await super().append(turn)
@@ -346,3 +348,13 @@ async def test_a_backlog_is_decided_in_time_that_grows_as_it_does(tmp_path: Path
 
     few, many = await asked_for(25), await asked_for(100)
     assert many < 1.5 * few
+
+
+async def test_what_is_erased_while_it_is_taken_in_waits_no_longer(replica: Replica) -> None:
+    async with replica.running() as learner:
+        replica.journal.error = TryLaterError("locked")
+        replica.journal.before = lambda: learner.erase_waiting(ANN, MONDAY)
+        await learner.accept(replica.said(PIZZA))
+        assert (replica.undecided, learner.oldest_waiting()) == (0, None)
+        replica.journal.error = None
+        assert await learner.accept(replica.said("I own a bicycle.")) is Stored.JOURNALLED
