@@ -99,7 +99,7 @@ async def test_what_waited_longest_comes_first_though_it_was_copied_behind_other
         assert gone is not None
         log.discard(gone)
         clock.now += 31
-        real, log._copy_forward = log._copy_forward, _not_yet  # type: ignore[method-assign]
+        real, log._copy_forward = log._copy_forward, _not_yet  # type: ignore[assignment, method-assign]
         await log.tend()
         log.append(Kind.TURN, ANN, MONDAY + timedelta(minutes=1), b"second")
         log._copy_forward = real  # type: ignore[method-assign]
