@@ -130,6 +130,7 @@ async def _open_forgetter(
             journal=kept.journal,
             coordination=kept.coordination,
             foresees=writing.foresees,
+            discard_waiting=writing.learner.erase_waiting,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
             purges=kept.store,
             caches=(replays.forget, writing.retention.soon, *((topics.forget,) if topics else ())),

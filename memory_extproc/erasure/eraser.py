@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -100,6 +100,8 @@ class Erasable:
     caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
     keys: Keys | None = None
     foresees: ForeseesMemories | None = None
+    # Discards an owner's exchanges that were asked by a time and wait, in this process, for a place in the journal.
+    discard_waiting: Callable[[Owner, datetime], int] = lambda _owner, _until: 0
 
 
 class Eraser:
@@ -223,6 +225,8 @@ class Eraser:
         await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
             job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
+        if scope.everything:
+            job = job.removed("journal", self._holders.discard_waiting(owner, job.at))
         # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
         ids = (taken.memories.keys() & rows.keys()) | {one for one, memory in rows.items() if marks.covers(memory)}
         # What cannot be read is in no listing, and goes with all the rest, also where there is no rest.

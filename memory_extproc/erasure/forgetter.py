@@ -63,6 +63,7 @@ class ForgetLimits:
     settle: timedelta = timedelta()  # after which no write that began before can still arrive; 0: one replica
     server_purge: timedelta = timedelta(days=4)  # what a server may take until deleted rows are gone from its files
     plan: timedelta = timedelta(minutes=10)  # how long a dry run can be confirmed
+    lease: timedelta = timedelta(seconds=30)  # of a job: when its replica ends, another carries on after it
 
 
 @dataclass(slots=True)
@@ -85,9 +86,13 @@ class Forgetter:
         *,
         now: Now,
         chance: Chance,
+        holder: str = "",
         signer: Signer | None = None,
         seeks: Seeks | None = None,
     ) -> None:
+        """*holder*: of the leases on jobs; a process and the one that takes its place have the same, two replicas
+        never."""
+        self._holder = holder
         self._ledger = ledger
         self._forgotten = forgotten
         self._replicas = replicas
@@ -234,19 +239,49 @@ class Forgetter:
         self._pending.pop(job_id, None)
 
     async def _take_up(self) -> None:
-        jobs = await self._insist(self._ledger.unfinished)
-        for kept in jobs:
-            if kept.id in self._running:
-                continue
+        """Carry on with jobs that an earlier process left, and with those of replicas that ended since."""
+        unreadable = set[str]()
+        while True:
+            for kept in await self._insist(self._ledger.unfinished):
+                if kept.id in self._running or kept.id in unreadable:
+                    continue
+                if not await self._insist(partial(self._acquire, kept.id)):
+                    continue
+                # Its replica may have come further, or to its end, before its lease ran out.
+                latest = await self._insist(partial(self._ledger.job, kept.id))
+                try:
+                    job = Job.read(latest or kept)
+                except msgspec.MsgspecError:
+                    # Of a newer version beside us, which carries it out; what we do not know might narrow it.
+                    log.warning("forget.unreadable")
+                    unreadable.add(kept.id)
+                    continue
+                if job.state is not ForgetState.COMPLETE:
+                    self._start(job)
+            await asyncio.sleep(self._limits.lease.total_seconds())
+
+    async def _acquire(self, job_id: str) -> bool:
+        return await self._holders.coordination.acquire(f"forget:{job_id}", self._holder, self._limits.lease)
+
+    async def _keep_lease(self, job_id: str) -> None:
+        """Renew the lease on a job that is carried out here. Without one it is carried out twice, which costs time
+        and changes nothing."""
+        while True:
             try:
-                job = Job.read(kept)
-            except msgspec.MsgspecError:
-                # Of a newer version beside us, which carries it out; what we do not know might narrow it.
-                log.warning("forget.unreadable")
-                continue
-            self._start(job)
+                await self._acquire(job_id)
+            except MemoryExtprocError as error:
+                log.warning("forget.lease_not_renewed", error=type(error).__name__)
+            await asyncio.sleep(self._limits.lease.total_seconds() / 3)
 
     async def _carried_out(self, job: Job, clean: asyncio.Event) -> None:
+        renewing = asyncio.create_task(self._keep_lease(job.id), name="lease of a forget")
+        try:
+            await self._carry_out(job, clean)
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _carry_out(self, job: Job, clean: asyncio.Event) -> None:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())
         if job.state is ForgetState.ACCEPTED:
             job = await self._cleaned(job, lock)
@@ -268,6 +303,8 @@ class Forgetter:
         """Once nothing of *job* waits anywhere. Between two looks others' forgets of the same owner go on."""
         looks = 0
         before: Waiting | None = None
+        # Every replica says what waits in its directory as of a moment after it was told.
+        await self._insist(partial(self._replicas.tell, job.subject))
         while True:
             waiting = await self._insist(partial(self._eraser.find_waiting, job))
             if waiting != before:

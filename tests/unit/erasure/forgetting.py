@@ -106,7 +106,7 @@ class World(Surroundings):
             intake_log=self.intake_log,
         )
 
-    def forgetter(self) -> Forgetter:
+    def forgetter(self, *, holder: str = "") -> Forgetter:
         made = Forgetter(
             self.ledger,
             self.forgotten,
@@ -126,6 +126,7 @@ class World(Surroundings):
             self.metrics,
             now=lambda: self.now,
             chance=lambda: 0.0,
+            holder=holder,
             signer=self.signer,
         )
         self.hiding.found = made.sweep

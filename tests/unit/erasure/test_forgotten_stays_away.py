@@ -277,3 +277,45 @@ async def test_a_forget_accepted_while_those_of_before_are_taken_up_is_carried_o
         await until(lambda: not forgetter._running, "nothing is left to be done")
         assert world.sample("forgets_pending") == 0
         assert world.files.purged == [ANN]
+
+
+async def test_a_running_replica_carries_on_with_the_forget_of_one_that_ended(world: World) -> None:
+    world.forget_limits = replace(
+        world.forget_limits, patience=timedelta(milliseconds=5), lease=timedelta(milliseconds=20)
+    )
+    await world.put(a_memory("My budget is $10,000"))
+    world.weather.down = True
+    async with world.forgetter(holder="beside") as beside:
+        async with world.forgetter(holder="ends") as ends:
+            receipt = await ends.forget(ANN, EVERYTHING)
+            assert receipt.state is ForgetState.ACCEPTED
+        world.weather.down = False
+        world.now += timedelta(seconds=1)  # the lease of the replica that ended has run out
+        assert (await complete(beside, receipt)).state is ForgetState.COMPLETE
+    assert await world.contents() == set()
+
+
+async def test_two_replicas_do_not_carry_out_one_forget_at_a_time(world: World) -> None:
+    world.forget_limits = replace(world.forget_limits, lease=timedelta(milliseconds=5))
+    coordination = world.coordination
+    async with world.forgetter(holder="beside"):
+        assert await coordination.acquire("forget:j1", "ends", timedelta(hours=1))
+        await world.ledger.write(
+            Job(id="j1", subject="s", name="everything", at=world.now, owner=ANN, scope=EVERYTHING).kept()
+        )
+        looks = 0
+
+        def looked() -> bool:
+            nonlocal looks
+            looks += 1
+            return looks > 20
+
+        await until(looked, "it has had time to look several times")
+        [left] = await world.ledger.unfinished()
+        assert Job.read(left).steps == {}
+        await coordination.release("forget:j1", "ends")
+        await until(lambda: _is_finished(world), "it is carried out now")
+
+
+async def _is_finished(world: World) -> bool:
+    return not await world.ledger.unfinished()
