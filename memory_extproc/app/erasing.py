@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memory_extproc.coordination.directory_file import DirectoryFile
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
-from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica
 from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
@@ -50,7 +51,13 @@ class Erasing:
         return HidingStore(store, self.forgotten)
 
 
-async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> Erasing:
+async def open_erasing(
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    stack: AsyncExitStack,
+    metrics: Metrics,
+) -> Erasing:
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
@@ -60,15 +67,27 @@ async def open_erasing(settings: Settings, data: Path, link: RedisLink | None, s
 
     prefix = settings.coordination.prefix
     ledger = RedisLedger(link, prefix=prefix)
-    replicas = RedisReplicas(link, uuid.uuid4().hex, prefix=prefix, lease=settings.coordination.lease)
+    directory = DirectoryFile(data)
+    replicas = RedisReplicas(
+        link,
+        uuid.uuid4().hex,
+        prefix=prefix,
+        lease=settings.coordination.lease,
+        directory=directory.now.name,
+    )
+    metrics.dead_directories.set_function(lambda: replicas.dead_directories)
     return Erasing(ledger, replicas, Forgotten(ledger, replicas, key=key))
 
 
-async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
-    """From here on other replicas' forgets are heard of, and what we hold may be served."""
+async def take_part(
+    erasing: Erasing, partitions: Partitions, stack: AsyncExitStack, *, oldest_waiting: OldestWaiting
+) -> None:
+    """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
+    journals are: the register is told what they hold at the end."""
     replicas, forgotten = erasing.replicas, erasing.forgotten
     if not isinstance(replicas, RedisReplicas):
         return
+    replicas.oldest_waiting = oldest_waiting
 
     async def heard(subject: str) -> None:
         if subject:

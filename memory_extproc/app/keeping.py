@@ -52,15 +52,15 @@ async def open_kept(frame: Frame) -> Kept:
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
     await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
-    erasing = await open_erasing(settings, data, link, stack)
+    erasing = await open_erasing(settings, data, link, stack, frame.metrics)
     unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     partitions = await stack.enter_async_context(
         Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
-    await take_part(erasing, partitions, stack)
-    journal, writable = await open_journal(settings, data, link, now, stack)
+    journal, writable, oldest_waiting = await open_journal(settings, data, link, now, stack)
+    await take_part(erasing, partitions, stack, oldest_waiting=oldest_waiting)
     return Kept(
         embedder=embedder,
         link=link,

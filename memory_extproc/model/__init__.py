@@ -9,6 +9,7 @@ from memory_extproc.model.forgetting import (
     ForgetState,
     LedgerJob,
     LedgerMarks,
+    WaitingPlace,
 )
 from memory_extproc.model.memories import (
     Candidates,
@@ -79,6 +80,7 @@ __all__ = [
     "Switch",
     "Turn",
     "Vector",
+    "WaitingPlace",
     "Wish",
     "Words",
     "digest",

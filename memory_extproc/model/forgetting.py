@@ -108,3 +108,12 @@ class LedgerMarks:
     cuts: tuple[bytes, ...] = ()
     items: Mapping[bytes, float] = field(default_factory=lambda: MappingProxyType({}))
     shut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPlace:
+    """A data directory that holds, or may hold, accepted turns that are not in the shared journal yet."""
+
+    name: str
+    since: datetime | None  # when the oldest of them was asked; None: unknown, it ended without saying
+    live: bool  # a replica is serving from it

@@ -135,6 +135,10 @@ class Metrics:
         )
         self.store_up = make.gauge("store_up", "1 while the memory store answers, else 0.")
         self.coordination_up = make.gauge("coordination_up", "1 while what replicas share answers, else 0.")
+        self.dead_directories = make.gauge(
+            "dead_directories",
+            "Data directories that ended with accepted turns, or without saying, and did not come back.",
+        )
         self.files_taken_away = make.gauge(
             "files_taken_away", "Files of the data directory deleted or replaced while in use, now.", "why"
         )
