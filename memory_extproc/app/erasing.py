@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections.abc import Sequence
@@ -11,18 +12,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from memory_extproc.coordination.consent import RedisConsent
 from memory_extproc.coordination.directory_file import DirectoryFile
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
+from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
 from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica
 from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer, read_signer
-from memory_extproc.errors import ConfigurationError, GiveUpError
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
 from memory_extproc.learn.sessions import WORDED
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
+from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Ledger, MemoryStore, Now, Replicas
+from memory_extproc.ports import Ledger, MemoryStore, Mirror, Now, Replicas, WrapsKeys
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
@@ -30,9 +36,23 @@ from memory_extproc.wire.compression import WORDED as COMPRESSED
 from memory_extproc.wire.replays import WORDED as GIVEN
 
 if TYPE_CHECKING:
+    from memory_extproc.coordination.ledger_redis import RedisLedger
+    from memory_extproc.coordination.recovery import Recovery
     from memory_extproc.redis_link import RedisLink
 
+log = logger(__name__)
+
 LEDGER = "erasure.db"
+MIRROR = "mirror.db"  # in the data directory: copies of what replicas share in Redis
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What there is only where replicas share a Redis."""
+
+    ledger: RedisLedger
+    consent: RedisConsent
+    recovery: Recovery
 
 
 def ledger_file(settings: Settings, data: Path) -> Path:
@@ -46,6 +66,7 @@ class Erasing:
     ledger: Ledger
     replicas: Replicas
     forgotten: Forgotten
+    fleet: Fleet | None = None  # None: one replica
 
     def hiding(self, store: MemoryStore) -> HidingStore:
         return HidingStore(store, self.forgotten)
@@ -57,26 +78,45 @@ async def open_erasing(
     link: RedisLink | None,
     stack: AsyncExitStack,
     metrics: Metrics,
+    *,
+    shared: Mirror | None,
+    wraps: WrapsKeys | None,
 ) -> Erasing:
+    """*shared*: where replicas keep copies of what they share in Redis. *wraps* the key of the ledger there."""
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
         alone = SoleReplica()
         return Erasing(file, alone, Forgotten(file, alone, key=key))
     from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
+    from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
 
-    prefix = settings.coordination.prefix
-    ledger = RedisLedger(link, prefix=prefix)
+    prefix, lease = settings.coordination.prefix, settings.coordination.lease
     directory = DirectoryFile(data)
+    if await asyncio.to_thread(set_aside_unusable, data / MIRROR):
+        directory.unsure = True
+        directory.write(msgspec.structs.replace(directory.now, copied=False))
+    own = await stack.enter_async_context(SqliteMirror(data / MIRROR))
+    limits = RecoveryLimits(others=2 * lease)
+    recovery = Recovery(link, prefix=prefix, directory=directory, own=own, shared=shared, limits=limits)
+    ledger = RedisLedger(link, prefix=prefix, recovery=recovery, wraps=wraps)
+    consent = RedisConsent(link, prefix=prefix, recovery=recovery)
     replicas = RedisReplicas(
         link,
         uuid.uuid4().hex,
         prefix=prefix,
-        lease=settings.coordination.lease,
+        lease=lease,
         directory=directory.now.name,
     )
     metrics.dead_directories.set_function(lambda: replicas.dead_directories)
-    return Erasing(ledger, replicas, Forgotten(ledger, replicas, key=key))
+    metrics.coordination_restoring.set_function(lambda: recovery.loss is not None)
+    recovery.parts += [ledger, consent]
+    recovery.hooks.register = lambda: replicas.register
+    recovery.hooks.put_back = replicas.put_back
+    recovery.hooks.lost = lambda kind: metrics.coordination_losses.labels(kind).inc()
+    replicas.whole, replicas.watch = recovery.is_whole, recovery.watch
+    forgotten = Forgotten(ledger, replicas, key=key)
+    return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery))
 
 
 async def take_part(
@@ -84,8 +124,8 @@ async def take_part(
 ) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
     journals are: the register is told what they hold at the end."""
-    replicas, forgotten = erasing.replicas, erasing.forgotten
-    if not isinstance(replicas, RedisReplicas):
+    replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
+    if not isinstance(replicas, RedisReplicas) or fleet is None:
         return
     replicas.oldest_waiting = oldest_waiting
 
@@ -94,14 +134,21 @@ async def take_part(
             forgotten.renew(subject)
         else:
             forgotten.renew_all()
-        blind = await forgotten.blind()
+        blind = await forgotten.blind() if subject else None
         for owner in partitions.owners():
-            if not subject or blind.subject(owner) == subject:
+            if blind is None or blind.subject(owner) == subject:
                 partitions.drop(owner)
                 async with partitions.alone(owner):
                     """Writes that were under way have ended: whoever forgets will find them."""
+        if subject:
+            try:
+                await fleet.recovery.copy(await fleet.ledger.copies_of(subject))
+            except MemoryExtprocError as error:
+                log.warning("forget.not_copied", error=type(error).__name__)
 
     replicas.heard = heard
+    fleet.recovery.hooks.restored.append(lambda: heard(""))
+    await stack.enter_async_context(fleet.recovery)
     await stack.enter_async_context(replicas)
 
 

@@ -52,7 +52,15 @@ async def open_kept(frame: Frame) -> Kept:
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
     await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
-    erasing = await open_erasing(settings, data, link, stack, frame.metrics)
+    erasing = await open_erasing(
+        settings,
+        data,
+        link,
+        stack,
+        frame.metrics,
+        shared=store.meta(),
+        wraps=None if keys is None else keys.master,
+    )
     unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten

@@ -41,7 +41,7 @@ class Writing:
 async def open_writing(frame: Frame, kept: Kept) -> Writing:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
-    door = await open_door(settings, frame.data, kept.link, coordination, metrics, stack, live, now=now)
+    door = await open_door(settings, frame.data, kept.erasing.fleet, coordination, metrics, stack, live, now=now)
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     budget = make_budget(settings, now, live)
     extraction = make_extraction(settings, metrics, stack, budget, live)

@@ -27,7 +27,7 @@ class Remembered(msgspec.Struct, frozen=True):
     generation: str = ""  # empty: none was seen yet
     sequence: int = 0  # the highest that was seen of it
     copied: bool = False  # whether the mirror has what stood in Redis before this directory came
-    dead: dict[str, str] = {}  # directories in the register without a replica, as they stand there
+    register: dict[str, tuple[str, str]] = {}  # of data directories: holder → directory, entry
 
 
 class DirectoryFile:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -133,14 +133,16 @@ class RedisReplicas:
         self._link, self._holder, self._directory = link, holder, directory or holder
         self._lease = lease
         self.oldest_waiting: OldestWaiting = nothing_waits
-        self.dead_directories = 0  # in the register, as of the last look
+        self.whole: Callable[[], bool] = lambda: True  # whether Redis has all that it was given
+        self.watch: Callable[[], Awaitable[None]] = _nothing  # looks whether it has, with each renewal
+        self.register: dict[str, tuple[str, str, bool]] = {}  # holder → directory, entry, lives; as last seen
         self.heard: Callable[[str], Awaitable[None]] = _by_nobody
         self._clock = clock
         # One hash tag: the scripts touch these keys together.
         base = f"{prefix}:{{forgets}}"
         self._counter, self._news = f"{base}:counter", f"{base}:news"
         self._leases, self._expiries = f"{base}:leases", f"{base}:expiries"
-        self._register = f"{base}:directories"
+        self._entries = f"{base}:directories"
         self._tell = link.client.register_script(_TELL)
         self._renew = link.client.register_script(_RENEW)
         self._behind = link.client.register_script(_BEHIND)
@@ -163,14 +165,14 @@ class RedisReplicas:
             await asyncio.gather(self._renewing, return_exceptions=True)
         self._until = float("-inf")
         try:
-            keys = [self._leases, self._expiries, self._register]
+            keys = [self._leases, self._expiries, self._entries]
             args = [self._holder, self._directory, _since(self.oldest_waiting)]
             await self._link.bounded(self._leave(keys=keys, args=args))
         except MemoryExtprocError as error:
             log.info("lease.not_given_back", error=type(error).__name__)  # it runs out by itself
 
     def holds(self) -> bool:
-        return self._clock() < self._until
+        return self._clock() < self._until and self.whole()
 
     async def tell(self, subject: str) -> None:
         news = [self._counter, self._news]
@@ -186,8 +188,8 @@ class RedisReplicas:
 
     async def waiting(self) -> Sequence[WaitingPlace]:
         places = []
-        for holder, entry, lives in await self._entries():
-            since, ended, name = entry.split("|", 2)
+        for holder, (name, entry, lives) in (await self._look_up()).items():
+            since, ended, _ = entry.split("|", 2)
             if holder == self._holder:
                 since = _since(self.oldest_waiting)
             elif not lives and ended == "serves":
@@ -199,22 +201,31 @@ class RedisReplicas:
     async def strike(self, name: str) -> bool:
         """Takes the directory *name*, which will never come back, off the register. False where none of that name
         is dead."""
-        gone = [
-            holder for holder, entry, lives in await self._entries() if not lives and entry.endswith(f"|{name}")
-        ]
+        found = await self._look_up()
+        gone = [holder for holder, (directory, _, lives) in found.items() if not lives and directory == name]
         if gone:
-            await self._link.bounded(self._link.client.hdel(self._register, *gone))
+            await self._link.bounded(self._link.client.hdel(self._entries, *gone))
         return bool(gone)
 
-    async def _entries(self) -> list[tuple[str, str, bool]]:
-        found = await self._link.bounded(self._read_register(keys=[self._expiries, self._register]))
+    async def put_back(self, register: Mapping[str, tuple[str, str, bool]]) -> None:
+        """Into a Redis that lost its register: who serves says so again by itself, the others are dead."""
+        for holder, (_, entry, _) in register.items():
+            await self._link.bounded(self._link.client.hsetnx(self._entries, holder, entry))
+
+    @property
+    def dead_directories(self) -> int:
+        return len({directory for directory, _, lives in self.register.values() if not lives})
+
+    async def _look_up(self) -> dict[str, tuple[str, str, bool]]:
+        found = await self._link.bounded(self._read_register(keys=[self._expiries, self._entries]))
         entries = [(holder.decode(), entry.decode(), bool(lives)) for holder, entry, lives in found]
-        self.dead_directories = len({entry.split("|", 2)[2] for _, entry, lives in entries if not lives})
-        return entries
+        self.register = {holder: (entry.split("|", 2)[2], entry, lives) for holder, entry, lives in entries}
+        return self.register
 
     async def renew(self) -> None:
         """Acts on the news, then renews. May be called at any time; raises what Redis does."""
         asked = self._clock()
+        await self.watch()
         if self._read < 0:
             self._read = int(await self._link.bounded(self._link.client.get(self._counter)) or 0)
         fresh = await self._link.bounded(
@@ -224,13 +235,13 @@ class RedisReplicas:
             await self.heard(member.decode().partition(":")[2])
             self._read = max(self._read, int(number))
         ttl = int(self._lease.total_seconds() * 1000)
-        keys = [self._counter, self._leases, self._expiries, self._register]
+        keys = [self._counter, self._leases, self._expiries, self._entries]
         args: list[str | int] = [self._holder, ttl, self._read, self._directory, _since(self.oldest_waiting)]
         latest = int(await self._link.bounded(self._renew(keys=keys, args=args)))
         if latest < self._read:
             await self.heard("")  # the server lost what it knew, news too: it may have been anybody
             self._read = latest
-        await self._entries()
+        await self._look_up()
         # From before we asked: the server's lease ends later than ours, never earlier.
         self._until = asked + self._lease.total_seconds()
 
@@ -244,6 +255,10 @@ class RedisReplicas:
         while True:
             await asyncio.sleep(self._lease.total_seconds() / 5)
             await self._try_to_renew()
+
+
+async def _nothing() -> None:
+    """There is nothing to look at."""
 
 
 async def _by_nobody(_subject: str) -> None:

@@ -44,7 +44,7 @@ class Incognito:
 
     def __init__(self, records: Coordination, limits: IncognitoLimits) -> None:
         self._records, self._limits = records, limits
-        self._here: OrderedDict[tuple[Owner, str], None] = OrderedDict()
+        self._here: OrderedDict[tuple[Owner, str], timedelta] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -97,8 +97,8 @@ class Incognito:
         return any(record is not None for record in found)
 
     async def _mark(self, owner: Owner, keys: dict[str, timedelta]) -> None:
-        for key in keys:
-            self._here[owner, key] = None
+        for key, ttl in keys.items():
+            self._here[owner, key] = ttl
             self._here.move_to_end((owner, key))
         while len(self._here) > self._limits.in_process:
             self._here.popitem(last=False)
@@ -109,6 +109,11 @@ class Incognito:
         done, _ = await asyncio.wait({writing}, timeout=self._limits.patience.total_seconds())
         for task in done:
             task.result()  # a bug is raised, as if it had been awaited
+
+    async def write_again(self) -> None:
+        """Every mark that this process made, where the records were lost."""
+        for (owner, key), ttl in list(self._here.items()):
+            await self._write(owner, {key: ttl})
 
     async def _write(self, owner: Owner, keys: dict[str, timedelta]) -> None:
         writes: list[Awaitable[None]] = [
