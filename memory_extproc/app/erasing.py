@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
+from memory_extproc import __version__
+from memory_extproc.app.coordinating import open_link
 from memory_extproc.coordination.consent import RedisConsent
 from memory_extproc.coordination.directory_file import DirectoryFile
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
@@ -70,6 +74,28 @@ class Erasing:
 
     def hiding(self, store: MemoryStore) -> HidingStore:
         return HidingStore(store, self.forgotten)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetAdmin:
+    """What a command decides about the replicas that share a Redis."""
+
+    replicas: RedisReplicas
+    accept_loss: Callable[[], Awaitable[None]]
+
+
+async def open_fleet(settings: Settings, stack: AsyncExitStack) -> FleetAdmin:
+    """Raises where Redis does not answer. A command is no replica that serves: it holds no lease."""
+    from memory_extproc.coordination.recovery import accept_loss  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+    if link is None:
+        raise ConfigurationError(["coordination.url: is empty: one replica shares nothing"])
+    await link.open()
+    prefix, lease = settings.coordination.prefix, settings.coordination.lease
+    return FleetAdmin(
+        RedisReplicas(link, "command", prefix=prefix, lease=lease), partial(accept_loss, link, prefix)
+    )
 
 
 async def open_erasing(

@@ -51,6 +51,7 @@ return {id, tonumber(redis.call('HGET', KEYS[1], 'sequence') or 0)}
 """
 _GENERATION = "generation"  # the record of a mirror that names it
 _KEPT_MERGED = timedelta(hours=1)
+_ACCEPTED_FOR = timedelta(minutes=2)
 
 
 Register = Mapping[str, tuple[str, str, bool]]  # holder → directory, entry, whether it serves
@@ -62,6 +63,15 @@ class Loss(StrEnum):
     WIPED = "wiped"
     ROLLED_BACK = "rolled_back"
     REPLACED = "replaced"  # another generation: restored by other replicas meanwhile, or an older Redis
+
+
+async def accept_loss(link: RedisLink, prefix: str) -> None:
+    """For a while replicas do without copies that they cannot read."""
+    await link.bounded(link.client.set(_accepted(prefix), "1", ex=_ACCEPTED_FOR))
+
+
+def _accepted(prefix: str) -> str:
+    return f"{prefix}:{{ledger}}:accepted"
 
 
 class Restorable(Protocol):
@@ -108,7 +118,7 @@ class Recovery:
         """*shared*: None where no server keeps memories."""
         self._link, self._directory, self._own, self._shared, self._limits = link, directory, own, shared, limits
         base = f"{prefix}:{{ledger}}"
-        self.key, self._accepted, self._merged = f"{base}:generation", f"{base}:accepted", f"{base}:merged"
+        self.key, self._accepted, self._merged = f"{base}:generation", _accepted(prefix), f"{base}:merged"
         self._advance = link.client.register_script(_ADVANCE)
         self._begin = link.client.register_script(_BEGIN)
         self.parts: list[Restorable] = []
