@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
@@ -121,7 +120,7 @@ async def open_erasing(
     directory = DirectoryFile(data)
     if await asyncio.to_thread(set_aside_unusable, data / MIRROR):
         directory.unsure = True
-        directory.write(msgspec.structs.replace(directory.now, copied=False))
+        directory.update(copied=False)
     own = await stack.enter_async_context(SqliteMirror(data / MIRROR))
     limits = RecoveryLimits(others=2 * lease)
     recovery = Recovery(link, prefix=prefix, directory=directory, own=own, shared=shared, limits=limits)

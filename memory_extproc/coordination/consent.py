@@ -147,7 +147,7 @@ class RedisConsent:
         pipeline = self._link.client.pipeline(transaction=False)
         pipeline.lrange(self._key(owner.key), first, -1)
         if self._recovery is not None:
-            pipeline.hmget(self._recovery.key, ["id", "sequence"])
+            pipeline.hmget(self._recovery.key, self._recovery.fields)
         found, *standing = await self._link.bounded(pipeline.execute())
         if self._recovery is not None:
             self._recovery.compare(standing[0][0], standing[0][1], floor)

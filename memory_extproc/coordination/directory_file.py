@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Remembered(msgspec.Struct, frozen=True):
     name: str
     version: int = _VERSION
     generation: str = ""  # empty: none was seen yet
-    sequence: int = 0  # the highest that was seen of it
+    sequence: int = 0  # the highest number that was seen of this directory there
     copied: bool = False  # whether the mirror has what stood in Redis before this directory came
     register: dict[str, tuple[str, str]] = {}  # of data directories: holder → directory, entry
 
@@ -37,22 +38,24 @@ class DirectoryFile:
     def __init__(self, data: Path) -> None:
         self._path = data / FILE
         self.unsure = False
+        self._writing = threading.Lock()
         self.now = self._read() or Remembered(f"{socket.gethostname()}-{secrets.token_hex(4)}")
-        self.write(self.now)
+        self.update()
 
-    def write(self, remembered: Remembered) -> None:
-        """A disk that refuses it keeps nobody from serving: the next change is written whole again."""
-        self.now = remembered
-        made = self._path.with_suffix(".new")
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(msgspec.json.encode(remembered))
-                file.flush()
-                os.fsync(file.fileno())
-            made.replace(self._path)
-        except OSError as error:
-            log.warning("file.not_written", file=FILE, why=error.strerror)
+    def update(self, **changes: object) -> None:
+        """On any thread. A disk that refuses it keeps nobody from serving: the next change writes all of it."""
+        with self._writing:
+            self.now = msgspec.structs.replace(self.now, **changes)
+            made = self._path.with_suffix(".new")
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(msgspec.json.encode(self.now))
+                    file.flush()
+                    os.fsync(file.fileno())
+                made.replace(self._path)
+            except OSError as error:
+                log.warning("file.not_written", file=FILE, why=error.strerror)
 
     def _read(self) -> Remembered | None:
         try:

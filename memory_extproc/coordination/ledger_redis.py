@@ -10,6 +10,7 @@ import msgspec
 
 from memory_extproc.coordination.mirror import Copied, Kind, of_items
 from memory_extproc.coordination.recovery import Recovery
+from memory_extproc.errors import GiveUpError
 from memory_extproc.model import LedgerJob, LedgerMarks
 from memory_extproc.ports import WrapsKeys
 from memory_extproc.redis_link import RedisLink
@@ -45,12 +46,13 @@ for n = 8, #ARGV do
 end
 return 1
 """
-# KEYS: shut ones, cuts, items, generation.
+# KEYS: shut ones, cuts, items, generation. ARGV: fields of the generation.
 _MARKS = """
 return {redis.call('SMEMBERS', KEYS[1]), redis.call('SMEMBERS', KEYS[2]), redis.call('HGETALL', KEYS[3]),
-  redis.call('HMGET', KEYS[4], 'id', 'sequence')}
+  redis.call('HMGET', KEYS[4], unpack(ARGV))}
 """
 _CONTEXT = b"key of the ledger of forgets"
+_WRAPPED = "wrapped"  # in the place of a subject
 _AT_ONCE = 2_000  # items in one step; the job stays shut until all of them are written
 
 
@@ -123,7 +125,8 @@ class RedisLedger:
         """With the ids of the jobs that shut it."""
         floor = 0 if self._recovery is None else self._recovery.sequence
         keys = [*self._of(subject), f"{self._base}:generation"]
-        shut, cuts, items, standing = await self._link.bounded(self._marks(keys=keys))
+        fields = ["id"] if self._recovery is None else self._recovery.fields
+        shut, cuts, items, standing = await self._link.bounded(self._marks(keys=keys, args=fields))
         if self._recovery is not None:
             self._recovery.compare(standing[0], standing[1], floor)
         pairs = zip(items[::2], items[1::2], strict=True)
@@ -137,7 +140,11 @@ class RedisLedger:
         none = LedgerJob("", copy.subject, b"", shut=False, open=False)
         match copy.kind:
             case Kind.KEY:
-                key = copy.body if self._wraps is None else await self._wraps.unwrap(copy.body, _CONTEXT)
+                key = copy.body
+                if copy.subject == _WRAPPED:
+                    if self._wraps is None:
+                        raise GiveUpError("the copy of the ledger's key is wrapped with a master key")
+                    key = await self._wraps.unwrap(key, _CONTEXT)
                 await self._link.bounded(self._link.client.set(f"{self._base}:key", key))
             case Kind.JOB:
                 job = LedgerJob(copy.id, copy.subject, copy.body, copy.shut, copy.open)
@@ -181,8 +188,9 @@ class RedisLedger:
                     yield await self.copies_of(name.decode().rpartition(":")[2])
 
     async def _copy_of_key(self, key: bytes) -> Copied:
-        body = key if self._wraps is None else await self._wraps.wrap(key, _CONTEXT)
-        return Copied(Kind.KEY, "", body, "ledger")
+        if self._wraps is None:
+            return Copied(Kind.KEY, "", key, "ledger")
+        return Copied(Kind.KEY, _WRAPPED, await self._wraps.wrap(key, _CONTEXT), "ledger")
 
     def _check(self) -> None:
         if self._recovery is not None:

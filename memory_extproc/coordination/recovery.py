@@ -1,10 +1,10 @@
 """A Redis that lost what it was given is recognised, and forget marks and consent are put back into it.
 
-A generation, a random id and a number that only grows, stands in Redis, in every data directory and in the mirror
-that replicas share. Redis was wiped where it has none or another one, and rolled back where its number is lower
-than one that was seen. From then on a replica answers nothing that depends on forgets and consent, until it has
-merged the copies of its own directory and of the shared mirror into Redis. Merging can be repeated, by several at
-once.
+A generation, a random id, stands in Redis, in every data directory and in the mirror that replicas share; beside it
+in Redis a number for each data directory, which grows with its writes and with every renewal of its lease. Redis
+was wiped where it has no generation or another one, and rolled back where a directory's number is lower than that
+directory knows. From then on a replica answers nothing that depends on forgets and consent, until it has merged the
+copies of its own directory and of the shared mirror into Redis. Merging can be repeated, by several at once.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# KEYS: generation. ARGV: id, the highest number seen. Advances what is as it was seen, and nothing else.
+# KEYS: generation. ARGV: id, directory, the highest number seen. Advances what is as it was seen, and nothing else.
 _ADVANCE = """
 local id = redis.call('HGET', KEYS[1], 'id') or ''
-local number = tonumber(redis.call('HGET', KEYS[1], 'sequence') or 0)
-if id ~= '' and id == ARGV[1] and number >= tonumber(ARGV[2]) then
-  number = redis.call('HINCRBY', KEYS[1], 'sequence', 1)
+local number = tonumber(redis.call('HGET', KEYS[1], ARGV[2]) or 0)
+if id ~= '' and id == ARGV[1] and number >= tonumber(ARGV[3]) then
+  number = redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
 end
 return {id, number}
 """
-# KEYS: generation. ARGV: the one that was lost, a new one. Whoever comes first begins the new one.
+# KEYS: generation. ARGV: the one that was lost, a new one, directory. Whoever comes first begins the new one.
 _BEGIN = """
 local id = redis.call('HGET', KEYS[1], 'id') or ''
 if id == '' or id == ARGV[1] then
-  redis.call('HSET', KEYS[1], 'id', ARGV[2], 'sequence', 1)
-  return {ARGV[2], 1}
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'id', ARGV[2])
 end
-return {id, tonumber(redis.call('HGET', KEYS[1], 'sequence') or 0)}
+return redis.call('HMGET', KEYS[1], 'id', ARGV[3])
 """
 _GENERATION = "generation"  # the record of a mirror that names it
+_AT_ONCE = 32  # copies that are merged
 _KEPT_MERGED = timedelta(hours=1)
 _ACCEPTED_FOR = timedelta(minutes=2)
 
@@ -89,7 +90,6 @@ class RecoveryLimits:
     pause: timedelta = timedelta(seconds=1)  # between two tries
     shared: timedelta = timedelta(seconds=2)  # of an accepted write, for the copy in the shared mirror
     others: timedelta = timedelta(seconds=20)  # for other replicas to merge their copies
-    note: timedelta = timedelta(minutes=5)  # after which the number is noted in the shared mirror
 
 
 @dataclass(slots=True)
@@ -124,11 +124,12 @@ class Recovery:
         self.parts: list[Restorable] = []
         self.hooks = Hooks()
         self.loss: Loss | None = None
-        self.sequence = directory.now.sequence  # the highest that was seen
+        self.fields = ["id", directory.now.name]  # of the generation, to be read together with what depends on it
+        self.sequence = directory.now.sequence  # the highest number that was seen
         self._open = False
         self._register: Register = {one: (*entry, False) for one, entry in directory.now.register.items()}
         self._why = "it is not known yet whether Redis has all forgets"
-        self._noted_at = float("-inf")
+        self._noted = ""  # the generation that the shared mirror knows
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -166,7 +167,7 @@ class Recovery:
         """With every write, and with every renewal of a lease."""
         self.check()
         floor = self.sequence
-        args: list[str | int] = [self._directory.now.generation, floor]
+        args: list[str | int] = [self._directory.now.generation, self._directory.now.name, floor]
         generation, number = await self._link.bounded(self._advance(keys=[self.key], args=args))
         self.compare(generation, number, floor)
 
@@ -184,6 +185,7 @@ class Recovery:
         records = encoded(copies)
         try:
             await self._own.put(records, waits=self._shared is not None)
+            await asyncio.to_thread(self._remember)
         except MemoryExtprocError:
             if self._shared is None:
                 raise
@@ -241,7 +243,7 @@ class Recovery:
     async def _recover(self) -> None:
         known = self._directory.now.generation
         if self.loss is None:
-            generation, number = await self._link.bounded(self._link.client.hmget(self.key, ["id", "sequence"]))
+            generation, number = await self._link.bounded(self._link.client.hmget(self.key, self.fields))
             standing, seen = (generation or b"").decode(), int(number or 0)
             joins = not known and (standing or await self._is_first())
             loss = self._loss_of(standing, seen, self._directory.now.sequence)
@@ -268,9 +270,9 @@ class Recovery:
         return True
 
     async def _settle(self) -> None:
-        args = [self._directory.now.generation or "-", secrets.token_hex(8)]
+        args = [self._directory.now.generation or "-", secrets.token_hex(8), self._directory.now.name]
         generation, number = await self._link.bounded(self._begin(keys=[self.key], args=args))
-        self._reopen(generation.decode(), int(number))
+        self._reopen(generation.decode(), int(number or 0))
 
     async def _restore(self) -> None:
         ours = f"{self._merged}:{self._directory.now.generation}"
@@ -304,14 +306,17 @@ class Recovery:
         count = 0
         async for page in mirror.all():
             copies = decoded({id_: body for id_, body in page.items() if id_ != _GENERATION})
-            for copy in copies:
-                for part in self.parts:
-                    if await part.merge(copy):
-                        break
+            for start in range(0, len(copies), _AT_ONCE):
+                await asyncio.gather(*(self._merge_one(copy) for copy in copies[start : start + _AT_ONCE]))
             if mirror is not self._own:
                 await self.copy(copies)
             count += len(copies)
         return count
+
+    async def _merge_one(self, copy: Copied) -> None:
+        for part in self.parts:
+            if await part.merge(copy):
+                return
 
     async def _wait_for_others(self, merged: str) -> None:
         """Until every replica that served before has merged what it alone may have, or is taken for dead."""
@@ -326,7 +331,7 @@ class Recovery:
             log.warning("coordination.restored_without", replicas=len(late))
 
     def _reopen(self, generation: str, number: int) -> None:
-        self._directory.write(msgspec.structs.replace(self._directory.now, generation=generation, sequence=number))
+        self._directory.update(generation=generation, sequence=number)
         self._directory.unsure = False
         self.sequence, self.loss, self._open = number, None, True
 
@@ -337,14 +342,12 @@ class Recovery:
             for part in self.parts:
                 async for copies in part.copies():
                     await self._own.put(encoded(copies), waits=first)
-            self._directory.write(msgspec.structs.replace(self._directory.now, copied=True))
+            self._directory.update(copied=True)
         if self._shared is None:
             return
-        now = asyncio.get_running_loop().time()
-        if now - self._noted_at > self._limits.note.total_seconds():
-            body = msgspec.json.encode([self._directory.now.generation, self.sequence])
-            await self._own.put({_GENERATION: body}, waits=True)
-            self._noted_at = now
+        if self._noted != (generation := self._directory.now.generation):
+            await self._own.put({_GENERATION: msgspec.json.encode(generation)}, waits=True)
+            self._noted = generation
         while records := await self._own.waiting():
             await self._shared.put(records)
             await self._own.sent(records)
@@ -360,6 +363,6 @@ class Recovery:
         if not self._open:
             return
         register = {one: (directory, entry) for one, (directory, entry, _) in self.hooks.register().items()}
-        now = msgspec.structs.replace(self._directory.now, sequence=self.sequence, register=register)
-        if now != self._directory.now:
-            self._directory.write(now)
+        now = self._directory.now
+        if (self.sequence, register) != (now.sequence, now.register):
+            self._directory.update(sequence=self.sequence, register=register)

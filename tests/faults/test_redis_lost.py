@@ -353,3 +353,33 @@ async def test_two_fleets_on_one_collection_do_not_take_turns_in_recovering(plac
         for one in (first, other)
     ]
     assert losses == [0, 1]
+
+
+async def test_a_forget_that_redis_lost_is_found_though_others_went_on_before_its_replica_was_back(
+    place: Place,
+) -> None:
+    first, second = await place.replica("one"), await place.replica("two")
+    await serving(first, second)
+    assert place.shared is not None
+    place.shared.fault = AWAY  # only the first one's own directory has a copy
+    older = place.scratch / "older"
+    shutil.copytree(place.files, older)
+    await first.forget(ANN)
+    await first.stop()  # both lose power, and Redis its last second
+    place.exchange(keeping=older)
+    for number in range(20):
+        await second.consent().add(BOB, ConsentChange(Consent.ON, NO.at, f"{number}"))
+    place.shared.fault = None
+    await first.start()
+    await serving(first, second)
+    assert first.sample("coordination_losses_total", kind="rolled_back") == 1
+    assert await first.knows(ANN)
+
+    async def known() -> bool:
+        second.erasing.forgotten.renew_all()
+        try:
+            return await second.knows(ANN)
+        except TryLaterError:
+            return False
+
+    await until(known, "the other knows it")

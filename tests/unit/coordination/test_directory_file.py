@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from memory_extproc.coordination.directory_file import FILE, DirectoryFile
@@ -13,7 +12,7 @@ from memory_extproc.coordination.directory_file import FILE, DirectoryFile
 def test_a_directory_keeps_its_name_and_what_it_saw(tmp_path: Path) -> None:
     first = DirectoryFile(tmp_path)
     assert not first.unsure
-    first.write(msgspec.structs.replace(first.now, generation="g1", sequence=7))
+    first.update(generation="g1", sequence=7)
     again = DirectoryFile(tmp_path)
     assert again.now == first.now
     assert (again.now.generation, again.now.sequence, again.unsure) == ("g1", 7, False)
