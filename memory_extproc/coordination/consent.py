@@ -153,11 +153,12 @@ class RedisConsent:
             self._recovery.compare(standing[0][0], standing[0][1], floor)
         return tuple(map(_of_bytes, found))
 
-    async def merge(self, copy: Copied) -> bool:
-        if copy.kind is not Kind.CONSENT:
-            return False
-        await self._link.bounded(self._merge(keys=[self._key(copy.subject)], args=[copy.body]))
-        return True
+    async def merge(self, copies: Sequence[Copied]) -> None:
+        pipeline = self._link.client.pipeline(transaction=False)
+        for copy in copies:
+            if copy.kind is Kind.CONSENT:
+                await self._merge(keys=[self._key(copy.subject)], args=[copy.body], client=pipeline)
+        await self._link.bounded(pipeline.execute())
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
         client, start = self._link.client, f"{self._prefix}:{{"

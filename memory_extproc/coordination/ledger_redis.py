@@ -92,21 +92,21 @@ class RedisLedger:
         self, job: LedgerJob, *, cut: bytes | None = None, items: Sequence[bytes] = (), at: float = 0.0
     ) -> None:
         self._check()
-        await self._put(job, cut or b"", items, at)
+        for start in range(0, len(items) or 1, _AT_ONCE):
+            written = self._written(job, cut or b"", items[start : start + _AT_ONCE], at)
+            await self._link.bounded(self._write(*written))
         if self._recovery is not None:
             await self._recovery.advance()
             cuts = [Copied(Kind.CUT, job.subject, cut)] if cut else []
             await self._recovery.keep([Copied.of_job(job), *cuts, *of_items(job.subject, items, at)])
 
-    async def _put(
+    def _written(
         self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float, *, copy: bool = False
-    ) -> None:
+    ) -> tuple[list[str], list[str | bytes | int]]:
+        """Of the script: for as many items as go into one step."""
         kept = msgspec.json.encode(_Kept(job.subject, job.body, job.shut, job.open))
         keys = [f"{self._base}:{name}" for name in ("jobs", "order", "counter")] + self._of(job.subject)
-        for start in range(0, len(items) or 1, _AT_ONCE):
-            few = items[start : start + _AT_ONCE]
-            flags: list[str | bytes | int] = [int(job.shut), int(job.open), cut, repr(at), int(copy)]
-            await self._link.bounded(self._write(keys=keys, args=[job.id, kept, *flags, *few]))
+        return keys, [job.id, kept, int(job.shut), int(job.open), cut, repr(at), int(copy), *items]
 
     async def job(self, job_id: str) -> LedgerJob | None:
         self._check()
@@ -136,26 +136,28 @@ class RedisLedger:
         return marks, [one.decode() for one in shut]
 
     # --- copies ---------------------------------------------------------------------------------------
-    async def merge(self, copy: Copied) -> bool:
-        none = LedgerJob("", copy.subject, b"", shut=False, open=False)
-        match copy.kind:
-            case Kind.KEY:
-                key = copy.body
-                if copy.subject == _WRAPPED:
-                    if self._wraps is None:
-                        raise GiveUpError("the copy of the ledger's key is wrapped with a master key")
-                    key = await self._wraps.unwrap(key, _CONTEXT)
-                await self._link.bounded(self._link.client.set(f"{self._base}:key", key))
-            case Kind.JOB:
-                job = LedgerJob(copy.id, copy.subject, copy.body, copy.shut, copy.open)
-                await self._put(job, b"", (), 0.0, copy=True)
-            case Kind.CUT:
-                await self._put(none, copy.body, (), 0.0, copy=True)
-            case Kind.ITEMS:
-                await self._put(none, b"", copy.items, copy.at, copy=True)
-            case _:
-                return False
-        return True
+    async def merge(self, copies: Sequence[Copied]) -> None:
+        pipeline = self._link.client.pipeline(transaction=False)
+        for copy in copies:
+            job = LedgerJob(copy.id, copy.subject, copy.body, copy.shut, copy.open)
+            none = LedgerJob("", copy.subject, b"", shut=False, open=False)
+            match copy.kind:
+                case Kind.KEY:
+                    pipeline.set(f"{self._base}:key", await self._key_in(copy))
+                case Kind.JOB:
+                    await self._write(*self._written(job, b"", (), 0.0, copy=True), client=pipeline)
+                case Kind.CUT:
+                    await self._write(*self._written(none, copy.body, (), 0.0, copy=True), client=pipeline)
+                case Kind.ITEMS:
+                    await self._write(*self._written(none, b"", copy.items, copy.at, copy=True), client=pipeline)
+        await self._link.bounded(pipeline.execute())
+
+    async def _key_in(self, copy: Copied) -> bytes:
+        if copy.subject != _WRAPPED:
+            return copy.body
+        if self._wraps is None:
+            raise GiveUpError("the copy of the ledger's key is wrapped with a master key")
+        return await self._wraps.unwrap(copy.body, _CONTEXT)
 
     async def copies_of(self, subject: str) -> Sequence[Copied]:
         """What stands in Redis of one subject; of its jobs those that shut it."""

@@ -10,6 +10,7 @@ copies of its own directory and of the shared mirror into Redis. Merging can be 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ end
 return redis.call('HMGET', KEYS[1], 'id', ARGV[3])
 """
 _GENERATION = "generation"  # the record of a mirror that names it
-_AT_ONCE = 32  # copies that are merged
+_AT_ONCE = 50  # copies in one message
 _KEPT_MERGED = timedelta(hours=1)
 _ACCEPTED_FOR = timedelta(minutes=2)
 
@@ -78,8 +79,8 @@ def _accepted(prefix: str) -> str:
 class Restorable(Protocol):
     """What of Redis has copies."""
 
-    async def merge(self, copy: Copied) -> bool:
-        """Adds what is missing. False for a copy of another kind."""
+    async def merge(self, copies: Sequence[Copied]) -> None:
+        """Adds what is missing, and passes over copies of other kinds."""
 
     def copies(self) -> AsyncIterator[Sequence[Copied]]:
         """Everything that stands in Redis."""
@@ -277,12 +278,13 @@ class Recovery:
     async def _restore(self) -> None:
         ours = f"{self._merged}:{self._directory.now.generation}"
         client, bounded = self._link.client, self._link.bounded
-        merged, accepted = 0, await bounded(client.get(self._accepted)) is not None
+        merged = dict[str, bytes]()
+        accepted = await bounded(client.get(self._accepted)) is not None
         for mirror in (self._own, self._shared):
             if mirror is None:
                 continue
             try:
-                merged += await self._merge(mirror)
+                await self._merge(mirror, merged)
             except MemoryExtprocError as error:
                 if not accepted:
                     raise TryLaterError(f"forgets cannot be restored: {error}") from error
@@ -300,23 +302,20 @@ class Recovery:
             await follow()
         loss = self.loss or Loss.WIPED
         await self._settle()
-        log.warning("coordination.restored", kind=loss.value, records=merged)
+        log.warning("coordination.restored", kind=loss.value, records=len(merged))
 
-    async def _merge(self, mirror: Mirror) -> int:
-        count = 0
+    async def _merge(self, mirror: Mirror, merged: dict[str, bytes]) -> None:
+        """What is in *merged* (hashes of bodies by id) already is passed over, and what is merged added."""
         async for page in mirror.all():
-            copies = decoded({id_: body for id_, body in page.items() if id_ != _GENERATION})
+            hashes = {id_: hashlib.blake2b(body, digest_size=16).digest() for id_, body in page.items()}
+            fresh = {one: page[one] for one in page if merged.get(one) != hashes[one] and one != _GENERATION}
+            copies = decoded(fresh)
             for start in range(0, len(copies), _AT_ONCE):
-                await asyncio.gather(*(self._merge_one(copy) for copy in copies[start : start + _AT_ONCE]))
+                for part in self.parts:
+                    await part.merge(copies[start : start + _AT_ONCE])
             if mirror is not self._own:
                 await self.copy(copies)
-            count += len(copies)
-        return count
-
-    async def _merge_one(self, copy: Copied) -> None:
-        for part in self.parts:
-            if await part.merge(copy):
-                return
+            merged.update((one, hashes[one]) for one in fresh)
 
     async def _wait_for_others(self, merged: str) -> None:
         """Until every replica that served before has merged what it alone may have, or is taken for dead."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from memory_extproc.app.coordinating import open_link
 from memory_extproc.app.erasing import Erasing, open_erasing
 from memory_extproc.coordination.directory_file import FILE
 from memory_extproc.coordination.mirror import TransientMirror
+from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
 from memory_extproc.observe.metrics import Metrics
@@ -68,6 +70,15 @@ class Replica:
     async def again(self) -> None:
         await self.stop()
         await self.start()
+
+    async def renew(self) -> None:
+        assert isinstance(self.erasing.replicas, RedisReplicas)
+        await self.erasing.replicas.renew()
+
+    async def try_again(self) -> None:
+        """What the recovery does once a second."""
+        assert self.erasing.fleet is not None
+        await self.erasing.fleet.recovery._try()
 
     @property
     def serves(self) -> bool:
@@ -191,7 +202,8 @@ async def test_a_redis_that_went_back_to_what_it_was_is_brought_up_to_date(place
     shutil.copytree(place.files, older)
     await first.forget(ANN, 1)
     await second.forget(BOB, 2)
-    await asyncio.sleep(0.5)  # some renewals: the number grows by them
+    for one in (first, second):
+        await one.renew()
     place.exchange(keeping=older)
     await until(
         lambda: first.sample("coordination_restoring") or second.sample("coordination_restoring"), "it shows"
@@ -230,9 +242,9 @@ async def test_while_milvus_cannot_be_read_nobody_serves_until_an_operator_says_
     await until(lambda: not first.serves and not second.serves, "both have noticed")
     with structlog.testing.capture_logs() as logs:
         await until(lambda: any(one["event"] == "coordination.restore_waits" for one in logs), "it says why")
-        await asyncio.sleep(3)
-        assert not first.serves
-        assert not second.serves
+        for one in (first, second):
+            await one.try_again()
+            assert not one.serves
         await first.link.client.set(f"{place.prefix}:{{ledger}}:accepted", "we know", ex=60)
         await serving(first, second)
     assert await second.knows(ANN)  # from the first one's own copies
@@ -304,7 +316,7 @@ async def test_a_new_replica_joins_and_one_that_was_away_brings_what_it_alone_kn
 
 
 @pytest.mark.parametrize("file", [FILE, "mirror.db"])
-@pytest.mark.parametrize("harm", ["cut", "doubled", "garbled"])
+@pytest.mark.parametrize("harm", ["cut", "doubled", "garbled", "newer"])
 async def test_a_damaged_file_is_kept_aside_and_nothing_is_lost_with_it(place: Place, file: str, harm: str) -> None:
     first = await place.replica("one")
     await serving(first)
@@ -312,14 +324,20 @@ async def test_a_damaged_file_is_kept_aside_and_nothing_is_lost_with_it(place: P
     await until(lambda: "generation" in place.shared.kept, "it is noted there")  # type: ignore[union-attr]
     await first.stop()
     body = (first.data / file).read_bytes()
-    harmed = {"cut": body[: len(body) // 2], "doubled": body + body, "garbled": b"\xff" * len(body)}[harm]
-    (first.data / file).write_bytes(harmed)
+    harmed = {"cut": body[: len(body) // 2], "doubled": body + body, "garbled": b"\xff" * len(body)}
+    if harm != "newer":
+        (first.data / file).write_bytes(harmed[harm])
+    elif file == FILE:
+        (first.data / file).write_bytes(body.replace(b'"version":1', b'"version":2'))
+    else:
+        with closing(sqlite3.connect(first.data / file)) as connection:
+            connection.execute("PRAGMA user_version = 2")
     place.exchange()
     await first.start()
     await serving(first)
     assert await first.knows(ANN)
     if file == FILE or harm != "doubled":  # SQLite reads as much as the head of a file says
-        assert list(first.data.glob(f"{file}.damaged-*"))
+        assert list(first.data.glob(f"{file}.{'newer' if harm == 'newer' else 'damaged'}-*"))
 
 
 async def test_where_there_is_no_copy_left_nobody_serves_until_an_operator_says_so(place: Place) -> None:
@@ -333,7 +351,7 @@ async def test_where_there_is_no_copy_left_nobody_serves_until_an_operator_says_
     place.exchange()
     await first.start()
     assert not first.serves
-    await asyncio.sleep(2)
+    await first.try_again()
     assert not first.serves
     await first.link.client.set(f"{place.prefix}:{{ledger}}:accepted", "we know", ex=60)
     await serving(first)
@@ -347,7 +365,9 @@ async def test_two_fleets_on_one_collection_do_not_take_turns_in_recovering(plac
     other = await place.replica("other")
     await serving(other)
     assert await other.knows(ANN)  # the same memories, so the same forgets
-    await asyncio.sleep(3)
+    for one in (first, other) * 3:
+        await one.renew()
+        await one.try_again()
     losses = [
         sum(one.sample("coordination_losses_total", kind=kind) for kind in ("wiped", "replaced", "rolled_back"))
         for one in (first, other)

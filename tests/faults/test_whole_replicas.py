@@ -11,6 +11,8 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc import app
+from memory_extproc.app.erasing import MIRROR
+from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.model import ForgetScope, ForgetState, Owner
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from memory_extproc.store.milvus import MilvusStore
@@ -160,6 +162,15 @@ async def test_what_one_sidecar_was_told_to_forget_the_other_does_not_recall(rep
     answer = await second.say(ASKED)
     assert not answer.memory.startswith("used"), second.shown
     assert "$10,000" not in second.shown
+    # Whichever of the two is left, and whatever becomes of Redis: both have a copy.
+    for one in (first, second):
+
+        async def copied(path: Path = one.data / MIRROR) -> bool:
+            async with SqliteMirror(path) as mirror:
+                kinds = {id_.partition(":")[0] async for page in mirror.all() for id_ in page}
+            return {"cut", "items"} <= kinds
+
+        await until(copied, "it has a copy")
 
 
 async def test_a_wiped_redis_brings_nothing_back_that_was_forgotten_and_recall_resumes_by_itself(
