@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.app.coordinating import open_link
 from memory_extproc.app.erasing import Erasing, open_erasing
 from memory_extproc.coordination.directory_file import FILE
-from memory_extproc.coordination.mirror import TransientMirror
+from memory_extproc.coordination.mirror import Copied, TransientMirror
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
@@ -403,3 +403,40 @@ async def test_a_forget_that_redis_lost_is_found_though_others_went_on_before_it
             return False
 
     await until(known, "the other knows it")
+
+
+class Unwritable(TransientMirror):
+    """A way to Milvus on which reads pass and writes do not."""
+
+    def __init__(self, of: TransientMirror) -> None:
+        super().__init__()
+        self.kept = of.kept
+
+    async def put(self, records: Mapping[str, bytes]) -> None:
+        raise AWAY
+
+
+async def test_nobody_serves_before_every_replica_has_merged_what_it_alone_knows(place: Place) -> None:
+    first = await place.replica("one")
+    assert place.shared is not None
+    place.shared = Unwritable(place.shared)
+    second = await place.replica("two")
+    await serving(first, second)
+    await second.forget(ANN)
+    await first.renew()
+    assert second.erasing.fleet is not None
+    merging, merge = asyncio.Event(), second.erasing.fleet.ledger.merge
+
+    async def late(copies: Sequence[Copied]) -> None:
+        await merging.wait()
+        await merge(copies)
+
+    second.erasing.fleet.ledger.merge = late  # type: ignore[method-assign]
+    await place.wipe(first)
+    await until(lambda: not first.serves and not second.serves, "both have noticed")
+    with pytest.raises(AssertionError, match="waited"):
+        await until(lambda: first.serves, "the first serves", seconds=1)
+    merging.set()
+    await serving(first, second)
+    first.erasing.forgotten.renew_all()
+    assert await first.knows(ANN)
