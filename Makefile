@@ -23,11 +23,13 @@ DATASET ?=
 REPORT ?= .cache/eval
 # The order in which tests run: shuffled, and the same for everybody. `make test SEED=last`, or any number, for another.
 SEED ?= 735
+# Processes that run tests beside one another: a number, or one for each core.
+WORKERS ?= auto
 
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help promises setup chart-tools chart lock demo run test check lint types layers unit format bench forget-races eval docs models envoy protos \
+.PHONY: help promises setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -76,6 +78,9 @@ lock: ## pin the image's wheels anew
 	@scripts/lock.sh
 
 test: setup chart-tools ## the whole test suite, real Envoy and Milvus Lite included
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --randomly-seed=$(SEED) $(PYTEST_ARGS)
+
+coverage: setup chart-tools ## the whole suite once more, in one process, with the lines that it covers
 	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --randomly-seed=$(SEED) $(PYTEST_ARGS)
 
 check: setup lint types layers unit ## lint, types, layer contracts, unit tests
@@ -91,7 +96,7 @@ layers: setup ## the one-way rule between packages
 	@$(BIN)/lint-imports
 
 unit: setup ## the unit tests alone
-	@$(BIN)/python -m pytest tests/unit -q $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 format: setup ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -101,8 +106,8 @@ docs: setup ## the documentation as a site, links checked, into .cache/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open .cache/site/index.html; with its search: $(BIN)/python -m http.server --directory .cache/site 8000"
 
-forget-races: setup ## the races of a forget, many more of them: RACES=5000 in memory, FORGETS=25 killed processes
-	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),5000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
+forget-races: setup ## the races of a forget, many more of them: RACES=10000 in memory, FORGETS=25 killed processes
+	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),10000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
 	  $(BIN)/python -m pytest -q --timeout=600 tests/unit/erasure/test_races.py tests/faults/test_forget_process.py
 
 promises: setup ## long stories over the whole sidecar, deaths included: STORIES=40 of STEPS=40 from the seed FIRST=1 on

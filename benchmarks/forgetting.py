@@ -25,7 +25,6 @@ from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.sessions import WORDED
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
@@ -99,7 +98,7 @@ async def measured(scratch: Path, scope: ForgetScope) -> Took:
         holders = Erasable(
             store=store, partitions=partitions, journal=journal, coordination=coordination, purges=store
         )
-        limits = ForgetLimits(patience=timedelta(minutes=5), worded=WORDED)
+        limits = ForgetLimits(patience=timedelta(minutes=5))
         forgetter = await stack.enter_async_context(
             Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, chance=random.random)
         )

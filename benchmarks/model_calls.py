@@ -33,11 +33,23 @@ from memory_extproc.learn.llm_reflector import LlmReflector
 from memory_extproc.learn.notepad import Noting
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge as remembered
-from memory_extproc.learn.remember import message_id_of, provenance
+from memory_extproc.learn.remember import provenance
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.same import about, agree, saying
 from memory_extproc.learn.strict_schema import strict_schema
-from memory_extproc.model import ChatState, Embedded, Memory, MemoryType, Message, Owner, Role, Source, Turn, digest
+from memory_extproc.model import (
+    ChatState,
+    Embedded,
+    Memory,
+    MemoryType,
+    Message,
+    Owner,
+    Role,
+    Source,
+    Turn,
+    digest,
+    message_id_of,
+)
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds

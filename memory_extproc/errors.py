@@ -17,6 +17,10 @@ class NotReadyError(TryLaterError):
     """The other side is up but not ready yet (loading, electing): a breaker does not count it as down."""
 
 
+class UnknownFaultError(NotReadyError):
+    """An error that is not known to be permanent. It is transient until the same call succeeds for others."""
+
+
 class GiveUpError(MemoryExtprocError):
     """It will fail again in the same way: a fault of the data, the schema or the configuration."""
 

@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from memory_extproc.cancellation import cancellation_kept
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError, UnknownFaultError
 from memory_extproc.observe.log import logger
 
 log = logger(__name__)
@@ -67,7 +67,9 @@ def translated(error: Exception) -> MemoryExtprocError:
         return TryLaterError(f"Redis refuses our credentials ({kind})")
     if isinstance(error, _PASSING) or _FOR_NOW.search(str(error)):
         return TryLaterError(f"Redis does not answer as it should ({kind})")
-    return GiveUpError(f"Redis refuses the command ({kind})")
+    if isinstance(error, faults.DataError):  # what was to be sent cannot be
+        return GiveUpError(f"Redis refuses the command ({kind})")
+    return UnknownFaultError(f"Redis refuses the command ({kind})")
 
 
 class NewerKeysError(TryLaterError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError, UnknownFaultError
 
-# https://www.sqlite.org/rescode.html, primary codes. What is not listed would fail again in the same way.
+# https://www.sqlite.org/rescode.html, primary codes. What is in none of these lists is not known to be permanent.
 _PASSING = {
     sqlite3.SQLITE_BUSY: "locked by another process",
     sqlite3.SQLITE_LOCKED: "locked by another process",
@@ -20,6 +20,8 @@ _PASSING = {
     sqlite3.SQLITE_INTERRUPT: "interrupted",
 }
 _DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
+# What accuses the values of one statement: it would fail again in the same way.
+_PERMANENT = {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -36,4 +38,5 @@ def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
     if code in _DAMAGED:
         # Later: an operator moves the file aside, and we take up the next. No turn is given up for the file.
         return TryLaterError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
-    return GiveUpError(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")
+    kind = GiveUpError if code in _PERMANENT else UnknownFaultError
+    return kind(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")

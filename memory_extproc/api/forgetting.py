@@ -14,6 +14,7 @@ from memory_extproc.api.messages import message_of, time_of
 from memory_extproc.api.refusal import Reason, RefusedError, no_such_memory
 from memory_extproc.api.repeats import Noted, Repeats
 from memory_extproc.curate.catalogue import Catalogue
+from memory_extproc.erasure.job import WAITING_TURNS
 from memory_extproc.errors import NotConfirmedError
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
 from memory_extproc.ports import Forgets
@@ -142,8 +143,12 @@ def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:
 
 
 def _said(receipt: ForgetReceipt) -> str:
+    if any(one.store == WAITING_TURNS and not one.done for one in receipt.stores):
+        return f"it cannot be recalled, but turns of before wait to be learned; receipt {receipt.id} says where"
     if receipt.state is ForgetState.ACCEPTED:
         return f"it will be done; nothing is recalled until then; receipt {receipt.id} says how far it has come"
+    if not receipt.memories and any(one.store == "journal" and one.removed for one in receipt.stores):
+        return f"what waited to be learned of it never will be; receipt {receipt.id} says what was looked through"
     if not receipt.memories:
         return f"nothing of it was remembered; receipt {receipt.id} says what was looked through"
     return (

@@ -15,14 +15,11 @@ from memory_extproc.learn.llm_commands import LlmCommands
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.learn.sessions import WORDED
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Journal, Now
 from memory_extproc.retention.noticing import Partition
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
-from memory_extproc.wire.compression import WORDED as COMPRESSED
-from memory_extproc.wire.replays import WORDED as GIVEN
 
 
 def make_commands(
@@ -59,7 +56,6 @@ def command_options(settings: Settings) -> CommandOptions:
         obeyed=Obeyed(settings.chat_commands),
         markers=Markers(markers.create, markers.delete),
         patience=settings.learn.model_patience,
-        worded=(*WORDED, *GIVEN, *COMPRESSED),
     )
 
 

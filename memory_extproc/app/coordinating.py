@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +86,9 @@ async def open_journal(
     link: RedisLink | None,
     now: Now,
     stack: AsyncExitStack,
+    *,
+    store_failing_for: Callable[[], timedelta] = timedelta,
+    reports_held: Callable[[int], object] = lambda _held: None,
 ) -> tuple[Journal, Check, OldestWaiting]:
     """With what tells whether a turn could be written now, and when the oldest was asked that waits here alone. In
     Redis where replicas share one, with a file beside it for the time Redis is away."""
@@ -91,11 +96,18 @@ async def open_journal(
     if link is None:
         return file, file.check, nothing_waits
     await refuse_volatile(settings, link)
-    shared = await _shared_journal(settings, link, now, stack)
+    shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
     return SparedJournal(shared, file), either(shared.check, file.check), file.oldest
 
 
-async def _shared_journal(settings: Settings, link: RedisLink, now: Now, stack: AsyncExitStack) -> RedisJournal:
+async def _shared_journal(
+    settings: Settings,
+    link: RedisLink,
+    now: Now,
+    stack: AsyncExitStack,
+    store_failing_for: Callable[[], timedelta] = timedelta,
+    reports_held: Callable[[int], object] = lambda _held: None,
+) -> RedisJournal:
     from memory_extproc.learn.journal_redis import RedisJournal, Sharing  # noqa: PLC0415
 
     coordination = settings.coordination
@@ -106,6 +118,8 @@ async def _shared_journal(settings: Settings, link: RedisLink, now: Now, stack: 
             prefix=coordination.prefix,
             max_turns=settings.learn.journal.max_turns,
             sharing=Sharing(lease=coordination.lease, grace=coordination.lease),
+            store_failing_for=store_failing_for,
+            reports_held=reports_held,
         )
     )
 

@@ -27,7 +27,6 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
-from memory_extproc.learn.sessions import WORDED
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -35,8 +34,6 @@ from memory_extproc.ports import Ledger, MemoryStore, Mirror, Now, Replicas, Wra
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
-from memory_extproc.wire.compression import WORDED as COMPRESSED
-from memory_extproc.wire.replays import WORDED as GIVEN
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.ledger_redis import RedisLedger
@@ -111,7 +108,7 @@ async def open_erasing(
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
-        alone = SoleReplica()
+        alone = SoleReplica(data.name)
         return Erasing(file, alone, Forgotten(file, alone, key=key))
     from memory_extproc.coordination.ledger_redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
     from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
@@ -153,6 +150,29 @@ async def take_part(
     if not isinstance(replicas, RedisReplicas) or fleet is None:
         return
     replicas.oldest_waiting = oldest_waiting
+    drop_for = make_news_handler(forgotten, partitions)
+
+    async def heard(subject: str) -> None:
+        await drop_for(subject)
+        if subject:
+            try:
+                await fleet.recovery.copy(await fleet.ledger.copies_of(subject))
+            except MemoryExtprocError as error:
+                log.warning("forget.not_copied", error=type(error).__name__)
+
+    async def drop_everything() -> None:
+        forgotten.renew_all()
+        for owner in partitions.owners():
+            partitions.drop(owner)
+
+    replicas.heard = heard
+    fleet.recovery.hooks.restored.append(drop_everything)
+    await stack.enter_async_context(fleet.recovery)
+    await stack.enter_async_context(replicas)
+
+
+def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+    """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
 
     async def heard(subject: str) -> None:
         if subject:
@@ -163,18 +183,11 @@ async def take_part(
         for owner in partitions.owners():
             if blind is None or blind.subject(owner) == subject:
                 partitions.drop(owner)
-                async with partitions.alone(owner):
-                    """Writes that were under way have ended: whoever forgets will find them."""
-        if subject:
-            try:
-                await fleet.recovery.copy(await fleet.ledger.copies_of(subject))
-            except MemoryExtprocError as error:
-                log.warning("forget.not_copied", error=type(error).__name__)
+                # Writes that were under way have ended: whoever forgets will find them, and is told of the rest.
+                async with partitions.alone(owner) as alone:
+                    alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
 
-    replicas.heard = heard
-    fleet.recovery.hooks.restored.append(lambda: heard(""))
-    await stack.enter_async_context(fleet.recovery)
-    await stack.enter_async_context(replicas)
+    return heard
 
 
 async def open_forgetter(
@@ -188,12 +201,7 @@ async def open_forgetter(
     seeks: Seeks | None,
 ) -> Forgetter:
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
-    limits = ForgetLimits(
-        patience=timedelta(seconds=20),
-        settle=lease,
-        server_purge=settings.forget.server_purge,
-        worded=(*WORDED, *GIVEN, *COMPRESSED),
-    )
+    limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)
     return await stack.enter_async_context(
         Forgetter(
             erasing.ledger,

@@ -67,7 +67,15 @@ async def open_kept(frame: Frame) -> Kept:
     partitions = await stack.enter_async_context(
         Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
-    journal, writable, oldest_waiting = await open_journal(settings, data, link, now, stack)
+    journal, writable, oldest_waiting = await open_journal(
+        settings,
+        data,
+        link,
+        now,
+        stack,
+        store_failing_for=lambda: store.failing_for,
+        reports_held=frame.metrics.journal_parts.set,
+    )
     await take_part(erasing, partitions, stack, oldest_waiting=oldest_waiting)
     return Kept(
         embedder=embedder,

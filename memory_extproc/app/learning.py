@@ -31,6 +31,7 @@ class Extraction:
     stand_in: Extracts | None = None
     judges: Judges | None = None
     budget: Budget | None = None  # what models may cost, whatever they are asked
+    by_rules_alone: bool = True  # or not at all
 
 
 def make_extraction(
@@ -51,8 +52,8 @@ def make_extraction(
     by_model = Measured(found, metrics, time.perf_counter)
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
-        return Extraction(by_model, judges=judges, budget=budget)
-    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges, budget=budget)
+        return Extraction(by_model, judges=judges, budget=budget, by_rules_alone=False)
+    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges, budget=budget, by_rules_alone=False)
 
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:

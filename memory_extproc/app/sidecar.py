@@ -129,6 +129,7 @@ async def _open_forgetter(
             partitions=kept.partitions,
             journal=kept.journal,
             coordination=kept.coordination,
+            foresees=writing.foresees,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
             purges=kept.store,
             caches=(replays.forget, writing.retention.soon, *((topics.forget,) if topics else ())),

@@ -11,8 +11,9 @@ from memory_extproc.app.models import completions_for
 from memory_extproc.app.passing import steady_now
 from memory_extproc.learn.asking import Asks
 from memory_extproc.learn.budget import Budget
-from memory_extproc.learn.remember import message_id_of, provenance
+from memory_extproc.learn.remember import provenance
 from memory_extproc.learn.strict_schema import strict_schema
+from memory_extproc.model import message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
 from memory_extproc.safety.poison import suspicion

@@ -13,11 +13,14 @@ from memory_extproc.app.keeping import Kept
 from memory_extproc.app.learning import Extraction, make_budget, make_extraction
 from memory_extproc.app.options import learn_limits, partition_limits, piece_limits
 from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention
-from memory_extproc.app.screening import Door, open_door, putting_aside
+from memory_extproc.app.screening import Door, open_door, putting_aside, trusting
 from memory_extproc.app.topics import make_summing, open_topics
+from memory_extproc.learn.foreseeing import ComingMemories
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
+from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.retention.job import RetentionJob
 from memory_extproc.retention.keeper import Rebuilds
@@ -35,6 +38,7 @@ class Writing:
     topics: Topics | None  # None: they are switched off
     retention: RetentionJob  # to be entered by who looks after the order of leaving
     noticing: Noticing  # the partitions, where retention hears of what is written
+    foresees: ComingMemories
     learner: Learner
 
 
@@ -51,7 +55,8 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     )
     retention = _retention(frame, kept, extraction, rebuilds)
     noticing = Noticing(partitions, retention.soon)
-    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics)
+    judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
+    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged)
     return Writing(
         door=door,
         sessions=sessions,
@@ -59,6 +64,9 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
         topics=topics,
         retention=retention,
         noticing=noticing,
+        foresees=ComingMemories(
+            judged, trusting(live, RulesExtractor()), by_rules_alone=extraction.by_rules_alone, now=now
+        ),
         learner=learner,
     )
 
@@ -89,6 +97,7 @@ async def _open_learner(
     extraction: Extraction,
     noticing: Noticing,
     topics: Topics | None,
+    judged: Judging,
 ) -> Learner:
     settings, live, metrics, now = frame.settings, frame.live, frame.metrics, frame.now
     journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
@@ -106,7 +115,7 @@ async def _open_learner(
             reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
             now=now,
             chance=random.random,
-            judged=unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder)))),
+            judged=judged,
             commands=make_commands(
                 live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now
             ),
@@ -114,6 +123,7 @@ async def _open_learner(
             forgotten=kept.erasing.forgotten,
             traces=frame.traces,
             topics=topics,
+            store_works=lambda: not kept.store.failing_for,
         )
     )
     live.follow(partial(_use, kept.partitions, learner))

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
+from memory_extproc.coordination.record_kinds import check_registered
 from memory_extproc.model import Owner
 from memory_extproc.redis_link import LinkLimits, RedisLink
 
@@ -152,5 +153,6 @@ class RedisCoordination:
         return f"{self._prefix}:{{{owner.key}}}:{what}"
 
     def _record(self, kind: str, owner: Owner, key: str) -> str:
+        check_registered([kind])
         # The kind's length goes first, so that no two pairs of kind and key share a name.
         return self._key(owner, f"record:{len(kind)}:{kind}:{key}")

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import WaitingPlace
+from memory_extproc.model import Owner, WaitingPlace
 from memory_extproc.observe.log import logger
 
 if TYPE_CHECKING:
@@ -101,17 +101,22 @@ def nothing_waits() -> datetime | None:
 class SoleReplica:
     """There are no others."""
 
-    oldest_waiting: OldestWaiting = staticmethod(nothing_waits)
+    def __init__(
+        self, name: str = "data", *, oldest_waiting: Callable[[Owner | None], datetime | None] = lambda _: None
+    ) -> None:
+        """*name*: of the data directory. *oldest_waiting*: when the oldest turn, of one owner or of anybody, was
+        asked that is accepted and not in the journal yet; None: there is none."""
+        self._name, self._oldest_waiting = name, oldest_waiting
 
     def holds(self) -> bool:
         return True
 
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        oldest = self._oldest_waiting(None)
+        return () if oldest is None else (WaitingPlace(self._name, oldest, live=True),)
+
     async def tell(self, subject: str) -> None:
         """Nobody is to be told of *subject*."""
-
-    async def waiting(self) -> Sequence[WaitingPlace]:
-        since = _since(self.oldest_waiting)
-        return () if since == _NOTHING else (WaitingPlace("this", _moment(since), live=True),)
 
 
 class RedisReplicas:

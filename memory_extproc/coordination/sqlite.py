@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
+from memory_extproc.coordination.record_kinds import check_registered
 from memory_extproc.model import Owner
 from memory_extproc.ports import Now
 from memory_extproc.sqlite_file import Schema, SqliteFile
@@ -80,15 +81,19 @@ class SqliteCoordination:
         )
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
+        check_registered([kind])
         row = self._file.read(_LIVE, (owner.key, kind, key, self._time()))
         return None if row is None else bytes(row[0])
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
+        check_registered([kind])
         await self._file.run(lambda connection: self._put(connection, (owner.key, kind, key), value, ttl))
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
+        check_registered([kind])
+
         def swap(connection: sqlite3.Connection) -> bool:
             row = connection.execute(_LIVE, (owner.key, kind, key, self._time())).fetchone()
             if (None if row is None else bytes(row[0])) != old:
@@ -99,6 +104,8 @@ class SqliteCoordination:
         return await self._file.run(swap)
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
+        check_registered(kinds or ())
+
         def delete(connection: sqlite3.Connection) -> None:
             if kinds is None:
                 connection.execute("DELETE FROM records WHERE owner = ?", (owner.key,))

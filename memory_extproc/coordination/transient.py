@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from memory_extproc.coordination.record_kinds import check_registered
 from memory_extproc.model import Owner
 from memory_extproc.ports import Now
 
@@ -38,14 +39,17 @@ class TransientCoordination:
         return self._epochs[owner]
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
+        check_registered([kind])
         return self._live((kind, owner, key))
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
+        check_registered([kind])
         self.records[kind, owner, key] = (value, self._now() + ttl)
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
+        check_registered([kind])
         # No await between look and write: within one event loop this is the swap.
         if self._live((kind, owner, key)) != old:
             return False
@@ -53,6 +57,7 @@ class TransientCoordination:
         return True
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
+        check_registered(kinds or ())
         for key in [key for key in self.records if key[1] == owner and (kinds is None or key[0] in kinds)]:
             del self.records[key]
 

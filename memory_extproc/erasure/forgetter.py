@@ -1,11 +1,14 @@
 """Forgets: what was accepted is written down first, then shut away, then erased, then looked for once more.
 
-1. The job stands in the ledger, with the cut of its scope. From here it is done whatever happens; until step 3 is,
-   nothing of the owner is recalled or written, by any replica.
+1. The job stands in the ledger, with the cut of its scope or the ids it names. From here it is done whatever
+   happens; until step 3 is, nothing of the owner is recalled or written, by any replica.
 2. Every replica drops what it holds of the owner and says so, or loses its lease. The epoch advances: blocks given
    before are void, and what is being extracted is begun anew.
-3. What goes is worked out from all rows, with nobody else writing; its hashes go to the ledger, its turns from the
-   journal, its rows from the store, the owner's records from coordination. Recall cannot find it: the call returns.
+3. What goes is worked out from all rows, and from what turns that wait will become, with nobody else writing; its
+   hashes go to the ledger, its turns from the journal, its rows from the store, the owner's records from
+   coordination. Recall cannot find it: the call returns. Where turns that were accepted before it are out of reach
+   (in the data directory of another replica) the owner is served again, and this step is taken once more for each
+   that came: the receipt says `clean` when none is left.
 4. Once more it is looked for, the files are rewritten or compacted, and the receipt is complete.
 
 Each step can be taken again, so a crash anywhere costs nothing but the repetition.
@@ -18,12 +21,13 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from memory_extproc.erasure.eraser import Erasable, Eraser, worked_out
+from memory_extproc.erasure.eraser import Erasable, Eraser, Waiting, worked_out
 from memory_extproc.erasure.forgotten import Forgotten
 from memory_extproc.erasure.job import Job, without_words
 from memory_extproc.erasure.plans import Plans
@@ -59,7 +63,6 @@ class ForgetLimits:
     settle: timedelta = timedelta()  # after which no write that began before can still arrive; 0: one replica
     server_purge: timedelta = timedelta(days=4)  # what a server may take until deleted rows are gone from its files
     plan: timedelta = timedelta(minutes=10)  # how long a dry run can be confirmed
-    worded: tuple[str, ...] = ()  # kinds of records that hold words or memories
 
 
 @dataclass(slots=True)
@@ -100,7 +103,6 @@ class Forgetter:
             forgotten,
             replicas,
             holders,
-            worded=limits.worded,
             server_purge=limits.server_purge,
             now=now,
         )
@@ -110,6 +112,7 @@ class Forgetter:
         self._pending: dict[str, datetime] = {}  # by job, since when
         self._left_to_server: set[str] = set()  # of them, until the time that their receipts name
         self._sweeping: dict[Owner, asyncio.Task[None]] = {}
+        forgotten.found = self.sweep
         self._taking_up: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -131,8 +134,9 @@ class Forgetter:
         await self._forgotten.check(owner)
         at = self._now().timestamp()
         named = await self._named(owner, scope)
-        rows = [memory async for memory in self._eraser.rows(owner)]
-        taken = await worked_out(rows, named, at, at)
+        rows = {memory.id: memory async for memory in self._eraser.rows(owner)}
+        rows |= {memory.id: memory for memory in self._holders.partitions.unstored(owner)}
+        taken = await worked_out(rows.values(), named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.made(owner, scope, memories, taken.named & taken.memories.keys())
 
@@ -188,7 +192,9 @@ class Forgetter:
         cut = blind.cut(owner, named, job.at)
         if cut is not None:
             cut = msgspec.structs.replace(cut, at=job.until)
-        await self._ledger.write(job.kept(), cut=None if cut is None else msgspec.json.encode(cut))
+        items = await self._eraser.collect_items(owner, named, job.until)
+        encoded = None if cut is None else msgspec.json.encode(cut)
+        await self._ledger.write(job.kept(), cut=encoded, items=sorted(items), at=job.until)
         # From here on, in this process: nothing of the owner is shown or kept.
         self._forgotten.renew(job.subject)
         return job
@@ -243,8 +249,7 @@ class Forgetter:
     async def _carried_out(self, job: Job, clean: asyncio.Event) -> None:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())
         if job.state is ForgetState.ACCEPTED:
-            async with lock:
-                job = await self._insist(lambda: self._eraser.cleaned(job))
+            job = await self._cleaned(job, lock)
             clean.set()
         # The others may show what is left; they are told once more after a crash too.
         await self._insist(lambda: self._replicas.tell(job.subject))
@@ -259,6 +264,21 @@ class Forgetter:
             await self._wait(until, self._limits.server_purge)
         await self._insist(lambda: self._eraser.completed(job))
 
+    async def _cleaned(self, job: Job, lock: asyncio.Lock) -> Job:
+        """Once nothing of *job* waits anywhere. Between two looks others' forgets of the same owner go on."""
+        looks = 0
+        before: Waiting | None = None
+        while True:
+            waiting = await self._insist(partial(self._eraser.find_waiting, job))
+            if waiting != before:
+                async with lock:
+                    job = await self._insist(partial(self._eraser.cleaned, job, waiting))
+                if job.state is not ForgetState.ACCEPTED:
+                    return job
+                before = waiting
+            looks += 1
+            await asyncio.sleep(self._pause(looks))
+
     async def _wait(self, until: datetime, most: timedelta) -> None:
         """*until* may lie behind *most*, where the clock was set back."""
         await asyncio.sleep(max(timedelta(), min(most, until - self._now())).total_seconds())
@@ -266,6 +286,8 @@ class Forgetter:
     async def _swept(self, owner: Owner) -> None:
         late, turns = await self._insist(lambda: self._eraser.erased_again(owner))
         if late or turns:
+            subject = (await self._forgotten.blind()).subject(owner)
+            await self._insist(lambda: self._replicas.tell(subject))
             await self._insist(lambda: self._holders.purges.purge(owner))
             log.warning("forget.again", memories=late, turns=turns)
 
@@ -280,5 +302,8 @@ class Forgetter:
             except GiveUpError as error:
                 log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
             failures += 1
-            pause = min(self._limits.longest, self._limits.first * 2 ** min(failures - 1, 16))
-            await asyncio.sleep(pause.total_seconds() * (1 - self._chance() / 2))
+            await asyncio.sleep(self._pause(failures))
+
+    def _pause(self, times: int) -> float:
+        pause = min(self._limits.longest, self._limits.first * 2.0 ** min(times - 1, 16))
+        return pause.total_seconds() * (1 - self._chance() / 2)

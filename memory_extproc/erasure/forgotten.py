@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import msgspec
 
+from memory_extproc.erasure.job import Job
 from memory_extproc.erasure.marks import Blind, Cut, Marks
 from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Embedded, Exchanged, Memory, Owner, Scope, Searched, Turn, Vector
+from memory_extproc.model import Embedded, Exchanged, ForgetState, Memory, Owner, Scope, Searched, Turn, Vector
 from memory_extproc.ports import Ledger, MemoryStore, Replicas
 
 _KNOWN = 4096  # owners whose marks are held
@@ -28,6 +31,7 @@ class Forgotten:
         self._known: OrderedDict[Owner, Marks] = OrderedDict()
         self._subjects: dict[str, Owner] = {}
         self._generation = 0
+        self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom more has to go than was known
 
     async def blind(self) -> Blind:
         if self._blind is None:
@@ -44,9 +48,7 @@ class Forgotten:
             return known
         blind, generation = await self.blind(), self._generation
         subject = blind.subject(owner)
-        noted = await self._ledger.marks(subject)
-        cuts = tuple(msgspec.json.decode(cut, type=Cut) for cut in noted.cuts)
-        marks = Marks(blind, cuts, noted.items, noted.shut)
+        marks = await self._read(owner)
         if generation == self._generation:  # else it may be older than what we were told meanwhile
             self._known[owner] = marks
             self._subjects[subject] = owner
@@ -54,6 +56,12 @@ class Forgotten:
                 gone, _ = self._known.popitem(last=False)
                 self._subjects.pop(blind.subject(gone), None)
         return marks
+
+    async def _read(self, owner: Owner) -> Marks:
+        blind = await self.blind()
+        noted = await self._ledger.marks(blind.subject(owner))
+        cuts = tuple(msgspec.json.decode(cut, type=Cut) for cut in noted.cuts)
+        return Marks(blind, cuts, noted.items, noted.shut)
 
     def renew(self, subject: str) -> Owner | None:
         """What is held of *subject* counts no more; whose it is, if that is known here."""
@@ -77,13 +85,18 @@ class Forgotten:
         marks = await self.of(owner)
         if marks.shut:
             raise TryLaterError("a forget is under way")
-        return [row for row in rows if not marks.covers(row.memory)] if marks else rows
+        if not marks:
+            return rows
+        if await self._trace(owner, [marks.untraced(row.memory) for row in rows]):
+            marks = await self.of(owner)
+        return [row for row in rows if not marks.covers(row.memory)]
 
     async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
         marks = await self.of(turn.owner)
         if not marks:
             return exchanged, turn
         if marks.covers_turn(turn):
+            await self._trace(turn.owner, [marks.untraced_turn(turn)])
             return None
         history = tuple(message for message in exchanged.history if not marks.covers_words(turn.owner, message))
         if len(history) == len(exchanged.history):
@@ -96,7 +109,46 @@ class Forgotten:
         marks = await self.of(turns[0].owner)
         if marks.shut:
             raise TryLaterError("a forget is under way")
-        return [turn for turn in turns if not marks.covers_turn(turn)] if marks else turns
+        gone = {turn.id for turn in await self.select_forgotten(turns)} if marks else ()
+        return [turn for turn in turns if turn.id not in gone]
+
+    # --- what was out of reach when it was forgotten ---------------------------------------------------
+    async def select_forgotten(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Those of *turns*, all of one owner, that were forgotten; sent again they are known from here on."""
+        marks = await self.of(turns[0].owner) if turns else None
+        gone = [turn for turn in turns if marks is not None and marks.covers_turn(turn)]
+        if marks is not None and gone:
+            await self._trace(gone[0].owner, [marks.untraced_turn(turn) for turn in gone])
+        return gone
+
+    async def recognise(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
+        """Ids of those of *unstored*, which only this process has, that were forgotten; what they came from is
+        forgotten with them. Asks the ledger: it is called before a lease is renewed."""
+        if not unstored:
+            return ()
+        marks = await self._read(owner)
+        if await self._trace(owner, [marks.untraced(memory) for memory in unstored]):
+            marks = await self._read(owner)
+        return [memory.id for memory in unstored if marks.covers(memory)]
+
+    async def _trace(self, owner: Owner, found: Iterable[Mapping[bytes, float]]) -> bool:
+        """Adds items to what is known of *owner*, durable when it returns; says whether there were any."""
+        items = {item: at for some in found for item, at in some.items()}
+        if not items:
+            return False
+        subject = (await self.blind()).subject(owner)
+        at = max(items.values())
+        done = Job(
+            id=uuid.uuid4().hex,
+            subject=subject,
+            name="again",
+            at=datetime.fromtimestamp(at, UTC),
+            state=ForgetState.COMPLETE,
+        )
+        await self._ledger.write(done.kept(), items=sorted(items), at=at)
+        self.renew(subject)
+        self.found(owner)
+        return True
 
 
 class HidingStore:

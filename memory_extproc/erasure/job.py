@@ -13,6 +13,8 @@ from memory_extproc.model import Erased, ForgetReceipt, ForgetScope, ForgetState
 
 # What a moment may have lost to rounding where it stands in a memory's metadata.
 _ROUNDING = timedelta(milliseconds=1)
+WAITING_TURNS = "waiting_turns"  # step: accepted turns of before the forget that could not be looked through yet
+NOTHING_FOUND = "nothing was found of what was asked for"
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +49,12 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """What was said up to then goes; seconds since 1970."""
         return (self.at + _ROUNDING).timestamp()
 
+    @property
+    def waits_for_turns(self) -> bool:
+        """Whether all that can be reached is erased, and only turns out of reach keep it from being clean."""
+        step = self.steps.get(WAITING_TURNS)
+        return self.state is ForgetState.ACCEPTED and step is not None and step.done_at is None
+
     def kept(self) -> LedgerJob:
         complete = self.state is ForgetState.COMPLETE
         body = msgspec.structs.replace(self, owner=None, scope=None) if complete else self
@@ -54,7 +62,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             self.id,
             self.subject,
             msgspec.json.encode(body),
-            shut=self.state is ForgetState.ACCEPTED,
+            shut=self.state is ForgetState.ACCEPTED and not self.waits_for_turns,
             open=not complete,
         )
 
@@ -63,11 +71,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         step = self.steps.get(store, Step())
         return self._with(store, msgspec.structs.replace(step, removed=step.removed + count))
 
-    def done(self, store: str, at: datetime) -> Job:
+    def done(self, store: str, at: datetime, *, note: str = "") -> Job:
         step = self.steps.get(store, Step())
         if step.done_at is not None:
             return self
-        return self._with(store, msgspec.structs.replace(step, done_at=at, pending_until=None, note=""))
+        return self._with(store, msgspec.structs.replace(step, done_at=at, pending_until=None, note=note))
 
     def pends(self, store: str, note: str, until: datetime | None = None) -> Job:
         step = self.steps.get(store, Step())

@@ -15,7 +15,18 @@ from enum import StrEnum
 import msgspec
 
 from memory_extproc.language.comparing import words_hash
-from memory_extproc.model import ForgetScope, Memory, MemoryType, Message, Owner, Role, Source, Turn, seconds_said
+from memory_extproc.model import (
+    ForgetScope,
+    Memory,
+    MemoryType,
+    Message,
+    Owner,
+    Role,
+    Source,
+    Turn,
+    message_ids,
+    seconds_said,
+)
 
 MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
 HEARD = "heard"  # in a message's metadata: Turn.heard
@@ -124,20 +135,47 @@ class Marks:
 
     def covers_turn(self, turn: Turn) -> bool:
         """Whether *turn* was forgotten before it came to be learned, or is a forgotten one sent again."""
-        owner, moment = turn.owner, turn.at.timestamp()
-        if any(
-            self.blind.cuts_off(cut, owner, turn.project, turn.session, (MemoryType.EPISODIC,), moment)
-            for cut in self.cuts
-        ):
+        if self.forgotten_at(turn) != _NEVER:
             return True
-        if not self.items:
-            return False
-        if any(moment <= self._when(kind, owner, turn.id) for kind in (Kind.TURN, Kind.MESSAGES)):
-            return True
-        when = self._when(Kind.HEARD, owner, turn.heard) if turn.heard else _NEVER
+        when = self._when(Kind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else _NEVER
         if turn.resumes:
             return when != _NEVER
-        return moment - when < RETRIED.total_seconds()
+        return turn.at.timestamp() - when < RETRIED.total_seconds()
+
+    def forgotten_at(self, turn: Turn) -> float:
+        """When *turn* itself was forgotten, in seconds since 1970: within a scope, by name, or because one of the
+        memories that its messages become was named. Minus infinity: it was not."""
+        owner, moment = turn.owner, turn.at.timestamp()
+        found = [
+            cut.at
+            for cut in self.cuts
+            if self.blind.cuts_off(cut, owner, turn.project, turn.session, (MemoryType.EPISODIC,), moment)
+        ]
+        if self.items and not found:
+            found = [self._when(kind, owner, turn.id) for kind in (Kind.TURN, Kind.MESSAGES)]
+            found += [self._when(Kind.MEMORY, owner, one) for one in message_ids(turn, any_answer=False)]
+        return max((when for when in found if moment <= when), default=_NEVER)
+
+    def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
+        """Items by which *turn*, which was forgotten, is to be known when it is sent again, and which are not here
+        because it was out of reach when it was forgotten. Each with its moment."""
+        when = self.forgotten_at(turn)
+        known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
+        if when == _NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != _NEVER:
+            return {}
+        return dict.fromkeys(items_of_turn(self.blind, turn), when)
+
+    def untraced(self, memory: Memory) -> dict[bytes, float]:
+        """Items of the turn that *memory* came from, where *memory* was forgotten by its id and nobody knew then
+        what it came from. Each with its moment."""
+        owner, turn = memory.owner, turn_of(memory)
+        when = self._when(Kind.MEMORY, owner, memory.id)
+        if not turn or drawn_from(memory) or moment_of(memory) > when:
+            return {}
+        if any(self._when(kind, owner, turn) != _NEVER for kind in (Kind.TURN, Kind.MESSAGES)):
+            return {}
+        kind = Kind.TURN if was_message(memory) else Kind.MESSAGES
+        return dict.fromkeys({self.blind.item(kind, owner, turn), *items_of_message(self.blind, memory)}, when)
 
     def covers_words(self, owner: Owner, message: Message) -> bool:
         """Whether *message* of a history is one of the caller's that was forgotten."""

@@ -31,7 +31,8 @@ _REQUEST_TIMEOUT = 408
 # A key that expired, a bill, a permission, a model not there, an address that sends us elsewhere: not the fault of
 # what was sent. An operator mends it, and then the same call works; what was to be learned waits for that instead
 # of being given up.
-_MENDED_BY_OPERATORS = frozenset({*range(300, 400), 401, 402, 403, 404})
+# What accuses the body of one request (RFC 9110, 15.5); another status is an operator's to mend, or passes.
+_OF_ONE_REQUEST = frozenset({400, 413, 414, 415, 422})
 _MOST_TOKENS = 10_000_000  # of one call that are believed: a larger number is no count
 
 
@@ -93,8 +94,8 @@ class CallError(Exception):
         text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
         if self.outcome is CallOutcome.CUT_OFF:
             return CutOffError(text)
-        mended = self.outcome is CallOutcome.UNTRUSTED or self.status in _MENDED_BY_OPERATORS
-        passes = self.outcome in RETRIED or mended
+        mended = self.outcome is CallOutcome.REJECTED and self.status and self.status not in _OF_ONE_REQUEST
+        passes = self.outcome in RETRIED or self.outcome is CallOutcome.UNTRUSTED or mended
         kind = TryLaterError if passes else GiveUpError
         return kind(text)
 

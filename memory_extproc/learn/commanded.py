@@ -21,6 +21,7 @@ from memory_extproc.learn.remember import Judged
 from memory_extproc.learn.speaking import holds_words, made_of, speaking_of, told
 from memory_extproc.learn.verdicts import FACTS
 from memory_extproc.model import (
+    TEXT_KINDS,
     Embedded,
     JournalState,
     Memory,
@@ -89,7 +90,6 @@ class CommandOptions:
     obeyed: Obeyed = Obeyed.REMEMBER_AND_FORGET
     patience: timedelta = timedelta(hours=24)  # with a model that is away, before a turn in doubt is left alone
     markers: Markers = NO_MARKERS
-    worded: tuple[str, ...] = ()  # kinds of records that hold words of memories
 
 
 class Commands:
@@ -219,7 +219,7 @@ class Commands:
         await self._withdraw(turn, command.what)
         # What requests under way were given, here and at other replicas, is not yet among the records.
         await self._coordination.advance_epoch(turn.owner)
-        await self._coordination.delete_records(turn.owner, self._options.worded)
+        await self._coordination.delete_records(turn.owner, TEXT_KINDS)
 
     async def _recallable(
         self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE, *, itself: bool = False

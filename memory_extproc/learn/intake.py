@@ -9,7 +9,7 @@ from dataclasses import replace
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.screening import Screens
-from memory_extproc.learn.sessions import WORDED, Sessions
+from memory_extproc.learn.sessions import RESPONSE, Sessions
 from memory_extproc.learn.settling import Unsettled
 from memory_extproc.learn.sifting import Sifting
 from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
@@ -114,7 +114,7 @@ class Intake:
         if isinstance(stored, BaseException):
             raise stored
         if await self._sifting.withdrawn(turn):
-            await self._coordination.delete_records(turn.owner, WORDED)
+            await self._coordination.delete_records(turn.owner, [RESPONSE])
             return Stored.FORGOTTEN
         if stored is Stored.JOURNALLED:
             self._journalled(turn)

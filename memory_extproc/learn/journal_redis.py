@@ -1,9 +1,9 @@
 """The journal in Redis, for several replicas: 64 streams by hash of the owner, each held by one replica at a time.
 
 Whoever accepts a turn remembers its messages at once. Facts are extracted by the holder of the owner's part
-alone, in order; when it dies its parts pass to the others, with a higher token, and its late marks change
-nothing. What a dead replica accepted and had not remembered yet arrives at the holder after a grace. As durable
-as the server keeps its writes.
+alone, in order; when it dies, or its store does not work, its parts pass to the others, with a higher token, and
+its late marks change nothing. What such a replica accepted and had not remembered yet arrives at the holder after a
+grace. As durable as the server keeps its writes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Sharing:
     parts: int = 64  # never changed for a journal that holds turns: an owner's part follows from it
     lease: timedelta = timedelta(seconds=10)  # a dead replica's parts pass to others after it
     grace: timedelta = timedelta(seconds=10)  # then messages that their replica has not stored are anybody's
+    patience: timedelta = timedelta(seconds=10)  # with a store that does not work, until others take our parts
 
 
 @dataclass(slots=True)
@@ -64,7 +65,11 @@ class RedisJournal:
         max_dead: int = 1_000,
         sharing: Sharing = Sharing(),
         clock: Callable[[], float] = time.monotonic,
+        store_failing_for: Callable[[], timedelta] = timedelta,
+        reports_held: Callable[[int], object] = lambda _held: None,  # told how many parts we hold
     ) -> None:
+        self._store_failing_for, self._reports_held = store_failing_for, reports_held
+        self._gave_up = False  # our parts, because the store does not work
         self._link, self._now, self._clock = link, now, clock
         self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all of it on one node
         self._max_turns, self._max_dead = max_turns, max_dead
@@ -278,7 +283,14 @@ class RedisJournal:
     async def _hold(self, *, leaving: bool = False) -> None:
         asked = self._clock()
         milliseconds = int(self._sharing.lease.total_seconds() * 1000)
-        rows = await self._run(scripts.HOLD, self._holder, milliseconds, self._sharing.parts, int(leaving))
+        failing_for = self._store_failing_for()
+        gives_up = failing_for >= (self._sharing.patience if self._parts else timedelta(microseconds=1))
+        holds_none = int(leaving or gives_up)
+        rows = await self._run(scripts.HOLD, self._holder, milliseconds, self._sharing.parts, holds_none)
+        if gives_up != self._gave_up:
+            if gives_up:
+                log.warning("journal.parts_given_up", held=len(self._parts))
+            self._gave_up = gives_up
         tokens = {int(part): token.decode() for part, token in rows}
         before = self._parts
         # A part that passed through other hands begins anew: everything in it arrives once more.
@@ -289,6 +301,7 @@ class RedisJournal:
         self._renewed = None if leaving else asked
         lost = {part for part, held in before.items() if self._parts.get(part) is not held}
         self._own = {place: part for place, part in self._own.items() if part not in lost}
+        self._reports_held(len(self._parts))
         if before.keys() != self._parts.keys():
             log.info("journal.parts", held=len(self._parts))
 

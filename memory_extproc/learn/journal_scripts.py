@@ -277,7 +277,7 @@ local oldest = first and redis.call('HGET', turn(first[2]), 'at') or ''
 return {waiting(ARGV[1]), redis.call('ZCARD', P .. ':dead'), oldest}
 """)
 
-# ARGV: holder, milliseconds, parts, whether it leaves. Takes and renews what is its fair share, gives back what
+# ARGV: holder, milliseconds, parts, whether it wants none. Takes and renews what is its fair share, gives back what
 # is beyond it; the parts it holds by then, each with its token. A token grows with every change of holder.
 HOLD: Final = _script("""
 local holder, parts, now = ARGV[1], tonumber(ARGV[3]), clock()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.learn.journal import Depth
-from memory_extproc.learn.moving import move
+from memory_extproc.learn.moving import Moved, move
 from memory_extproc.model import DeadLetter, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalDepth, JournalEntry
@@ -30,6 +30,7 @@ class SparedJournal:
     spare: Journal
     _put_aside: bool = False  # since the last move
     _looked: bool = False  # for what an earlier process put aside
+    _moved: Moved = field(default_factory=lambda: Moved([]))  # and not given yet
 
     async def append(self, turn: Turn) -> Stored:
         try:
@@ -46,6 +47,8 @@ class SparedJournal:
     async def _move(self) -> Sequence[JournalEntry]:
         """To the shared journal. They are given as arrivals: nobody remembers them, as a rule, while the replicas
         cannot reach one another."""
+        if self._moved.ids:  # *shared* went away in between: it does not give them by itself
+            return await self._give_moved()
         if self._looked and not self._put_aside:
             return ()
         try:
@@ -58,9 +61,14 @@ class SparedJournal:
             self._put_aside = False
             return ()
         self._put_aside = True
-        moved = await move(entries, self.spare, self.shared)
-        log.info("journal.moved", turns=len(moved.ids))
-        return await self.shared.get(moved.ids)
+        await move(entries, self.spare, self.shared, self._moved)
+        log.info("journal.moved", turns=len(self._moved.ids))
+        return await self._give_moved()
+
+    async def _give_moved(self) -> Sequence[JournalEntry]:
+        entries = await self.shared.get(self._moved.ids)
+        self._moved = Moved([])
+        return entries
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         return await self.shared.pending(limit, after=after)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TryLaterError, UnknownFaultError
 from memory_extproc.learn.fair import FairSlots
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -24,7 +24,7 @@ class Backoff:
     """Waits that double from *first* to *most*, each cut by up to a half so that lanes do not retry in step."""
 
     first: timedelta = timedelta(milliseconds=500)
-    most: timedelta = timedelta(seconds=30)
+    most: timedelta = timedelta(seconds=15)  # after an outage nobody waits longer
 
     def seconds(self, failures: int, chance: float) -> float:
         """How long to wait after the *failures*-th failure in a row; *chance* in [0, 1)."""
@@ -44,8 +44,8 @@ class Lanes(Generic[Job]):
     *at_once* calls run at a time, those of different tenants in turn. A call that raises TryLaterError is
     made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
     once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
-    raises is tried job by job and then given to *failed*, which says whether the job is done with; if it is
-    not, it is tried again after a pause.
+    raises, UnknownFaultError included, is tried job by job and then given to *failed*, which says whether the job
+    is done with; if it is not, it is tried again after a pause and behind the others that wait.
     """
 
     def __init__(
@@ -134,10 +134,13 @@ class Lanes(Generic[Job]):
                 singly = max(0, singly - 1)
                 failures, again = 0, 0.0
                 self._count_tried(lane, 0)
-            elif len(batch) > 1 and not isinstance(error, TryLaterError):
+            elif len(batch) > 1 and not _passes(error):
                 singly = len(batch)  # one of them is at fault: the others must not suffer for it
             else:
                 self._count_tried(lane, max(lane.tried, start + len(batch)))
+                if not _passes(error):
+                    singly = max(0, singly - 1)
+                    lane.jobs.insert(lane.tried - 1, lane.jobs.pop(start))
                 if not waits:
                     failures += 1
                     again = clock() + self._backoff.seconds(failures, self._chance())
@@ -152,22 +155,29 @@ class Lanes(Generic[Job]):
         async with self._slots.taken(owner.tenant):
             try:
                 await self._work(owner, batch)
-            except TryLaterError as error:
-                return error
             # The learner's one catch-all: a turn that meets a bug of ours, or bad data, must not stop the
             # turns behind it. It is counted, tried again and in the end a dead letter.
             except Exception as error:  # noqa: BLE001
-                return error if len(batch) > 1 else await self._judged(owner, batch[0], error)
+                if len(batch) > 1 or _passes(error):
+                    return error
+                return await self._judged(owner, batch[0], error)
         return None
 
     async def _judged(self, owner: Owner, job: Job, error: Exception) -> Exception | None:
-        # An exception's own text may hold a person's words; where it arose does not.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        log.error("learn.failed", work=self._name, error=type(error).__name__, line=f"{where.name}:{where.lineno}")
+        if not isinstance(error, UnknownFaultError):
+            # An exception's own text may hold a person's words; where it arose does not.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            line = f"{where.name}:{where.lineno}"
+            log.error("learn.failed", work=self._name, error=type(error).__name__, line=line)
         try:
             return None if await self._failed(owner, job, error) else error
         except TryLaterError as unreachable:
             return unreachable
+
+
+def _passes(error: Exception) -> bool:
+    """Whether *error* is known to say nothing of the job that met it."""
+    return isinstance(error, TryLaterError) and not isinstance(error, UnknownFaultError)
 
 
 async def _either(news: asyncio.Event, seconds: float) -> None:

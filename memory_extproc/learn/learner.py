@@ -10,11 +10,12 @@ goes, advances the epoch, erases the journal, and then deletes what is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.learn.evidence import Evidence, Revival
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.following import Following, FollowsTopics
@@ -81,6 +82,7 @@ class Learner:
         commands: Obeys | None = None,  # None: nobody tells us anything
         traces: Traces = NO_TRACES,
         topics: FollowsTopics | None = None,
+        store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
     ) -> None:
         self._journal = journal
         self._coordination = coordination
@@ -89,6 +91,8 @@ class Learner:
         self._reconciler = reconciler
         self._traces = traces
         self._unsettled = Unsettled()
+        self._remember_evidence, self._extract_evidence = Evidence(store_works), Evidence(store_works)
+        revival = Revival(journal, (self._remember_evidence, self._extract_evidence), store_works)
         self._sifting = Sifting(forgotten, journal)
         self._obeying = Obeying(commands, journal)
         self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
@@ -103,7 +107,9 @@ class Learner:
             self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
         self._following = Following(topics, self._gatherings)
-        self._take_up = TakeUp(journal, self._taken, _take_up_limits(limits), metrics, now=now, chance=chance)
+        self._take_up = TakeUp(
+            journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, chance=chance
+        )
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
         self._background: list[asyncio.Task[None]] = []
@@ -221,6 +227,7 @@ class Learner:
             await self._journal.mark_stored(fresh)
         finally:
             self._unsettled.remove(owner, turn_ids)
+        self._remember_evidence.succeed(turn_ids, proves=any(one.memory is not None for one in stored))
         for one in stored:
             self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
         await self._hand_on(entries)
@@ -260,19 +267,24 @@ class Learner:
                 self._to_remember(entry.turn)
 
     async def _not_remembered(self, owner: Owner, turn_id: str, error: Exception) -> bool:
-        done = await self._count_failure([turn_id], error)
+        done = await self._count_failure(self._remember_evidence, [turn_id], error)
         if done:
             self._remembered(owner, [turn_id])
         return done
 
-    async def _count_failure(self, turn_ids: Sequence[str], error: Exception) -> bool:
+    async def _count_failure(self, evidence: Evidence, turn_ids: Sequence[str], error: Exception) -> bool:
         """Whether all of them are done with: dead letters, or no longer in the journal."""
-        done = True
-        for entry in await self._journal.get(turn_ids):
-            dead = entry.attempts + 1 >= self._limits.attempts
-            await self._journal.mark_failed(entry, type(error).__name__, dead=dead)
-            done = done and dead
-        return done
+        entries = await self._journal.get(turn_ids)
+        waiting = 0
+        for entry in entries:
+            accused = evidence.fail(entry.turn.id, error)
+            dead = accused and entry.attempts + 1 >= self._limits.attempts
+            if accused:
+                await self._journal.mark_failed(entry, type(error).__name__, dead=dead)
+            waiting += not dead
+        if not waiting:
+            evidence.succeed(turn_ids, proves=False)
+        return not waiting
 
     # --- step 2: facts -------------------------------------------------------------------------------
     async def _extract(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
@@ -282,6 +294,7 @@ class Learner:
             if not entries or self._finding is None or not self._journal.holds(owner):
                 if self._finding is not None:
                     self._finding.gone(turn_ids)
+                self._extract_evidence.succeed(turn_ids, proves=False)
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
             facts, final = await self._finding.facts(owner, turns, epoch)
@@ -293,6 +306,7 @@ class Learner:
                 raise TryLaterError("the stand-in served; the extractor is still to come")
             forgetting = await self._obeying.decide(turns)
             await self._journal.mark_learned(entries)
+            self._extract_evidence.succeed(turn_ids, proves=bool(facts))
             if forgetting:
                 self._finding.forget(owner)
             self._finding.done(owner, turns, epoch, unshown=forgetting)
@@ -305,7 +319,7 @@ class Learner:
             for turn_id in turn_ids:
                 self._extracting.add(owner, (turn_id,))
             return True
-        return await self._count_failure(turn_ids, error)
+        return await self._count_failure(self._extract_evidence, turn_ids, error)
 
     async def _still_in(self, epoch: int, owner: Owner) -> None:
         """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""

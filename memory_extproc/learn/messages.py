@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from memory_extproc.learn.corrected import corrected
-from memory_extproc.learn.remember import Judged, ids_of
-from memory_extproc.model import Embedded, Owner, Turn
+from memory_extproc.learn.remember import Judged
+from memory_extproc.model import Embedded, Owner, Turn, message_ids
 from memory_extproc.ports import Embeds, JournalEntry, KeepsMemories, Now
 
 _AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
@@ -77,7 +77,7 @@ def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
     if not entry.replaced:
         return []
     kept = {one.memory.id for one in judged if one.memory is not None}
-    return [memory_id for memory_id in ids_of(entry.turn) if memory_id not in kept]
+    return [memory_id for memory_id in message_ids(entry.turn) if memory_id not in kept]
 
 
 def _not_yet() -> None:

@@ -18,10 +18,13 @@ class Moved:
     full: bool = False  # the target takes no more: what is left stays where it is
 
 
-async def move(entries: Sequence[JournalEntry], source: Journal, target: Journal) -> Moved:
+async def move(
+    entries: Sequence[JournalEntry], source: Journal, target: Journal, moved: Moved | None = None
+) -> Moved:
     """Each is in *target* before it leaves *source*, so that none is lost in between; a second time it is known.
+    *moved* is added to, and says what was moved where it breaks off.
     What was forgotten meanwhile is found out when the target's turns are learned."""
-    moved = Moved([])
+    moved = moved or Moved([])
     for turn in (entry.turn for entry in entries):
         stored = await target.append(turn)
         if stored is Stored.JOURNAL_FULL:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.own_words import statements
-from memory_extproc.learn.remember import message_id_of, provenance
+from memory_extproc.learn.remember import provenance
 from memory_extproc.learn.same import about, saying
 from memory_extproc.learn.verdicts import (
     FACTS,
@@ -37,6 +37,7 @@ from memory_extproc.model import (
     Turn,
     Vector,
     digest,
+    message_id_of,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics

@@ -13,12 +13,10 @@ from memory_extproc.language.comparing import words_hash
 from memory_extproc.language.greetings import polite
 from memory_extproc.language.questions import only_asks
 from memory_extproc.learn.pieces import PieceLimits, pieces
-from memory_extproc.model import Memory, MemoryType, Origin, Owner, Role, Source, Turn, digest
+from memory_extproc.model import Memory, MemoryType, Origin, Role, Source, Turn, message_id_of
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
-_KIND = "memory"  # first part of every id, so that a fact's id is never a message's
 _USUAL = PieceLimits()
-_MOST_PIECES = 64  # of a message that any version of ours may have left behind
 _ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
@@ -135,17 +133,6 @@ def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
     """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer), or of one of
     its pieces. The first piece has the id of a message in one, so that the one takes the other's place."""
     return message_id_of(turn.owner, turn.id, ordinal, number)
-
-
-def message_id_of(owner: Owner, turn_id: str, ordinal: int, number: int = 0) -> str:
-    """As message_id, of a turn that is no longer at hand."""
-    place = str(ordinal) if number == 0 else f"{ordinal}.{number}"
-    return digest(_KIND, owner.key, turn_id, place)
-
-
-def ids_of(turn: Turn) -> list[str]:
-    """Every id that memories of *turn* may have, whatever its answer was."""
-    return [message_id(turn, ordinal, number) for ordinal in (0, 1) for number in range(_MOST_PIECES)]
 
 
 def cut(text: str, most_bytes: int) -> str:

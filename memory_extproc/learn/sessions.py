@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ from memory_extproc.ports import Chain, Coordination
 log = logger(__name__)
 R = TypeVar("R", bound=msgspec.Struct)
 
-WORDED = ("response",)  # kinds of our records that hold words; the others hold hashes
+RESPONSE: Final = "response"  # the one kind of our records that holds words; the others hold hashes
 _SPOTS = 8  # places kept for one conversation, newest first
 _RECENT = 16  # turns of a named session kept in its tail
 _NAME_CHARACTERS = 512  # of a model, route or application; the store's own field holds as many bytes
@@ -147,7 +147,7 @@ class Sessions:
         await asyncio.gather(*notes)
 
     async def chain(self, owner: Owner, continues: str) -> Chain | None:
-        found = await self._get("response", owner, digest("response", continues), _Response)
+        found = await self._get(RESPONSE, owner, digest("response", continues), _Response)
         return None if found is None else Chain(found.session, found.earlier)
 
     # --- placing -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Sessions:
         owner = exchanged.caller.owner
         if exchanged.previous_response_id:
             key = digest("response", exchanged.previous_response_id)
-            if before := await self._get("response", owner, key, _Response):
+            if before := await self._get(RESPONSE, owner, key, _Response):
                 yield _Spot(before.session, before.next)
             return
         for boundary in conversation.boundaries:
@@ -294,7 +294,7 @@ class Sessions:
         texts = [_storable(text[:_EARLIER_CHARACTERS]) for text in [*earlier, exchanged.asked][-_EARLIER:]]
         record = _Response(after.session, after.seq, tuple(texts))
         for kept in filter(None, (exchanged.response_id, exchanged.conversation)):
-            await self._put("response", owner, digest("response", kept), record)
+            await self._put(RESPONSE, owner, digest("response", kept), record)
 
     async def _add_spot(self, owner: Owner, key: str, spot: _Spot) -> None:
         for _ in range(_SWAPS):

@@ -36,10 +36,13 @@ class TakeUp:
         limits: TakeUpLimits,
         metrics: Metrics,
         *,
+        revive: Callable[[], Awaitable[None]],
         now: Now,
         chance: Chance,
     ) -> None:
+        """*revive* has dead letters of an outage tried again once it is over; asked with each sweep."""
         self._journal, self._taken, self._limits, self._metrics = journal, taken, limits, metrics
+        self._revive = revive
         self._now, self._chance = now, chance
 
     def use(self, limits: TakeUpLimits) -> None:
@@ -74,6 +77,7 @@ class TakeUp:
         """Sweeps what was learned long enough ago, and says how much there is to do."""
         now = self._now()
         try:
+            await self._revive()
             await self._journal.erase_learned(now - self._limits.retention)
             depth = await self._journal.depth()
         except MemoryExtprocError as error:

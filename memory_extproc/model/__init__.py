@@ -30,11 +30,25 @@ from memory_extproc.model.memories import (
     seconds_said,
 )
 from memory_extproc.model.recall import Arm, ChatState, Outcome, Profile, Ranked, Recalled, Signals, Switch, Wish
+from memory_extproc.model.records import RECORD_KINDS, TEXT_KINDS, RecordKind
 from memory_extproc.model.transfer import ImportProblem, ImportReport
-from memory_extproc.model.turns import DeadLetter, Exchanged, JournalState, Message, Origin, Screened, Stored, Turn
+from memory_extproc.model.turns import (
+    DeadLetter,
+    Exchanged,
+    JournalState,
+    Message,
+    Origin,
+    Screened,
+    Stored,
+    Turn,
+    message_id_of,
+    message_ids,
+)
 
 __all__ = [
+    "RECORD_KINDS",
     "SHARED",
+    "TEXT_KINDS",
     "Arm",
     "Caller",
     "Candidates",
@@ -69,6 +83,7 @@ __all__ = [
     "Profile",
     "Ranked",
     "Recalled",
+    "RecordKind",
     "Role",
     "Scope",
     "Screened",
@@ -84,5 +99,7 @@ __all__ = [
     "Wish",
     "Words",
     "digest",
+    "message_id_of",
+    "message_ids",
     "seconds_said",
 ]

@@ -28,6 +28,11 @@ class ForgetScope:
         return self == ForgetScope()
 
     @property
+    def by_id_alone(self) -> bool:
+        """Whether the ids say it all: whatever has one of them goes."""
+        return self == ForgetScope(ids=self.ids, listed=self.listed) and bool(self.ids)
+
+    @property
     def name(self) -> str:
         """The conditions given, as a word for labels and receipts."""
         given = {
@@ -45,7 +50,7 @@ class ForgetScope:
 class ForgetState(StrEnum):
     """How far a forget has come. Also what is stored, so a value is never renamed."""
 
-    ACCEPTED = "accepted"  # written down: it will be done whatever happens; until then nothing is recalled
+    ACCEPTED = "accepted"  # written down: it will be done whatever happens, and is not recalled
     CLEAN = "clean"  # recall cannot find it any more
     COMPLETE = "complete"  # no store holds it any more
 
@@ -54,7 +59,7 @@ class ForgetState(StrEnum):
 class Erased:
     """What a forget removed from one store."""
 
-    store: str  # memories, journal, records, files
+    store: str  # memories, journal, records, files, waiting_turns
     done: bool = False
     removed: int = 0
     done_at: datetime | None = None
@@ -97,8 +102,17 @@ class LedgerJob:
     id: str
     subject: str
     body: bytes = field(repr=False)
-    shut: bool  # the owner's memories are closed until it has come further
+    shut: bool  # the owner's memories are closed until all that can be reached is erased
     open: bool  # something is left to be done
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPlace:
+    """A data directory with accepted turns that are not in the shared journal yet."""
+
+    name: str  # for operators; nobody's words and no user's name
+    since: datetime | None  # when the oldest of them was asked; None: unknown, because the replica ended unheard
+    live: bool  # a replica runs on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +122,3 @@ class LedgerMarks:
     cuts: tuple[bytes, ...] = ()
     items: Mapping[bytes, float] = field(default_factory=lambda: MappingProxyType({}))
     shut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingPlace:
-    """A data directory that holds, or may hold, accepted turns that are not in the shared journal yet."""
-
-    name: str
-    since: datetime | None  # when the oldest of them was asked; None: unknown, it ended without saying
-    live: bool  # a replica is serving from it

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from memory_extproc.model.callers import Caller, Owner
+from memory_extproc.model.callers import Caller, Owner, digest
 from memory_extproc.model.memories import Role
+
+_MESSAGE = "memory"  # first part of every message's id, so that a fact's id is never a message's
+_MOST_PIECES = 64  # of a message that any version of ours may have left behind
+_LEAST_PIECE = 16  # characters; the pieces of a message have more on an average
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,28 @@ class Turn:
     )
     resumes: bool = False  # something was said before *asked*, so *heard* is no other conversation's
     speaker: str = ""  # which of several, where *owner* is a project (Caller.speaker)
+
+
+def message_id_of(owner: Owner, turn_id: str, ordinal: int, number: int = 0) -> str:
+    """The id of the memory of a turn's first (0, the caller's) or second message (1, the answer), or of one of its
+    pieces."""
+    place = str(ordinal) if number == 0 else f"{ordinal}.{number}"
+    return digest(_MESSAGE, owner.key, turn_id, place)
+
+
+def message_ids(turn: Turn, *, any_answer: bool = True) -> list[str]:
+    """Every id that the memories of *turn*'s messages may have. *any_answer*: whatever it was asked and answered
+    before; else only of the words that it has."""
+    pieces = [_MOST_PIECES if any_answer else _most_pieces(text) for text in (turn.asked, turn.answered)]
+    return [
+        message_id_of(turn.owner, turn.id, ordinal, number)
+        for ordinal in (0, 1)
+        for number in range(pieces[ordinal])
+    ]
+
+
+def _most_pieces(text: str) -> int:
+    return min(_MOST_PIECES, 1 + len(text) // _LEAST_PIECE)
 
 
 class JournalState(StrEnum):

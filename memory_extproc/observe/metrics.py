@@ -89,6 +89,9 @@ class Metrics:
         self.turns = make.counter("turns", "Completed exchanges by what became of them.", "outcome")
         self.journal_depth = make.gauge("journal_depth", "Turns in the journal that are not learned yet.")
         self.journal_oldest_seconds = make.gauge("journal_oldest_seconds", "Age of the oldest of them; 0 if none.")
+        self.journal_parts = make.gauge(
+            "journal_parts", "Parts of the shared journal this replica learns from; 0 while its store fails."
+        )
         self.journal_dead = make.gauge("journal_dead_letters", "Turns given up on, kept for review.")
         self.extraction_triggers = make.counter(
             "extraction_triggers", "Batches handed to the extractor by what made them due.", "trigger"
@@ -133,7 +136,7 @@ class Metrics:
         self.store_seconds = make.histogram(
             "store_operations_seconds", "Calls to the memory store.", STORE_BUCKETS, "operation", "outcome"
         )
-        self.store_up = make.gauge("store_up", "1 while the memory store answers, else 0.")
+        self.store_up = make.gauge("store_up", "1 while the memory store takes writes and answers reads, else 0.")
         self.coordination_up = make.gauge("coordination_up", "1 while what replicas share answers, else 0.")
         self.coordination_restoring = make.gauge(
             "coordination_restoring",

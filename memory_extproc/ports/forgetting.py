@@ -27,7 +27,8 @@ class Forgets(Protocol):
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
         """Once it returns nothing of *scope* can be recalled, whatever was under way; what is left to be done is
-        done in the background, after a crash too. *token*: of a plan, exactly what it listed goes; a scope with a
+        done in the background, after a crash too. While turns that were accepted before it wait out of reach the
+        receipt stays `accepted`, and says where. *token*: of a plan, exactly what it listed goes; a scope with a
         query needs one, or the ids. NotConfirmedError for a token of another owner or scope, or one too old."""
 
     async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:

@@ -13,5 +13,6 @@ class Alone:
     """Good as long as the owner's other writes are held off."""
 
     unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
+    withdraw: Callable[[Sequence[str]], None]  # of them, as if they had never been written
     delete: Callable[[Sequence[str]], Awaitable[None]]
     delete_all: Callable[[], Awaitable[None]]

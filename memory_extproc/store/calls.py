@@ -8,30 +8,44 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
-import grpc
-
 from memory_extproc.cancellation import cancellation_kept
 from memory_extproc.errors import NotReadyError, TryLaterError
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.breaker import Breaker, Clock
-from memory_extproc.store.client import MilvusException
 from memory_extproc.store.faults import Fault, as_error, fault_of
 
 _LOG = log.logger(__name__)
 T = TypeVar("T")
 # The client gives up by itself at the limit, where it can; ours is the bound that always holds.
 _MARGIN_SECONDS = 0.05
-# What pymilvus raises: its own kinds, gRPC's bare ones, and ValueError or TypeError out of its encoding.
-_RAISED = (MilvusException, grpc.RpcError, OSError, ValueError, TypeError)
+_WRITES = frozenset({"put", "delete", "delete_owner"})
+_READS = frozenset({"nearest", "worded", "get", "fetch", "pages", "page", "count", "owners"})
 
 
 class Calls:
+    """`store_up` is 1 while the store is open, its last write succeeded, and no read has failed since."""
+
     def __init__(self, breaker: Breaker, metrics: Metrics, clock: Clock) -> None:
         self._breaker = breaker
         self._metrics = metrics
         self._clock = clock
         self._up: bool | None = None
+        self._open = True
+        self._writes_fail = False
+        self._reads_fail = False
+        self._failing_since: float | None = None
+
+    @property
+    def up(self) -> bool:
+        """As store_up says."""
+        return self._up is True
+
+    @property
+    def failing_for(self) -> timedelta:
+        """How long the store has not been up; zero while it is."""
+        since = self._failing_since
+        return timedelta() if since is None else timedelta(seconds=self._clock() - since)
 
     async def run(self, operation: str, limit: timedelta, call: Callable[[float], Awaitable[T]]) -> T:
         """What *call* returns; it gets its limit in seconds. Only errors of ours."""
@@ -45,37 +59,58 @@ class Calls:
             with _cancellation_told_apart():
                 async with asyncio.timeout(seconds + _MARGIN_SECONDS):
                     result = await call(seconds)
-        except _RAISED as error:  # TimeoutError is an OSError
+        # The client raises its own kinds, gRPC's, and whatever else its encoding or a closed channel comes upon.
+        except Exception as error:  # noqa: BLE001
             fault = fault_of(error)
             outcome = fault.value
-            self._judge(fault)
+            self._judge(fault, operation)
             raise as_error(error, operation) from None  # its text names the caller
-        except BaseException:  # cancelled, or a bug of ours: that says nothing of the store
+        except BaseException:  # cancelled: that says nothing of the store
             self._breaker.undecided()
             raise
         else:
             outcome = "ok"
             self._breaker.succeeded()
-            self._report(up=True)
+            if operation in _WRITES:
+                self._writes_fail = self._reads_fail = False
+            elif operation in _READS:
+                self._reads_fail = False
+            if self._open:
+                self._report()
             return result
         finally:
             self._metrics.store_seconds.labels(operation, outcome).observe(self._clock() - started)
 
-    def _judge(self, fault: Fault) -> None:
-        if fault in {Fault.DOWN, Fault.TIMEOUT}:
-            self._breaker.failed()
-            self._report(up=self._breaker.closed and self._up is True, why=fault.value)
-        else:  # it answered
+    def _judge(self, fault: Fault, operation: str) -> None:
+        answered = fault not in {Fault.DOWN, Fault.TIMEOUT}
+        if answered:
             self._breaker.succeeded()
-            self._report(up=fault is Fault.REFUSED, why=fault.value)
+        else:
+            self._breaker.failed()
+        if operation in _WRITES:
+            self._writes_fail = True
+        elif operation in _READS and fault is not Fault.REFUSED:
+            self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # one that is late may pass
+        self._report(fault.value)
+
+    def opened(self) -> None:
+        """From here on calls decide."""
+        self._open, self._reads_fail, self._writes_fail = True, False, False
+        self._report()
+
+    def closed(self) -> None:
+        """Until `opened`, whatever the calls that open it come to."""
+        self._open, self._failing_since = False, self._clock()
 
     def not_open(self) -> NotReadyError:
-        self._report(up=False, why="not_open")
+        self._report("not_open")
         return NotReadyError("the store is not open yet")
 
-    def _report(self, *, up: bool, why: str = "") -> None:
+    def _report(self, why: str = "") -> None:
+        up = self._open and not self._writes_fail and not self._reads_fail
         if up == self._up:
             return
+        self._failing_since = None if up else self._clock()
         if up:
             _LOG.info("store.up")
         else:

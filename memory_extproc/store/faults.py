@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from enum import StrEnum
 
 import grpc
 from pymilvus import exceptions as milvus
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError, UnknownFaultError
 
 
 class Fault(StrEnum):
@@ -19,11 +18,14 @@ class Fault(StrEnum):
     NOT_LOADED = "not_loaded"  # the collection has to be loaded first
     NOT_READY = "not_ready"  # electing, recovering, over a quota
     MISSING = "missing"  # the collection, or its alias, is gone
-    REFUSED = "refused"  # bad input, schema, configuration or credentials: a retry fails alike
+    DENIED = "denied"  # credentials or permissions: an operator restores them, then the same call succeeds
+    UNKNOWN = "unknown"  # nothing here sorts it: transient until the same call succeeds for others
+    REFUSED = "refused"  # the data or the schema of this one call: a retry fails alike
 
 
-# https://github.com/milvus-io/milvus/blob/v2.5.4/pkg/util/merr/errors.go; 1 is also what the client
-# gives to everything it has no code for.
+# https://github.com/milvus-io/milvus/blob/v2.5.4/pkg/util/merr/errors.go; 1 is also what the client gives to
+# everything it has no code for, and 65535 what a server gives to everything without one ("find no available
+# rootcoord"). A code that is not listed is UNKNOWN: only a code that accuses the data of one call is REFUSED.
 _BY_CODE = {
     2: Fault.DOWN,
     3: Fault.NOT_READY,  # memory limit exceeded
@@ -31,17 +33,27 @@ _BY_CODE = {
     7: Fault.NOT_READY,  # disk limit exceeded
     8: Fault.NOT_READY,  # rate limit exceeded
     9: Fault.NOT_READY,  # writes denied for now
+    11: Fault.NOT_READY,  # time tick long delay
+    12: Fault.NOT_READY,  # resource insufficient
     100: Fault.MISSING,
     101: Fault.NOT_LOADED,
     103: Fault.NOT_READY,  # not fully loaded
+    106: Fault.NOT_READY,  # recovering
     201: Fault.NOT_LOADED,
     202: Fault.NOT_READY,
-    503: Fault.NOT_READY,  # channel not available
-    901: Fault.NOT_READY,  # a node left
-    902: Fault.NOT_READY,
-    903: Fault.NOT_READY,
-    904: Fault.NOT_READY,
+    401: Fault.NOT_READY,  # replica not available
+    **dict.fromkeys(range(500, 505), Fault.NOT_READY),  # channels, while nodes change
+    **dict.fromkeys(range(600, 605), Fault.NOT_READY),  # segments, likewise
+    800: Fault.MISSING,  # database
+    **dict.fromkeys(range(901, 907), Fault.NOT_READY),  # nodes that leave or do not match
+    **dict.fromkeys(range(1000, 1003), Fault.NOT_READY),  # its object storage or metadata
+    **dict.fromkeys(range(1100, 1103), Fault.REFUSED),  # parameter invalid, missing, too large
+    **dict.fromkeys(range(1300, 1304), Fault.NOT_READY),  # its message queue
+    **dict.fromkeys((1400, 1401, 1800), Fault.DENIED),
     1600: Fault.MISSING,  # alias
+    **dict.fromkeys((1700, 1701, 1804), Fault.REFUSED),  # field not found or named so; invalid insert data
+    10000: Fault.NOT_READY,  # canceled within the server
+    10001: Fault.TIMEOUT,
 }
 _BY_STATUS = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Fault.TIMEOUT,
@@ -49,26 +61,23 @@ _BY_STATUS = {
     grpc.StatusCode.UNAVAILABLE: Fault.DOWN,
     grpc.StatusCode.ABORTED: Fault.NOT_READY,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Fault.NOT_READY,
+    grpc.StatusCode.UNAUTHENTICATED: Fault.DENIED,
+    grpc.StatusCode.PERMISSION_DENIED: Fault.DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT: Fault.REFUSED,
 }
-# The client's own kinds. All that are not here carry a code of the server's, or are our own mistake.
-BY_KIND: dict[type[Exception], Fault | None] = {
-    milvus.MilvusException: None,
+# The client's own kinds. REFUSED are those with which it rejects the data or the schema of one call before it is
+# sent. Of the others a code or words tell, else they are UNKNOWN.
+BY_KIND: dict[type[Exception], Fault] = {
     milvus.ParamError: Fault.REFUSED,
     milvus.ConnectError: Fault.DOWN,
     milvus.MilvusUnavailableException: Fault.DOWN,
     milvus.CollectionNotExistException: Fault.MISSING,
-    milvus.DescribeCollectionException: None,
-    milvus.PartitionAlreadyExistException: Fault.REFUSED,
-    milvus.IndexNotExistException: Fault.REFUSED,
-    milvus.AmbiguousIndexName: Fault.REFUSED,
-    milvus.CannotInferSchemaException: Fault.REFUSED,
-    milvus.SchemaNotReadyException: Fault.REFUSED,
+    milvus.SchemaNotReadyException: Fault.NOT_READY,
     milvus.DataTypeNotMatchException: Fault.REFUSED,
     milvus.DataTypeNotSupportException: Fault.REFUSED,
     milvus.DataNotMatchException: Fault.REFUSED,
     milvus.SchemaMismatchRetryableException: Fault.NOT_READY,
     milvus.ConnectionNotExistException: Fault.DOWN,
-    milvus.ConnectionConfigException: Fault.REFUSED,
     milvus.PrimaryKeyException: Fault.REFUSED,
     milvus.PartitionKeyException: Fault.REFUSED,
     milvus.ClusteringKeyException: Fault.REFUSED,
@@ -77,7 +86,6 @@ BY_KIND: dict[type[Exception], Fault | None] = {
     milvus.FieldTypeException: Fault.REFUSED,
     milvus.AutoIDException: Fault.REFUSED,
     milvus.InvalidConsistencyLevel: Fault.REFUSED,
-    milvus.ServerVersionIncompatibleException: Fault.REFUSED,
 }
 # Codes 1 and 65535 are given to all sorts of things; these words tell those that pass.
 _WORDS = (
@@ -88,26 +96,13 @@ _WORDS = (
     ("not ready", Fault.NOT_READY),
     ("not healthy", Fault.NOT_READY),
     ("not available", Fault.NOT_READY),
+    ("find no available", Fault.NOT_READY),  # a coordinator is being elected
+    ("code = unavailable", Fault.NOT_READY),  # one of its nodes cannot reach another
     ("no available shard", Fault.NOT_READY),
     ("shard leader", Fault.NOT_READY),
     ("node not match", Fault.NOT_READY),
     ("context canceled", Fault.NOT_READY),
-    # Lite says of its disk what Python says: full, in any way, or not to be read or written for now, or gone.
-    *(
-        (f"[errno {number}]", Fault.NOT_READY)
-        for number in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EFBIG,
-            errno.EIO,
-            errno.EROFS,
-            errno.EACCES,
-            errno.EPERM,
-            errno.EMFILE,
-            errno.ENFILE,
-            errno.ENOENT,
-        )
-    ),
+    ("[errno ", Fault.NOT_READY),  # Lite says of its disk what Python says
 )
 
 
@@ -119,16 +114,18 @@ def fault_of(error: BaseException) -> Fault:
         return Fault.DOWN
     if isinstance(error, grpc.RpcError):
         status = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
-        return _BY_STATUS.get(status, Fault.REFUSED) if status is not None else Fault.DOWN
+        return _BY_STATUS.get(status, Fault.UNKNOWN) if status is not None else Fault.DOWN
     if isinstance(error, milvus.MilvusException):
         return _fault_of_milvus(error)
-    return Fault.REFUSED
+    if isinstance(error, TypeError | UnicodeError):  # out of the client's encoding of what it was given
+        return Fault.REFUSED
+    return Fault.UNKNOWN
 
 
 def _fault_of_milvus(error: milvus.MilvusException) -> Fault:
     code = error.code
     if isinstance(code, grpc.StatusCode):  # the client puts a status where its number should be
-        return _BY_STATUS.get(code, Fault.REFUSED)
+        return _BY_STATUS.get(code, Fault.UNKNOWN)
     by_code = _BY_CODE.get(code)
     if by_code is not None:
         return by_code
@@ -139,7 +136,7 @@ def _fault_of_milvus(error: milvus.MilvusException) -> Fault:
     cause = error.__cause__
     if cause is not None and not isinstance(cause, milvus.MilvusException):
         return fault_of(cause)
-    return BY_KIND.get(type(error)) or Fault.REFUSED
+    return BY_KIND.get(type(error), Fault.UNKNOWN)
 
 
 def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
@@ -149,10 +146,12 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
     number = f", code {code}" if isinstance(code, int) else ""
     text = f"Milvus, {operation}: {fault.value} ({type(error).__name__}{number})"
     match fault:
-        case Fault.TIMEOUT | Fault.DOWN:
+        case Fault.TIMEOUT | Fault.DOWN | Fault.DENIED:
             return TryLaterError(text)
         case Fault.NOT_LOADED | Fault.NOT_READY | Fault.MISSING:
             # Of a collection that is gone, too: what belongs into it waits until somebody has brought it back.
             return NotReadyError(text)
+        case Fault.UNKNOWN:
+            return UnknownFaultError(text)
         case Fault.REFUSED:
             return GiveUpError(text)

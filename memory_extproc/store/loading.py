@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
 from memory_extproc.errors import MemoryExtprocError
@@ -13,6 +14,7 @@ from memory_extproc.store.client import AsyncMilvusClient
 from memory_extproc.store.options import MilvusOptions
 
 _LOG = log.logger(__name__)
+_ONCE = timedelta(seconds=10)  # then it is asked for anew: a server that restarted meanwhile forgot that it was
 
 
 class Loading:
@@ -32,6 +34,11 @@ class Loading:
         if not self._ended and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._load_all(), name="load collections")
 
+    async def wait(self, limit: timedelta) -> None:
+        """Until the collections are loaded, or no longer than *limit*: then queries say by themselves which are."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=limit.total_seconds())
+
     async def end(self) -> None:
         """For good: a call that is still on its way when the store is closed begins nothing."""
         self._ended = True
@@ -42,7 +49,7 @@ class Loading:
     async def _load_all(self) -> None:
         for alias in self._aliases:
             try:
-                await self._calls.run("load", self._options.open_timeout, partial(self._load, alias))
+                await self._calls.run("load", min(self._options.open_timeout, _ONCE), partial(self._load, alias))
             except MemoryExtprocError as error:
                 _LOG.warning("store.load_failed", kind=type(error).__name__)
                 return

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError
-from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Vector
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.model import Embedded, Found, Memory, MemoryType, Owner, Scope, Searched, Source, Vector, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store import rows
@@ -38,6 +39,7 @@ _MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
 _MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which only we can tell
 _ALL = (*rows.SCALARS, rows.VECTOR)
+_PROBE = Owner.of_canary()  # has the row that tells whether writes work
 
 T = TypeVar("T")
 
@@ -53,6 +55,7 @@ class MilvusStore:
         self._now = now
         breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
         self._calls = Calls(breaker, metrics, clock)
+        self._calls.closed()
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._resources = AsyncExitStack()
@@ -71,6 +74,11 @@ class MilvusStore:
     def address(self) -> str:
         """Where Milvus is reached; for a Lite file a socket of our own, once open."""
         return self._address
+
+    @property
+    def failing_for(self) -> timedelta:
+        """How long the store has not been open, or has failed writes or reads; zero while it works."""
+        return self._calls.failing_for
 
     # --- opening and closing -------------------------------------------------------------------------
     async def open(self) -> None:
@@ -96,6 +104,10 @@ class MilvusStore:
                     await flusher.flush(placement.aliases)
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)
+                if not capabilities.exact_only:
+                    # Not until it is done: a server that loads may answer queries of what it has loaded.
+                    loading.begin()
+                    await loading.wait(self._options.timeout)
                 self._opened = Opened(
                     client,
                     capabilities,
@@ -107,10 +119,14 @@ class MilvusStore:
                     self._options,
                 )
                 self._resources = undo.pop_all()
+            self._calls.opened()
+            probing = asyncio.create_task(self._probe(), name="store probe")
+            self._resources.push_async_callback(_cancel, probing)
 
     async def close(self) -> None:
         async with self._opening:
             self._opened = None
+            self._calls.closed()
             await self._resources.aclose()
 
     async def _started_lite(self, undo: AsyncExitStack) -> EmbeddedLite:
@@ -118,6 +134,22 @@ class MilvusStore:
         undo.push_async_callback(asyncio.to_thread, lite.stop)
         await asyncio.to_thread(lite.start)
         return lite
+
+    async def _probe(self) -> None:
+        """While the store is not up: nobody may be left to write, and a replica may wait for it."""
+        while True:
+            await asyncio.sleep(self._options.probe_every.total_seconds())
+            if not self._calls.up:
+                with suppress(MemoryExtprocError):
+                    await self.probe()
+
+    async def probe(self) -> None:
+        """Reads, writes a row and deletes it: raises what anybody's read or write would raise now."""
+        row = _probe_row(self._options, self._now())
+        await self.get(_PROBE, [row.memory.id])
+        await self.put(_PROBE, [row])
+        opened = self._ready()
+        await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.with_ids([row.memory.id]))
 
     # --- writing -------------------------------------------------------------------------------------
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
@@ -315,6 +347,28 @@ class MilvusStore:
         if self._opened is None:
             raise self._calls.not_open()
         return self._opened
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
+    """The same one each time, so that no more than one is left behind."""
+    memory = Memory(
+        id=digest("store probe"),
+        owner=_PROBE,
+        type=MemoryType.EPISODIC,
+        content="probe",
+        source=Source.QUESTION,  # which recall never returns
+        created_at=now,
+        updated_at=now,
+        embed_model=options.fingerprint,
+    )
+    vector = np.zeros(options.dimension, dtype=np.float32)
+    vector[0] = 1.0
+    return Embedded(memory, vector)
 
 
 def _found(hit: Mapping[str, Any]) -> Found:

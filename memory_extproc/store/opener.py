@@ -19,8 +19,8 @@ log = logger(__name__)
 class OpenerLimits:
     patience: timedelta = timedelta(seconds=2)  # a start waits this long for a store that is nearly there
     first: timedelta = timedelta(milliseconds=250)  # before the second attempt; doubles, and is spread by chance
-    longest: timedelta = timedelta(seconds=15)
-    refused: timedelta = timedelta(seconds=60)  # after a store that does not fit: an operator must mend it
+    longest: timedelta = timedelta(seconds=10)
+    refused: timedelta = timedelta(seconds=30)  # after a store that does not fit: an operator must mend it
 
 
 class Opener:

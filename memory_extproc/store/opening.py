@@ -72,14 +72,14 @@ class Opening:
         if described is None:
             if self._options.as_it_is:
                 raise GiveUpError(f"there is no collection {alias!r}")
-            await self.index_and_load(await self.make(physical, shards, capabilities), capabilities)
+            await self.index(await self.make(physical, shards, capabilities), capabilities)
             await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
             # Of another replica's making, where that was quicker; an older version makes another one.
             described = await self.describe(alias)
         if described is None:
             raise GiveUpError(f"the alias {alias!r} is not there after it was made")
         schema.check(described, self._options)
-        await self.index_and_load(described, capabilities)
+        await self.index(described, capabilities)
         return described
 
     async def make(self, physical: str, shards: int, capabilities: Capabilities) -> Mapping[str, Any]:
@@ -108,10 +108,10 @@ class Opening:
         return described
 
     async def _create(self, name: str, call: Callable[[float], Awaitable[object]]) -> None:
-        """No fault if another replica has made *name* in the meantime."""
+        """No fault if another replica has made *name* in the meantime; servers differ in how they say so."""
         try:
             await self._step(call)
-        except GiveUpError:
+        except MemoryExtprocError:
             if not await self._appears(name):
                 raise
 
@@ -130,8 +130,8 @@ class Opening:
         _LOG.warning("store.half_made_dropped")
         await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
 
-    async def index_and_load(self, described: Mapping[str, Any], capabilities: Capabilities) -> None:
-        """Where the other side does not search every row anyway."""
+    async def index(self, described: Mapping[str, Any], capabilities: Capabilities) -> None:
+        """Where the other side does not search every row anyway. Loading is not waited for."""
         if capabilities.exact_only:
             return
         physical, words = described["collection_name"], schema.has_words(described)
@@ -148,7 +148,6 @@ class Opening:
                 WORDS, index_type="SPARSE_INVERTED_INDEX", index_name=WORDS, metric_type="BM25", params={}
             )
             await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
-        await self._step(lambda limit: self._client.load_collection(physical, timeout=limit))
 
     async def describe(self, name: str) -> Mapping[str, Any] | None:
         """None if there is no such collection or alias."""

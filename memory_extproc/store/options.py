@@ -43,6 +43,7 @@ class MilvusOptions:
     flush_idle: timedelta = timedelta(seconds=30)  # without a write, before what waits is flushed
     breaker_failures: int = 3  # in a row, before calls are refused
     breaker_pause: timedelta = timedelta(seconds=1)  # then one call is let through to see
+    probe_every: timedelta = timedelta(seconds=2)  # while the store is open and not up
 
     @property
     def uri(self) -> str:

@@ -124,7 +124,11 @@ class Owned:
 
     def take_back(self, mark: int) -> None:
         """The store refused what was written under *mark*: as if it never was."""
-        for one in [one for one, write in self.overlay.items() if write.mark == mark]:
+        self.withdraw([one for one, write in self.overlay.items() if write.mark == mark])
+
+    def withdraw(self, ids: Sequence[str]) -> None:
+        """What was written of *ids* counts no more: the store alone says what they are."""
+        for one in ids:
             self._lift(one)
         self.drop_held()
 

@@ -259,9 +259,15 @@ class Partitions:
             async with owned.writes:
                 yield Alone(
                     lambda: [row.memory for row in owned.live_writes()],
+                    partial(self._withdraw, owned),
                     partial(self._delete, owner, owned),
                     partial(self._delete_all, owner, owned),
                 )
+
+    def unstored(self, owner: Owner) -> Sequence[Memory]:
+        """What this process wrote and the store may not have yet."""
+        owned = self._roster.of(owner)
+        return [] if owned is None else [row.memory for row in owned.live_writes()]
 
     def drop(self, owner: Owner) -> None:
         """What is held of *owner*, and what a running fill brings, is not shown any more; the store is asked anew.
@@ -276,8 +282,12 @@ class Partitions:
         """Those of whom anything is held."""
         return self._roster.owners()
 
-    async def _delete(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> None:
+    def _withdraw(self, owned: Owned, ids: Sequence[str]) -> None:
         """Under `owned.writes`, here and below."""
+        owned.withdraw(ids)
+        self._roster.account(owned)
+
+    async def _delete(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> None:
         mark = owned.delete(ids)
         self._roster.account(owned)
         with owned.writing():

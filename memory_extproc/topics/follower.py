@@ -45,8 +45,8 @@ class TopicLimits:
     topics_held: int = 1_000  # open topics whose vectors are held in process
     keep: timedelta = timedelta(days=30)  # how long a session is known
     lease: timedelta = timedelta(minutes=3)
-    attempts: int = 6  # in a row at one owner's work, until they say something again
-    pause: timedelta = timedelta(seconds=1)  # before the second of them; it doubles
+    pause: timedelta = timedelta(seconds=1)  # before the second attempt at one owner's work; it doubles
+    longest: timedelta = timedelta(seconds=15)
     look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
     grace: timedelta = timedelta(seconds=10)  # to finish what goes on when we leave
 
@@ -189,13 +189,12 @@ class Topics:
             except MemoryExtprocError as error:
                 failures += 1
                 log.warning("topics.waits", error=type(error).__name__, failures=failures)
-                if failures >= self._limits.attempts or isinstance(error, GiveUpError):
+                if self._leaving.is_set() or isinstance(error, GiveUpError):
                     self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
-                pause = self._limits.pause.total_seconds() * 2.0 ** (failures - 1) * (1 - self._chance() / 2)
-                if await self._leaves_within(pause):
-                    failures = self._limits.attempts - 1  # one more, and then whoever comes next
+                pause: timedelta = min(self._limits.longest, self._limits.pause * 2 ** min(failures - 1, 16))
+                await self._leaves_within(pause.total_seconds() * (1 - self._chance() / 2))
             else:
                 failures = 0
 

@@ -32,7 +32,6 @@ from memory_extproc.wire.large import off_loop
 log = logger(__name__)
 
 KIND = "compressed"  # of records in Coordination
-WORDED = (KIND,)
 OPENING = (
     "<conversation_state>\n"
     "The earlier part of this conversation, condensed: what it is about, what was decided, values and open "

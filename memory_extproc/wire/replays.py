@@ -33,7 +33,6 @@ from memory_extproc.wire.sharing import circle_of
 log = logger(__name__)
 
 TURN, RESPONSE = "given", "given_response"  # kinds of records in Coordination
-WORDED = (TURN, RESPONSE)  # all of them hold memories
 LOOKBACK = 6  # turns looked back over for a record: those between may have had memory switched off
 REGENERATED = timedelta(minutes=2)  # the same words after the same conversation, within it and with none between
 TOGETHER = 0.05  # seconds that records wait for one another before they are written
@@ -285,7 +284,7 @@ class Replays:
                 await shared.put_record(kind, owner, key, raw, self._options.replay_keep)
                 # Forgotten while we wrote: it would not be read again, but it is not to be kept either.
                 if await shared.epoch(owner) != epoch:
-                    await shared.delete_records(owner, WORDED)
+                    await shared.delete_records(owner, [TURN, RESPONSE])
         except MemoryExtprocError as error:
             log.warning("replay.not_shared", kind=type(error).__name__)
             return

@@ -13,6 +13,7 @@ import pytest
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
 from memory_extproc.sealing.coordination import SealedCoordination
@@ -84,10 +85,21 @@ async def test_a_record_is_found_by_its_owner_kind_and_key_only(coordination: Co
 
 
 async def test_no_two_pairs_of_kind_and_key_are_one_record(coordination: Coordination) -> None:
-    await coordination.put_record("a:b", ANN, "c", b"1", LONG)
-    await coordination.put_record("a", ANN, "b:c", b"2", LONG)
-    assert await coordination.get_record("a:b", ANN, "c") == b"1"
-    assert await coordination.get_record("a", ANN, "b:c") == b"2"
+    await coordination.put_record("given_response", ANN, "c", b"1", LONG)
+    await coordination.put_record("given", ANN, "_response:c", b"2", LONG)
+    assert await coordination.get_record("given_response", ANN, "c") == b"1"
+    assert await coordination.get_record("given", ANN, "_response:c") == b"2"
+
+
+async def test_records_of_a_kind_that_no_forget_knows_of_are_refused(coordination: Coordination) -> None:
+    with pytest.raises(GiveUpError):
+        await coordination.put_record("unheard of", ANN, "k", b"x", LONG)
+    with pytest.raises(GiveUpError):
+        await coordination.replace_record("unheard of", ANN, "k", None, b"x", LONG)
+    with pytest.raises(GiveUpError):
+        await coordination.get_record("unheard of", ANN, "k")
+    with pytest.raises(GiveUpError):
+        await coordination.delete_records(ANN, ["head", "unheard of"])
 
 
 async def test_a_record_put_again_is_replaced(coordination: Coordination) -> None:

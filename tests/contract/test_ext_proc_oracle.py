@@ -28,8 +28,8 @@ from memory_extproc.wire.events import (
     ResponseHeaders,
 )
 from memory_extproc.wire.gen import ext_proc_pb2 as pb
+from tests.fixtures.installing import TOOLS, install_once
 
-ROOT = Path(__file__).parents[2]
 VERSION = "1.85.0"
 ORACLE = """
 import base64, json, sys
@@ -122,10 +122,9 @@ IMMEDIATE = {"immediate_response": {"body": "bm8=", "grpc_status": {"status": 7}
 @pytest.fixture(scope="session")
 def xds_protos() -> Path:
     """The messages in a directory of their own, fetched where it is not there yet."""
-    target = ROOT / ".tools" / "xds-protos"
-    if not (target / "envoy" / "service" / "ext_proc").exists():
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
-        subprocess.run([*install, "--target", str(target), f"xds-protos=={VERSION}"], check=True)
+    target = TOOLS / "xds-protos"
+    fault = install_once(target, f"xds-protos=={VERSION}", holds="envoy/service/ext_proc")
+    assert not fault, fault
     return target
 
 

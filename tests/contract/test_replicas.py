@@ -158,10 +158,8 @@ async def test_a_register_that_was_wiped_is_written_anew_by_who_lives(
     assert await first.waiting() == [WaitingPlace("replica-1", asked, live=True)]
 
 
-async def test_a_sole_replica_says_what_waits_in_its_own_directory() -> None:
-    sole = SoleReplica()
-    assert await sole.waiting() == ()
-    asked = datetime(2026, 3, 2, 9, tzinfo=UTC)
-    sole.oldest_waiting = lambda: asked
-    (place,) = await sole.waiting()
-    assert (place.since, place.live) == (asked, True)
+async def test_a_sole_replica_says_since_when_accepted_turns_wait_outside_its_journal() -> None:
+    assert await SoleReplica().waiting() == ()
+    since = datetime(2026, 3, 2, tzinfo=UTC)
+    waiting = SoleReplica("pod-1", oldest_waiting=lambda _: since)
+    assert await waiting.waiting() == (WaitingPlace("pod-1", since, live=True),)

@@ -33,8 +33,19 @@ from memory_extproc.store.schema import physical_name
 from tests.builders import ANN, BOB
 from tests.fixtures.copying import copied_at_once
 from tests.fixtures.milvus_server import Process, lite_server, milvus_server
-from tests.fixtures.milvus_stores import a_row, metrics, on_monday, opened, options, pointing, somebody
+from tests.fixtures.milvus_stores import (
+    a_row,
+    metrics,
+    milvus,
+    on_monday,
+    opened,
+    options,
+    pointing,
+    somebody,
+)
 from tests.fixtures.waiting import until
+
+__all__ = ["milvus"]
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -451,8 +462,51 @@ async def test_a_real_server_killed_and_started_again_has_every_acknowledged_row
             process.thaw()
             process.kill()
             process.start()
-            assert await insisted(lambda: store.count(ann), seconds=100) == 20
-            assert await store.count(bob) == 0
+            async with measured(chosen) as (late, registry):
+                # Open while the server still loads; it takes writes by then, and says itself when it can be read.
+                await insisted(late.open, seconds=60)
+                with pytest.raises(NotReadyError):
+                    await late.count(ann)
+                await insisted(lambda: late.put(bob, [a_row("Bob's again", bob)]))
+                for one in (late, store):
+                    assert await insisted(lambda one=one: one.count(ann), seconds=100) == 20  # type: ignore[misc]
+                assert await insisted(lambda: late.count(bob)) == 1
+                # Nobody writes or reads any more: the probe finds out that everything works.
+                await until(lambda: registry.get_sample_value("memory_extproc_store_up") == 1, "it is up")
+                assert late.failing_for == store.failing_for == timedelta()
+
+
+@pytest.mark.parametrize("kind", ["lite", pytest.param("milvus", marks=pytest.mark.server)])
+async def test_a_probe_writes_as_anybody_does_and_leaves_nothing(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    address = request.getfixturevalue("milvus").address if kind == "milvus" else ""
+    async with opened(options(tmp_path, address)) as store:
+        ann, bob, _ = somebody()
+        await store.put(ann, [a_row("kept", ann)])
+        for _ in range(2):
+            await store.probe()
+        assert await store.count(ann) == 1
+        assert await store.count(Owner.of_canary()) == await store.count(bob) == 0
+
+
+async def test_a_store_whose_writes_failed_is_up_again_by_itself_though_nobody_writes(tmp_path: Path) -> None:
+    chosen = replace(options(tmp_path), probe_every=timedelta(milliseconds=20))
+    async with measured(chosen) as (store, registry):
+        await store.open()
+
+        def up() -> float | None:
+            return registry.get_sample_value("memory_extproc_store_up")
+
+        with no_room():
+            with pytest.raises(NotReadyError):
+                await store.put(ANN, [a_row("meanwhile", ANN)])
+            assert up() == 0
+            assert await store.count(ANN) == 0, "reads are answered"
+            assert up() == 0
+            assert store.failing_for > timedelta()
+        await until(lambda: up() == 1, "a probe was written")
+        assert store.failing_for == timedelta()
 
 
 # --- the client kept quiet ----------------------------------------------------------------------------

@@ -24,6 +24,8 @@ from tests.fixtures.ports import free_port
 from tests.fixtures.waiting import until
 
 DEPLOY = ROOT / "deploy"
+# Every wheel of the lock is installed, while other tests run.
+pytestmark = pytest.mark.timeout(600)
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
 

@@ -30,7 +30,7 @@ from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import WORDED, SessionLimits, Sessions
+from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, Stored
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
@@ -106,7 +106,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             forgotten,
             SoleReplica(),
             Erasable(store=store, partitions=partitions, journal=journal, coordination=coordination, purges=store),
-            ForgetLimits(worded=WORDED, patience=timedelta(seconds=30)),
+            ForgetLimits(patience=timedelta(seconds=30)),
             metrics,
             now=utc_now,
             chance=random.random,

@@ -24,9 +24,9 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
 from memory_extproc.learn.budget import Budget, BudgetLimits
 from memory_extproc.learn.llm_reflector import LlmReflector
-from memory_extproc.learn.remember import message_id, message_id_of, provenance
+from memory_extproc.learn.remember import message_id, provenance
 from memory_extproc.learn.same import about, agree, saying
-from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner
+from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
 from memory_extproc.recall.profile import ProfileLimits, Profiles

@@ -62,18 +62,18 @@ async def test_what_could_only_be_read_for_a_while_is_written_again_by_itself_th
     disk: Disk, tmp_path: Path
 ) -> None:
     async with SqliteCoordination(tmp_path / "coordination.db", now=lambda: MONDAY) as before:
-        await before.put_record("kind", ANN, "key", b"one", timedelta(hours=1))
+        await before.put_record("response", ANN, "key", b"one", timedelta(hours=1))
         disk.take(tmp_path)
     disk.writable(yes=False)
     async with SqliteCoordination(disk.place / "coordination.db", now=lambda: MONDAY) as records:
         with without_privileges():
             for _ in range(2):
-                assert await records.get_record("kind", ANN, "key") == b"one"
+                assert await records.get_record("response", ANN, "key") == b"one"
                 with pytest.raises(TryLaterError, match=r"coordination\.db is read-only"):
-                    await records.put_record("kind", ANN, "key", b"two", timedelta(hours=1))
-            assert await records.get_record("kind", ANN, "key") == b"one"
+                    await records.put_record("response", ANN, "key", b"two", timedelta(hours=1))
+            assert await records.get_record("response", ANN, "key") == b"one"
         disk.writable(yes=True)
         with without_privileges():
-            await records.put_record("kind", ANN, "key", b"two", timedelta(hours=1))
-            assert await records.get_record("kind", ANN, "key") == b"two"
+            await records.put_record("response", ANN, "key", b"two", timedelta(hours=1))
+            assert await records.get_record("response", ANN, "key") == b"two"
             await records.bump(ANN)

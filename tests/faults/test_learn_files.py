@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import TryLaterError, UnknownFaultError
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.model import Stored, Turn, digest
 from memory_extproc.sqlite_file import Schema, SqliteFile
@@ -236,7 +236,7 @@ async def test_a_bug_in_one_operation_reaches_whoever_asked_and_is_undone(tmp_pa
     async with SqliteFile(tmp_path / "file.sqlite", schema) as file:
         with pytest.raises(ZeroDivisionError):
             await file.run(bug)
-        with pytest.raises(GiveUpError):
+        with pytest.raises(UnknownFaultError):
             await file.run(lambda connection: connection.execute("SELECT * FROM nowhere").fetchone())
         assert await file.run(lambda connection: connection.execute("SELECT count(*) FROM t").fetchone()) == (0,)
 

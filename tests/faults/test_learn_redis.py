@@ -13,7 +13,13 @@ from redis import exceptions as faults
 from redis.asyncio import Redis
 
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError
+from memory_extproc.errors import (
+    GiveUpError,
+    MemoryExtprocError,
+    NotReadyError,
+    TryLaterError,
+    UnknownFaultError,
+)
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.learn.journal_redis import RedisJournal
 from memory_extproc.learn.journal_spare import SparedJournal
@@ -55,7 +61,6 @@ EXPECTED: dict[str, type[MemoryExtprocError]] = {
             "ClusterCrossSlotError",
             "ClusterError",
             "CrossSlotTransactionError",
-            "DataError",
             "ExecAbortError",
             "InvalidPipelineStack",
             "LockError",
@@ -68,8 +73,9 @@ EXPECTED: dict[str, type[MemoryExtprocError]] = {
             "ResponseError",
             "SlotNotCoveredError",
         ],
-        GiveUpError,
+        UnknownFaultError,
     ),
+    "DataError": GiveUpError,
 }
 
 
@@ -175,7 +181,7 @@ async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
 def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:
     said = "Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write"
     assert isinstance(translated(faults.ResponseError(said)), TryLaterError)
-    assert isinstance(translated(faults.ResponseError("WRONGTYPE Operation against a key")), GiveUpError)
+    assert isinstance(translated(faults.ResponseError("ERR of a kind that nobody knows")), UnknownFaultError)
 
 
 async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_server: RedisServer) -> None:

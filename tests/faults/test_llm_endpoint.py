@@ -150,7 +150,7 @@ async def test_a_passing_fault_is_tried_again_and_then_put_off(reply: Reply, out
     ("reply", "outcome"),
     [
         (an_error(400), "rejected"),
-        (an_error(418), "rejected"),
+        (an_error(422), "rejected"),
         (a_completion(None, refusal="I cannot"), "refused"),
         (a_completion("", finish_reason="content_filter"), "refused"),
         (a_completion("<think>I wonder", finish_reason="length"), "cut_off"),

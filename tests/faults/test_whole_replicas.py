@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pytest
 
 from memory_extproc import app
 from memory_extproc.app.erasing import MIRROR
 from memory_extproc.coordination.mirror import SqliteMirror
-from memory_extproc.model import ForgetScope, ForgetState, Owner
+from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from memory_extproc.store.milvus import MilvusStore
 from tests.fixtures.envoy import Envoy
@@ -209,3 +211,43 @@ async def test_a_wiped_redis_brings_nothing_back_that_was_forgotten_and_recall_r
     await until(resumed, "others are remembered again", seconds=60)
     assert time.monotonic() - wiped < 60
     assert first.sample("coordination_restoring") == second.sample("coordination_restoring") == 0
+
+
+async def test_what_only_one_sidecar_had_is_forgotten_by_the_other_and_shown_by_neither(
+    replicas: Replicas, link: Link
+) -> None:
+    first, second = replicas
+    owner = Owner("", USER)
+    for sidecar in replicas:
+        await sidecar.start()
+    await first.say("My sister lives in Hawaii since March.")
+    await until(lambda: first.kept + second.kept == 1, "it is stored")
+    await link.cut()
+    await first.say(BUDGET)
+    named = ""
+
+    async def known() -> bool:
+        nonlocal named
+        vector = np.full(384, 384**-0.5, dtype=np.float32)
+        found = (await first.whole.partitions.nearest(owner, vector, 100, Scope())).found
+        named = next((one.memory.id for one in found if one.memory.content == BUDGET), "")
+        return bool(named)
+
+    await until(known, "the first has it in process")
+    forgets = second.whole.forgets
+    forgets._limits = replace(forgets._limits, patience=timedelta(milliseconds=300))
+    accepted = await forgets.forget(owner, ForgetScope(ids=(named,)))
+    assert accepted.state is ForgetState.ACCEPTED
+    await link.mend()
+
+    async def clean() -> bool:
+        found = await second.whole.forgets.receipt(owner, accepted.id)
+        return found is not None and found.state is not ForgetState.ACCEPTED
+
+    await until(clean, "it is clean", seconds=30)
+    await first.say("My brother lives in Oslo since May.")
+    await until(lambda: first.kept + second.kept == 2, "what is said later is stored", seconds=20)
+    for sidecar in replicas:
+        assert BUDGET not in await sidecar.memories()
+        await sidecar.say(ASKED, x_memory_store="skip")
+        assert "$10,000" not in sidecar.shown

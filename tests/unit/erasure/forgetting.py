@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.replicas import SoleReplica
@@ -11,21 +13,38 @@ from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer
+from memory_extproc.learn.foreseeing import ComingMemories
+from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.sessions import WORDED
-from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner
+from memory_extproc.learn.remember import judge
+from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, WaitingPlace
 from memory_extproc.ports import Ledger, Replicas
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import ANN
-from tests.unit.learn.learning import Surroundings, until
+from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
 EVERYTHING = ForgetScope()
 LIMITS = ForgetLimits(
     patience=timedelta(seconds=5),
     first=timedelta(milliseconds=1),
     longest=timedelta(milliseconds=2),
-    worded=(*WORDED, "given", "given_response"),
 )
+
+
+class FakeReplicas(SoleReplica):
+    """Replicas in one process: what one tells all have heard. *places*: where accepted turns wait out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Callable[[str], Awaitable[None]]] = []
+        self.places: list[WaitingPlace] = []
+
+    async def tell(self, subject: str) -> None:
+        for heard in list(self.heard):
+            await heard(subject)
+
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        return list(self.places)
 
 
 class Files:
@@ -49,10 +68,15 @@ class World(Surroundings):
     forget_limits: ForgetLimits = LIMITS
     files: Files = field(default_factory=Files)
     signer: Signer | None = None
+    by_rules_alone: bool = True
     dropped: list[Owner] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.build_partitions()
+
+    def build_partitions(self) -> None:
+        """What one process holds in memory."""
         self.forgotten = Forgotten(self.ledger, self.replicas)
         self.hiding = HidingStore(self.store, self.forgotten)
         self.partitions = Partitions(
@@ -93,6 +117,9 @@ class World(Surroundings):
                 coordination=self.coordination,
                 purges=self.files,
                 caches=(self.dropped.append,),
+                foresees=ComingMemories(
+                    judge, ListingExtractor(), by_rules_alone=self.by_rules_alone, now=lambda: self.now
+                ),
             ),
             self.forget_limits,
             self.metrics,
@@ -102,6 +129,16 @@ class World(Surroundings):
         )
         self.hiding.found = made.sweep
         return made
+
+    def next_process(self, **changes: Any) -> World:
+        """Another process over the same stores: what only this one held in memory is gone."""
+        other = replace(self, shared_store=self.store, **changes)
+        other.coordination, other.journal = self.coordination, self.journal
+        other.sessions = self.sessions
+        if isinstance(self.journal, TransientJournal):
+            self.journal.reopen()
+        other.build_partitions()
+        return other
 
     async def put(self, *memories: Memory) -> None:
         vectors = await self.embedder.embed([memory.content for memory in memories])

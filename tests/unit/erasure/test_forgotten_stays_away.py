@@ -20,8 +20,9 @@ from memory_extproc.erasure.job import Job
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import WORDED, SessionLimits, Sessions
+from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
+    TEXT_KINDS,
     Caller,
     Embedded,
     Exchanged,
@@ -84,7 +85,7 @@ async def test_words_noted_with_a_response_that_was_on_its_way_go_with_the_forge
         gate.set()
         await accepting
     assert await world.contents() == set()
-    assert [kind for kind, owner, _ in world.coordination.records if owner == ANN and kind in WORDED] == []
+    assert [kind for kind, owner, _ in world.coordination.records if owner == ANN and kind in TEXT_KINDS] == []
 
 
 async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(

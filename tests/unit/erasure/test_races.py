@@ -1,4 +1,9 @@
-"""A forget wins every race: a thousand runs, each told by its seed, of chats, extraction, failures and deaths."""
+"""A forget wins every race: a thousand runs, each told by its seed, of chats, extraction, failures and deaths.
+
+One process or two live at a time and die where they stand; the store may be away for a whole life, so that rows
+are known in process alone; what one accepted another carries out; turns wait in a directory that nobody can search
+until it is joined. `make forget-races` runs ten thousand.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +19,35 @@ from random import Random
 import pytest
 import structlog
 
+from memory_extproc.app.erasing import make_news_handler
 from memory_extproc.coordination.ledger_transient import TransientLedger
-from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
-from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.learn.foreseeing import ComingMemories
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, Owner, Stored
+from memory_extproc.learn.reconcile import Reconciler, row_of
+from memory_extproc.learn.remember import judge
+from memory_extproc.model import (
+    ForgetReceipt,
+    ForgetScope,
+    ForgetState,
+    Owner,
+    Stored,
+    Turn,
+    WaitingPlace,
+    message_id_of,
+)
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore
-from tests.builders import ANN, BOB, MONDAY
-from tests.unit.erasure.forgetting import LIMITS, Files
+from tests.builders import ANN, BOB, MONDAY, a_turn
+from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
 from tests.unit.erasure.unsteady import Fate, Unsteady
 from tests.unit.learn.learning import LIMITS as LEARN_LIMITS
-from tests.unit.learn.learning import ListingExtractor, Surroundings, until
+from tests.unit.learn.learning import ListingExtractor, Surroundings, a_fact, until
 
 RUNS = int(os.environ.get("MEMORY_EXTPROC_TEST_RACES", "1000"))
 GROUPS = 20
@@ -59,11 +75,36 @@ class Said:
     doubtful: bool = False  # a forget that may or may not have been accepted covers it
 
 
+class OneMachine(FakeReplicas):
+    """The processes that live. Who is dead hears nothing, and its lease is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: list[Process] = []
+        self.parked: list[Turn] = []  # accepted by a replica that ended, in its own directory
+
+    async def tell(self, subject: str) -> None:
+        for process in list(self.alive):
+            hearing = asyncio.create_task(process.hear(subject))
+            dying = asyncio.create_task(process.fate.dead.wait())
+            try:
+                await asyncio.wait({hearing, dying}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                hearing.cancel()
+                dying.cancel()
+
+    async def waiting(self) -> list[WaitingPlace]:
+        if not self.parked:
+            return []
+        return [WaitingPlace("another", min(turn.at for turn in self.parked), live=False)]
+
+
 @dataclass
 class Durable(Surroundings):
     """What outlives a process."""
 
     ledger: TransientLedger = field(default_factory=TransientLedger)
+    replicas: OneMachine = field(default_factory=OneMachine)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,18 +116,19 @@ class Durable(Surroundings):
 class Process:
     """One life of the sidecar's parts. Leave it by `die`, or by `finish`, which works everything off."""
 
-    def __init__(self, durable: Durable, fate: Fate) -> None:
-        self.fate = fate
+    def __init__(self, durable: Durable, fate: Fate, *, store_away: bool = False) -> None:
+        self.fate, self.store_away, self._replicas = fate, store_away, durable.replicas
         assert isinstance(durable.journal, TransientJournal)
         durable.journal.reopen()
-        store, journal = Unsteady(durable.store, fate), Unsteady(durable.journal, fate)
+        self.store = Unsteady(durable.store, fate, away=lambda: self.store_away)
+        store, journal = self.store, Unsteady(durable.journal, fate)
         coordination, ledger = Unsteady(durable.coordination, fate), Unsteady(durable.ledger, fate)
 
         def now() -> datetime:
             return durable.now
 
         self.limits = durable.limits
-        self.forgotten = Forgotten(ledger, SoleReplica())
+        self.forgotten = Forgotten(ledger, durable.replicas)
         hiding = HidingStore(store, self.forgotten)
         self.partitions = Partitions(
             hiding, coordination, PartitionLimits(), durable.metrics, now=now, forgotten=self.forgotten
@@ -112,25 +154,45 @@ class Process:
             journal=journal,
             coordination=coordination,
             purges=Unsteady(Files(), fate),
+            foresees=ComingMemories(judge, ListingExtractor(), by_rules_alone=True, now=now),
         )
+        limits = replace(LIMITS, patience=timedelta(milliseconds=2), longest=timedelta(milliseconds=1))
         self.forgetter = Forgetter(
-            ledger, self.forgotten, SoleReplica(), holders, LIMITS, durable.metrics, now=now, chance=lambda: 0.5
+            ledger,
+            self.forgotten,
+            durable.replicas,
+            holders,
+            limits,
+            durable.metrics,
+            now=now,
+            chance=lambda: 0.5,
         )
+        self._heard = make_news_handler(self.forgotten, self.partitions)
         hiding.found = self.forgetter.sweep
         self._stack = AsyncExitStack()
 
+    async def hear(self, subject: str) -> None:
+        while True:
+            try:
+                return await self._heard(subject)
+            except TryLaterError:
+                await asyncio.sleep(0)
+
     async def live(self) -> None:
+        self._replicas.alive.append(self)
         for part in (self.partitions, self.learner, self.forgetter):
             await self._stack.enter_async_context(part)
 
     async def die(self) -> None:
         """Whatever was under way stops where it stands."""
         self.fate.dead.set()
+        self._replicas.alive.remove(self)
         self.learner.use(replace(self.limits, grace=timedelta()))
         await self._stack.aclose()
 
     async def finish(self) -> None:
         await self._stack.aclose()
+        self._replicas.alive.remove(self)
 
 
 class Run:
@@ -139,17 +201,19 @@ class Run:
         self.durable = Durable(now=MONDAY)
         self.said: list[Said] = []
         self.promised: list[tuple[ForgetReceipt, list[Said]]] = []
-        self.fate = Fate(self.dice, failures=0.0, dies_after=None)
+        self.ids: dict[str, set[str]] = {}  # by words: the message's and the fact's
 
     async def carried_out(self) -> None:
         for _ in range(self.dice.choice((1, 1, 2, 3))):
-            failures = self.dice.choice((0.0, 0.0, 0.05, 0.15))
-            dies_after = self.dice.choice((None, self.dice.randint(5, 150)))
-            await self._one_life(Fate(self.dice, failures=failures, dies_after=dies_after))
+            store_away = self.dice.random() < 0.3
+            lives = [self._one_life(store_away=store_away) for _ in range(self.dice.choice((1, 1, 2)))]
+            await asyncio.gather(*lives)
         await self._last_life()
 
-    async def _one_life(self, fate: Fate) -> None:
-        process = Process(self.durable, fate)
+    async def _one_life(self, *, store_away: bool) -> None:
+        failures = self.dice.choice((0.0, 0.0, 0.05, 0.15))
+        fate = Fate(self.dice, failures=failures, dies_after=self.dice.choice((None, self.dice.randint(5, 150))))
+        process = Process(self.durable, fate, store_away=store_away)
         await process.live()
         under_way = [asyncio.create_task(self._act(process, number)) for number in range(self.dice.randint(3, 7))]
         everything = asyncio.gather(*under_way)
@@ -165,10 +229,31 @@ class Run:
     async def _act(self, process: Process, number: int) -> None:
         for _ in range(self.dice.randint(0, 6) * number):
             await asyncio.sleep(0)
-        if number and self.dice.random() < 0.4:
+        chance = self.dice.random()
+        if number and chance < 0.4:
             await self._forget(process)
+        elif chance < 0.45:
+            self._park()
+        elif chance < 0.5:
+            await self._join()
         else:
             await self._say(process)
+
+    def _park(self) -> None:
+        """Another replica accepts a turn, and ends."""
+        durable = self.durable
+        durable.now += timedelta(milliseconds=7)
+        said = Said(f"{CANARY} {len(self.said)} is what I said.", ANN, "s1", durable.now, Stored.JOURNALLED)
+        self.said.append(said)
+        durable.replicas.parked.append(a_turn(said.text, "", session=said.session, at=said.at))
+
+    async def _join(self) -> None:
+        """What waited in its directory comes to the journal that all share."""
+        while self.durable.replicas.parked:
+            await self.durable.journal.append(self.durable.replicas.parked[-1])
+            self.durable.replicas.parked.pop()
+        assert isinstance(self.durable.journal, TransientJournal)
+        self.durable.journal.reopen()
 
     async def _say(self, process: Process) -> None:
         durable = self.durable
@@ -186,7 +271,7 @@ class Run:
         said.outcome = await process.learner.accept(exchange)
 
     async def _forget(self, process: Process) -> None:
-        scope = self.dice.choice((ForgetScope(), ForgetScope(session="s1"), ForgetScope(session="s2")))
+        scope = await self._scope()
         self.durable.now += timedelta(milliseconds=7)
         try:
             receipt = await process.forgetter.forget(ANN, scope)
@@ -201,13 +286,32 @@ class Run:
         self.promised.append((receipt, covered))
         for one in covered:
             one.forgotten = True
+        self._look_at(receipt, covered)
         if receipt.state is not ForgetState.ACCEPTED:
             with suppress(MemoryExtprocError):
                 shown = [memory.content async for page in process.partitions.rows(ANN) for memory in page]
                 gone = [one.text for one in covered if any(one.text in text for text in shown)]
                 assert not gone, f"shown after the forget returned: {gone}"
 
+    async def _scope(self) -> ForgetScope:
+        """Everything, a session, or by its id a message or a fact of what was said, which may not be stored yet."""
+        wide = self.dice.choice((ForgetScope(), ForgetScope(session="s1"), ForgetScope(session="s2")))
+        turns = [entry.turn async for entry in self.durable.journal.of_owner(ANN)] + self.durable.replicas.parked
+        if not turns or self.dice.random() < 0.4:
+            return wide
+        turn = self.dice.choice(turns)
+        fact = row_of(a_fact(turn), turn, 0, "")
+        self.ids[turn.asked] = {message_id_of(ANN, turn.id, 0), fact.id}
+        return ForgetScope(ids=(self.dice.choice(sorted(self.ids[turn.asked])),))
+
+    def _look_at(self, receipt: ForgetReceipt, covered: list[Said]) -> None:
+        parked = {turn.asked for turn in self.durable.replicas.parked}
+        if receipt.state is not ForgetState.ACCEPTED:
+            assert not [one for one in covered if one.text in parked], "clean, and a turn of it waits"
+
     def _covered(self, scope: ForgetScope, until: datetime) -> list[Said]:
+        if scope.ids:
+            return [one for one in self.said if self.ids.get(one.text, set()) & {*scope.ids}]
         return [
             one for one in self.said if one.owner == ANN and scope.session in {"", one.session} and one.at <= until
         ]
@@ -216,6 +320,7 @@ class Run:
         """Nothing fails any more: what was promised is done, what was accepted is learned."""
         process = Process(self.durable, Fate(self.dice, failures=0.0, dies_after=None))
         await process.live()
+        await self._join()
         self.durable.now += timedelta(days=1)
 
         async def nothing_left() -> bool:

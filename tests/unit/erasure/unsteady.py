@@ -34,11 +34,11 @@ class Fate:
 
 
 class Unsteady:
-    """Stands for *inner*, as *fate* lets it: calls take their time, fail before or after they took effect, and take
-    no effect once the process is dead."""
+    """Stands for *inner*, as *fate* lets it: calls take their time, fail before or after they took effect or, while
+    *away*, always, and take no effect once the process is dead."""
 
-    def __init__(self, inner: Any, fate: Fate) -> None:
-        self._inner, self._fate = inner, fate
+    def __init__(self, inner: Any, fate: Fate, *, away: Callable[[], bool] = lambda: False) -> None:
+        self._inner, self._fate, self._away = inner, fate, away
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -51,7 +51,7 @@ class Unsteady:
     def _call(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             await self._fate.step()
-            if self._fate.fails():
+            if self._away() or self._fate.fails():
                 raise TryLaterError("not before it was done")
             result = await method(*args, **named)
             await self._fate.step()
@@ -64,7 +64,7 @@ class Unsteady:
     def _pages(self, method: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def pages(*args: Any, **named: Any) -> AsyncIterator[Any]:
             await self._fate.step()
-            if self._fate.fails():
+            if self._away() or self._fate.fails():
                 raise TryLaterError("cannot be listed")
             async for page in method(*args, **named):
                 yield page

@@ -104,6 +104,7 @@ class Surroundings:
     judged: Judging = judge
     commands: Obeys | None = None
     topics: FollowsTopics | None = None
+    store_works: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -138,6 +139,7 @@ class Surroundings:
             judged=self.judged,
             commands=self.commands,
             topics=self.topics,
+            store_works=self.store_works,
         )
 
     @asynccontextmanager

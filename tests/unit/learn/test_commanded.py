@@ -215,7 +215,7 @@ async def test_the_assistant_may_note_things_in_a_configured_syntax() -> None:
 
 
 async def test_blocks_that_conversations_were_given_do_not_outlive_a_forget() -> None:
-    async with chat(CommandOptions(worded=("given",))) as ann:
+    async with chat(CommandOptions()) as ann:
         await ann.around.coordination.put_record("given", ANN, "k", b"words", timedelta(hours=1))
         await ann.says("Forget my address.", "Done.")
         assert await ann.around.coordination.get_record("given", ANN, "k") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.learn.journal import Entry
 from memory_extproc.learn.journal_spare import SparedJournal, either
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import Caller, Stored, Turn, digest
@@ -47,6 +49,33 @@ async def test_what_came_while_the_shared_journal_was_away_arrives_from_it_when_
     assert await world.arrived() == []
     assert [entry.turn.asked for entry in await world.shared.pending(10)] == ["before", "meanwhile"]
     assert (await world.spare.depth()).turns == 0
+
+
+@pytest.mark.parametrize("reached", [1, 2])
+async def test_what_moved_arrives_though_the_shared_journal_goes_away_again_as_it_moves(reached: int) -> None:
+    world = World()
+
+    class Leaving(TransientJournal):
+        left = reached
+
+        async def append(self, turn: Turn) -> Stored:
+            if not self.left:
+                raise AWAY
+            self.left -= 1
+            return await super().append(turn)
+
+        async def get(self, ids: Sequence[str]) -> Sequence[Entry]:
+            if not self.left:
+                raise AWAY
+            return await super().get(ids)
+
+    shared = world.journal.shared = Leaving(now=lambda: MONDAY)
+    for words in ("first", "second"):
+        await world.spare.append(turn(words))
+    with pytest.raises(TryLaterError):
+        await world.arrived()
+    shared.left = 100
+    assert await world.arrived() + await world.arrived() == ["first", "second"]
 
 
 async def test_what_an_earlier_process_put_aside_arrives_too() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.learn.pieces import PieceLimits
-from memory_extproc.learn.remember import Decision, cut, ids_of, judge, provenance
-from memory_extproc.model import MemoryType, Origin, Role, Source
+from memory_extproc.learn.remember import Decision, cut, judge, provenance
+from memory_extproc.model import MemoryType, Origin, Role, Source, message_ids
 from memory_extproc.store.rules import check_name
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
 
@@ -131,7 +131,7 @@ def test_every_id_a_turn_may_leave_behind_is_known_whatever_was_answered() -> No
     turn = a_turn("I keep bees. " * 10_000, "Bees make honey. " * 10_000)
     memories = memories_of(turn, MONDAY)
     assert len(memories) == 128
-    assert {memory.id for memory in memories} == set(ids_of(replace(turn, answered="")))
+    assert {memory.id for memory in memories} == set(message_ids(replace(turn, answered="")))
 
 
 def test_no_memory_is_longer_than_the_stores_field() -> None:

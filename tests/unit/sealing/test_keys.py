@@ -157,7 +157,7 @@ async def test_while_the_table_is_away_known_keys_go_on_and_no_others_are_made()
         ("", "holds no key"),
         ("# nothing\n\n", "holds no key"),
         ("hunter2", "line 1 is no key of 32 bytes"),
-        (f"{new_master_key()}\n{new_master_key()[:20]}", "line 2 is no key"),
+        pytest.param(f"{new_master_key()}\n{new_master_key()[:20]}", "line 2 is no key", id="second line cut"),
     ],
 )
 def test_a_file_that_holds_no_sound_key_is_refused_without_showing_it(tmp_path: Path, text: str, said: str) -> None:

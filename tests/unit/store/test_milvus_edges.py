@@ -17,7 +17,7 @@ from milvus_lite.search.filter import parse_expr
 from prometheus_client import CollectorRegistry
 from pymilvus import MilvusException, exceptions
 
-from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError
+from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError, UnknownFaultError
 from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store import rows
@@ -64,13 +64,14 @@ def test_a_version_that_is_too_old_or_none_is_named_and_refused(version: str) ->
 
 
 # --- errors -------------------------------------------------------------------------------------------
-def test_every_kind_of_error_the_client_has_is_sorted() -> None:
-    kinds = {
+def test_a_kind_of_error_that_is_not_sorted_is_transient() -> None:
+    kinds: set[type[MilvusException]] = {
         kind
         for _, kind in inspect.getmembers(exceptions, inspect.isclass)
         if issubclass(kind, MilvusException) and kind.__module__ == exceptions.__name__
     }
-    assert kinds == set(BY_KIND)
+    assert set(BY_KIND) < kinds
+    assert {fault_of(kind(1, "said")) for kind in kinds if kind not in BY_KIND} == {Fault.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -89,13 +90,20 @@ def test_every_kind_of_error_the_client_has_is_sorted() -> None:
         (MilvusException(1, "[Errno 28] No space left on device"), Fault.NOT_READY),
         (MilvusException(1, "[Errno 30] Read-only file system"), Fault.NOT_READY),
         (MilvusException(1, "[Errno 1] Operation not permitted"), Fault.NOT_READY),
-        (MilvusException(1, "[Errno 17] File exists: 'memories'"), Fault.REFUSED),
-        (MilvusException(65535, "cannot parse expression"), Fault.REFUSED),
+        (MilvusException(1, "[Errno 17] File exists: 'memories'"), Fault.NOT_READY),
+        (MilvusException(65535, "cannot parse expression"), Fault.UNKNOWN),
+        (MilvusException(65535, "find no available rootcoord, check rootcoord state"), Fault.NOT_READY),
+        (MilvusException(65535, "rpc error: code = Unavailable desc = error reading"), Fault.NOT_READY),
+        *((MilvusException(code, "said"), Fault.UNKNOWN) for code in (5, 6, 10, 27, 2000, 4711)),
+        *((MilvusException(code, "said"), Fault.NOT_READY) for code in (500, 502, 600, 1000, 1302)),
+        *((MilvusException(code, "said"), Fault.DENIED) for code in (1400, 1401, 1800)),
         (MilvusException(1100, "invalid parameter"), Fault.REFUSED),
         (exceptions.DataNotMatchException(1, "wrong type"), Fault.REFUSED),
         (exceptions.ConnectError(0, "gone"), Fault.DOWN),
         (grpc.RpcError(), Fault.DOWN),
-        (ValueError("not encodable"), Fault.REFUSED),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), Fault.REFUSED),
+        (ValueError("Cannot invoke RPC on closed channel!"), Fault.UNKNOWN),
+        (RuntimeError("of a kind that nobody knows"), Fault.UNKNOWN),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -107,6 +115,8 @@ def test_an_error_is_sorted_by_what_can_be_done_about_it(error: Exception, fault
         Fault.NOT_LOADED: NotReadyError,
         Fault.NOT_READY: NotReadyError,
         Fault.MISSING: NotReadyError,
+        Fault.DENIED: TryLaterError,
+        Fault.UNKNOWN: UnknownFaultError,
         Fault.REFUSED: GiveUpError,
     }[fault]
     assert type(as_error(error, "nearest")) is kind
@@ -118,7 +128,9 @@ def test_a_bare_grpc_error_is_sorted_by_its_status() -> None:
 
     assert fault_of(failed(grpc.StatusCode.DEADLINE_EXCEEDED)) is Fault.TIMEOUT
     assert fault_of(failed(grpc.StatusCode.UNAVAILABLE)) is Fault.DOWN
-    assert fault_of(failed(grpc.StatusCode.UNAUTHENTICATED)) is Fault.REFUSED
+    assert fault_of(failed(grpc.StatusCode.UNAUTHENTICATED)) is Fault.DENIED
+    assert fault_of(failed(grpc.StatusCode.UNIMPLEMENTED)) is Fault.UNKNOWN, "a gateway's answer to a lost route"
+    assert fault_of(failed(grpc.StatusCode.INTERNAL)) is Fault.UNKNOWN
     wrapped = MilvusException(message="Unexpected error")
     wrapped.__cause__ = failed(grpc.StatusCode.UNAVAILABLE)
     assert fault_of(wrapped) is Fault.DOWN
@@ -222,6 +234,49 @@ async def test_a_call_is_bounded_measured_and_sorted() -> None:
         await calls.run("nearest", timedelta(seconds=1), answer)
     outcomes = ("ok", "not_loaded", "cancelled", "timeout", "refused_by_breaker")
     assert [count(outcome) for outcome in outcomes] == [1, 5, 1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "error", [MilvusException(1100, "refused"), MilvusException(5, "unknown"), MilvusException(2, "down")], ids=str
+)
+async def test_the_store_is_not_up_while_writes_fail_though_reads_are_answered(error: Exception) -> None:
+    registry, clock = CollectorRegistry(), Seconds()
+    calls = Calls(Breaker(3, timedelta(seconds=1), clock), Metrics(registry, "test"), clock)
+
+    async def fail(_: float) -> None:
+        raise error
+
+    async def answer(_: float) -> str:
+        return "answer"
+
+    def up() -> float | None:
+        return registry.get_sample_value("memory_extproc_store_up")
+
+    await calls.run("nearest", timedelta(seconds=1), answer)
+    assert (up(), calls.failing_for) == (1, timedelta())
+    with pytest.raises((GiveUpError, TryLaterError)):
+        await calls.run("put", timedelta(seconds=1), fail)
+    for _ in range(3):
+        clock.now += 1
+        await calls.run("nearest", timedelta(seconds=1), answer)
+        assert up() == 0
+    assert calls.failing_for == timedelta(seconds=3)
+    await calls.run("delete", timedelta(seconds=1), answer)
+    assert (up(), calls.failing_for) == (1, timedelta())
+
+
+async def test_the_steps_of_opening_do_not_make_a_store_up_that_is_not_open() -> None:
+    registry = CollectorRegistry()
+    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(registry, "test"), Seconds())
+
+    async def answer(_: float) -> str:
+        return "answer"
+
+    calls.closed()
+    await calls.run("open", timedelta(seconds=1), answer)
+    assert registry.get_sample_value("memory_extproc_store_up") == 0
+    calls.opened()
+    assert registry.get_sample_value("memory_extproc_store_up") == 1
 
 
 # --- one writer ---------------------------------------------------------------------------------------

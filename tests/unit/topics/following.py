@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.remember import message_id_of, provenance
-from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest
+from memory_extproc.learn.remember import provenance
+from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.transient import TransientStore, Weather

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+import structlog.testing
 
 from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.remember import ids_of, message_id
-from memory_extproc.model import MemoryState, MemoryType, Source
+from memory_extproc.learn.remember import message_id
+from memory_extproc.model import MemoryState, MemoryType, Source, message_ids
 from memory_extproc.topics.shift import ShiftLimits
 from tests.builders import ANN, BOB, Clock
+from tests.fixtures.waiting import until
 from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of
 
 
@@ -187,7 +191,7 @@ async def test_what_was_forgotten_in_between_is_in_no_summary() -> None:
     said = turns_of(*FLIGHTS)
     async with around.partitions, around.build() as topics:
         await around.say(topics, said)
-        await around.partitions.delete(ANN, ids_of(said[2]))
+        await around.partitions.delete(ANN, message_ids(said[2]))
         await topics.end(ANN, "")
         await topics.quiet()
         (topic,) = await around.topics()
@@ -239,15 +243,34 @@ async def test_beyond_so_many_sessions_the_longest_silent_one_ends() -> None:
 
 
 async def test_an_owner_of_another_process_is_left_to_it_until_its_lease_ends() -> None:
-    around = Surroundings(limits=replace(LIMITS, attempts=2))
+    around = Surroundings()
     async with around.partitions, around.build() as topics:
+        await around.remember(turns_of(*FLIGHTS))
         await around.coordination.acquire(f"topics:{ANN.key}", "another", timedelta(minutes=1))
-        await around.say(topics, turns_of(*FLIGHTS, last=True))
+        with structlog.testing.capture_logs() as logs:
+            await topics.note(ANN, turns_of(*FLIGHTS, last=True))
+            await until(lambda: waits(logs) >= 3, "it was tried more than once")
         assert await around.topics() == []
         around.now += timedelta(minutes=2)
-        await topics.end(ANN, "")
         await topics.quiet()
         assert len(await around.topics()) == 1
+
+
+async def test_an_outage_of_any_length_ends_no_topic_unwritten() -> None:
+    around = Surroundings(limits=replace(LIMITS, longest=timedelta(milliseconds=5)))
+    async with around.partitions, around.build() as topics:
+        await around.remember(turns_of(*FLIGHTS))
+        around.embedder.failing = TryLaterError("away")
+        with structlog.testing.capture_logs() as logs:
+            await topics.note(ANN, turns_of(*FLIGHTS, last=True))
+            await until(lambda: waits(logs) >= 20, "it is tried without end")
+        around.embedder.failing = None
+        await topics.quiet()
+        assert len(await around.topics()) == 1
+
+
+def waits(logs: Sequence[Mapping[str, Any]]) -> int:
+    return sum(line["event"] == "topics.waits" for line in logs)
 
 
 async def test_a_fault_of_ours_stops_nobody_else() -> None:

@@ -11,7 +11,6 @@ from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Recalled, Wish
 from memory_extproc.recall.block import CLOSING
-from memory_extproc.wire.replays import WORDED
 from tests.builders import a_turn
 from tests.fixtures.desk import Desk
 from tests.unit.learn.learning import Surroundings
@@ -20,7 +19,7 @@ from tests.unit.wire.talking import ANN, BUDGET, SEAT, Talk, a_desk, now_known
 
 async def forgotten(desk: Desk, around: Surroundings) -> None:
     commands = Commands(
-        CommandOptions(worded=WORDED),
+        CommandOptions(),
         around.partitions,
         around.embedder,
         RulesExtractor(),
