@@ -29,7 +29,7 @@ WORKERS ?= auto
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help promises setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races eval docs models envoy protos \
+.PHONY: help promises setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -109,6 +109,10 @@ docs: setup ## the documentation as a site, links checked, into .cache/site
 forget-races: setup ## the races of a forget, many more of them: RACES=10000 in memory, FORGETS=25 killed processes
 	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),10000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
 	  $(BIN)/python -m pytest -q --timeout=600 tests/unit/erasure/test_races.py tests/faults/test_forget_process.py
+
+kills: setup ## answers amid which the sidecar is killed, and none is lost: KILLS=1000 of them
+	@MEMORY_EXTPROC_TEST_KILLED_ANSWERS=$(or $(KILLS),1000) \
+	  $(BIN)/python -m pytest -q --timeout=3600 tests/faults/test_whole_intake.py -k kills
 
 promises: setup ## long stories over the whole sidecar, deaths included: STORIES=40 of STEPS=40 from the seed FIRST=1 on
 	@MEMORY_EXTPROC_TEST_STORIES=$(or $(STORIES),40) MEMORY_EXTPROC_TEST_STORY_STEPS=$(or $(STEPS),40) \

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ from memory_extproc.coordination.consent import RedisConsent
 from memory_extproc.coordination.directory_file import DirectoryFile
 from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
-from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica
+from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer, read_signer
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -141,15 +141,17 @@ async def open_erasing(
     return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery))
 
 
-async def take_part(
-    erasing: Erasing, partitions: Partitions, stack: AsyncExitStack, *, oldest_waiting: OldestWaiting
-) -> None:
+def _not_known_yet() -> datetime | None:
+    raise TryLaterError("what an earlier process left in the data directory is not read yet")
+
+
+async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
     journals are: the register is told what they hold at the end."""
     replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
     if not isinstance(replicas, RedisReplicas) or fleet is None:
         return
-    replicas.oldest_waiting = oldest_waiting
+    replicas.oldest_waiting = _not_known_yet
     drop_for = make_news_handler(forgotten, partitions)
 
     async def heard(subject: str) -> None:

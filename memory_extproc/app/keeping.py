@@ -13,8 +13,9 @@ from memory_extproc.app.models import open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
 from memory_extproc.app.passing import steady_now
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_journal, sealed_store
+from memory_extproc.coordination.replicas import OldestWaiting
 from memory_extproc.erasure.forgotten import HidingStore
-from memory_extproc.learn.journal_spare import Check
+from memory_extproc.learn.journal_spare import Check, SparedJournal
 from memory_extproc.ports import Coordination, Embeds, Journal, MemoryStore
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.store.milvus import MilvusStore
@@ -39,7 +40,9 @@ class Kept:
     erasing: Erasing
     partitions: Partitions
     journal: Journal
+    spare: SparedJournal | None  # *journal* as it rests, where replicas share it
     writable: Check  # whether a turn could be journalled now
+    oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
 
 async def open_kept(frame: Frame) -> Kept:
@@ -67,7 +70,7 @@ async def open_kept(frame: Frame) -> Kept:
     partitions = await stack.enter_async_context(
         Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
-    journal, writable, oldest_waiting = await open_journal(
+    journal, writable, oldest_aside = await open_journal(
         settings,
         data,
         link,
@@ -76,7 +79,7 @@ async def open_kept(frame: Frame) -> Kept:
         store_failing_for=lambda: store.failing_for,
         reports_held=frame.metrics.journal_parts.set,
     )
-    await take_part(erasing, partitions, stack, oldest_waiting=oldest_waiting)
+    await take_part(erasing, partitions, stack)
     return Kept(
         embedder=embedder,
         link=link,
@@ -88,5 +91,7 @@ async def open_kept(frame: Frame) -> Kept:
         erasing=erasing,
         partitions=partitions,
         journal=sealed_journal(journal, keys),
+        spare=journal if isinstance(journal, SparedJournal) else None,
         writable=writable,
+        oldest_aside=oldest_aside,
     )

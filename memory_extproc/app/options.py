@@ -92,6 +92,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
     learn = settings.learn
     return LearnLimits(
         journal_wait=learn.journal.wait,
+        settle=LearnLimits().settle if settings.coordination.url else timedelta(),  # one replica has all marks
         batch=settings.memory.extraction_batch_size,
         idle=learn.session_idle,
         extracting=learn.concurrency,

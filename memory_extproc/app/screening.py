@@ -14,6 +14,7 @@ from memory_extproc.coordination.consents import ConsentLimits, Consents, Consen
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.extract import Extracts
 from memory_extproc.learn.incognito import Incognito, IncognitoLimits
+from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.quarantine import Judging, PutAside, Trusting
 from memory_extproc.learn.quota import Quota, QuotaLimits
 from memory_extproc.learn.screening import Screening
@@ -51,6 +52,7 @@ async def open_door(
     live: Live,
     *,
     now: Now,
+    intake_log: IntakeLog,
 ) -> Door:
     """*fleet*: None where there is one replica."""
     consent = Consents(
@@ -60,7 +62,7 @@ async def open_door(
         now=now,
         steady=steady_now,
     )
-    incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits()))
+    incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
     if fleet is not None:
         fleet.recovery.hooks.restored.append(incognito.write_again)
     quota = Quota(quota_limits(settings), now=steady_now)

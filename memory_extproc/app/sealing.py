@@ -56,6 +56,12 @@ async def open_keys(
     return keys
 
 
+def make_master_key(settings: Settings) -> MasterKeyFile | None:
+    """None where texts rest as they are."""
+    privacy = settings.privacy
+    return MasterKeyFile(Path(privacy.master_key_file)) if privacy.encrypt_content else None
+
+
 async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> None:
     """ConfigurationError where *data* says that texts were sealed, and there is not one key: new ones in their
     place would go unnoticed until the old ones are put back, and what the new ones sealed is lost then."""

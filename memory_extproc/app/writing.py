@@ -5,23 +5,29 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from memory_extproc.app.commanding import make_commands, read_by, unsaid
 from memory_extproc.app.frame import Frame
+from memory_extproc.app.intake import open_intake_log
 from memory_extproc.app.keeping import Kept
 from memory_extproc.app.learning import Extraction, make_budget, make_extraction
 from memory_extproc.app.options import learn_limits, partition_limits, piece_limits
 from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention
 from memory_extproc.app.screening import Door, open_door, putting_aside, trusting
 from memory_extproc.app.topics import make_summing, open_topics
+from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.learn.foreseeing import ComingMemories
+from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.journal_spare import SparedJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import Owner
 from memory_extproc.retention.job import RetentionJob
 from memory_extproc.retention.keeper import Rebuilds
 from memory_extproc.retention.noticing import Noticing
@@ -40,12 +46,22 @@ class Writing:
     noticing: Noticing  # the partitions, where retention hears of what is written
     foresees: ComingMemories
     learner: Learner
+    spare: SparedJournal | None  # None: no replicas share the journal
+
+    async def oldest_waiting(self, owner: Owner) -> datetime | None:
+        """When the oldest turn of *owner* was asked that this process accepted and that the journal does not have
+        yet, or not the one that is learned from: it waits to be decided, or was put aside."""
+        aside = None if self.spare is None else await self.spare.oldest_put_aside(owner)
+        return min(filter(None, (self.learner.oldest_waiting(owner), aside)), default=None)
 
 
 async def open_writing(frame: Frame, kept: Kept) -> Writing:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
-    door = await open_door(settings, frame.data, kept.erasing.fleet, coordination, metrics, stack, live, now=now)
+    intake_log = await open_intake_log(settings, frame.data, metrics, stack)
+    door = await open_door(
+        settings, frame.data, kept.erasing.fleet, coordination, metrics, stack, live, now=now, intake_log=intake_log
+    )
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     budget = make_budget(settings, now, live)
     extraction = make_extraction(settings, metrics, stack, budget, live)
@@ -56,7 +72,12 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     retention = _retention(frame, kept, extraction, rebuilds)
     noticing = Noticing(partitions, retention.soon)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
-    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged)
+    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
+    if isinstance(kept.erasing.replicas, RedisReplicas):
+        # What the register of data directories says of ours, to replicas that forget.
+        kept.erasing.replicas.oldest_waiting = lambda: min(
+            filter(None, (learner.oldest_waiting(), kept.oldest_aside())), default=None
+        )
     return Writing(
         door=door,
         sessions=sessions,
@@ -68,6 +89,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
             judged, trusting(live, RulesExtractor()), by_rules_alone=extraction.by_rules_alone, now=now
         ),
         learner=learner,
+        spare=kept.spare,
     )
 
 
@@ -98,6 +120,7 @@ async def _open_learner(
     noticing: Noticing,
     topics: Topics | None,
     judged: Judging,
+    intake_log: IntakeLog,
 ) -> Learner:
     settings, live, metrics, now = frame.settings, frame.live, frame.metrics, frame.now
     journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
@@ -124,6 +147,7 @@ async def _open_learner(
             traces=frame.traces,
             topics=topics,
             store_works=lambda: not kept.store.failing_for,
+            intake_log=intake_log,
         )
     )
     live.follow(partial(_use, kept.partitions, learner))

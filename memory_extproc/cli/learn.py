@@ -97,7 +97,8 @@ def adopt(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the journal that another sidecar left behind, as after scaling down; dead letters are tried again.
+    """Take over the journal and intake log that another sidecar left behind, as after scaling down; dead letters
+    are tried again.
 
     A turn leaves it once it stands in ours, so the command can be broken off and run again.
     """
@@ -109,7 +110,8 @@ def adopt(
         typer.echo(json.dumps(moved))
     else:
         typer.echo(
-            f"{moved['adopted']} turn(s) adopted, {moved['known']} known already, {moved['unreadable']} unreadable"
+            f"{moved['adopted']} turn(s) adopted, {moved['known']} known already, {moved['unreadable']} unreadable,"
+            f" {moved['undecided']} still to be decided"
         )
     if moved["left"]:
         typer.echo(f"our journal is full: {moved['left']} turn(s) are left; run it again later", err=True)
@@ -131,14 +133,19 @@ async def _used(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, 
 
 
 async def _status(journals: Journals) -> dict[str, Any]:
+    from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.learn.intake_segment import count_waiting  # noqa: PLC0415
+
     now = _utc_now()
     depth = await journals.main.depth() if journals.main else None
     oldest = max(timedelta(), now - depth.oldest) if depth and depth.oldest else None
+    undecided = await asyncio.to_thread(count_waiting, journals.path.with_name(INTAKE))
     found: dict[str, Any] = {
         "journal": "redis" if journals.shared else "file",
         "waiting": depth.turns if depth else 0,
         "oldest_seconds": None if oldest is None else round(oldest.total_seconds(), 1),
         "dead_letters": depth.dead if depth else 0,
+        "undecided": undecided,  # of this machine's own
     }
     if journals.shared:
         # Of this machine's own: what came while Redis was away.
@@ -160,6 +167,8 @@ async def _retried(journals: Journals, turns: list[str] | None) -> int:
 
 async def _adopted(settings: Settings, journals: Journals, directory: Path, says: Says) -> dict[str, int]:
     from memory_extproc.app.sealing import journals_to_join  # noqa: PLC0415
+    from memory_extproc.learn import intake_segment  # noqa: PLC0415
+    from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415
     from memory_extproc.learn.journal import SqliteJournal  # noqa: PLC0415
     from memory_extproc.learn.moving import move  # noqa: PLC0415
 
@@ -168,6 +177,9 @@ async def _adopted(settings: Settings, journals: Journals, directory: Path, says
         raise GiveUpError(f"{directory} is the data directory of this configuration")
     async with SqliteJournal(directory / journals.path.name, now=_utc_now) as left, AsyncExitStack() as stack:
         source, ours = await journals_to_join(settings, left, directory, target, stack)
+        undecided = await asyncio.to_thread(
+            intake_segment.adopt, directory / INTAKE, journals.path.with_name(INTAKE)
+        )
         await source.retry([letter.turn_id for letter in await source.dead(_EVERY)])
         whole = (await source.depth()).turns
         adopted = known = 0
@@ -178,7 +190,8 @@ async def _adopted(settings: Settings, journals: Journals, directory: Path, says
             if moved.full:
                 break
         depth = await source.depth()
-    return {"adopted": adopted, "known": known, "unreadable": depth.dead, "left": depth.turns}
+    moved_all = {"adopted": adopted, "known": known, "unreadable": depth.dead, "left": depth.turns}
+    return {**moved_all, "undecided": undecided}
 
 
 @contextmanager
@@ -186,8 +199,9 @@ def _left_behind(directory: Path) -> Iterator[None]:
     """Held as a sidecar holds it: none can start on it meanwhile, and none may be running."""
     from memory_extproc.app import LOCK  # noqa: PLC0415
     from memory_extproc.app.coordinating import JOURNAL  # noqa: PLC0415
+    from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415
 
-    if not (directory / JOURNAL).is_file():
+    if not ((directory / JOURNAL).is_file() or (directory / INTAKE).is_dir()):
         raise GiveUpError(f"{directory} holds no journal ({JOURNAL})")
     with (directory / LOCK).open("w") as lock:
         try:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Consent, ConsentChange, Owner
+from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, Now, Steady
 
 log = logger(__name__)
+_NOBODY = Owner("", f"{SHARED}nobody")  # whose choice is asked for to see whether choices can be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class ConsentLimits:
 class _Known:
     consent: Consent
     at: datetime  # when the records said so, by the steady time
-    chosen: bool = True  # by the owner; else it is the terms' word
+    chosen: datetime | None = None  # by the owner, and when; None: it is the terms' word
 
 
 class Consents:
@@ -76,7 +77,7 @@ class Consents:
     async def allowed(self, owner: Owner) -> Consent | None:
         now = self._steady()
         known = self._known.get(owner)
-        if known is not None and now - known.at < self._limits.fresh:
+        if known is not None and self._is_fresh(known):
             self._known.move_to_end(owner)
             return known.consent
         if self._not_before is None or now >= self._not_before:
@@ -89,6 +90,37 @@ class Consents:
                 self._not_before = now + self._limits.pause
                 known = self._known.get(owner)
         return self._last_known(known)
+
+    def refuses(self, owner: Owner) -> bool:
+        known = self._known.get(owner)
+        return known is not None and known.consent is not Consent.ON and self._is_fresh(known)
+
+    async def answers(self) -> bool:
+        try:
+            await self._records.latest(_NOBODY)
+        except MemoryExtprocError:
+            return False
+        return True
+
+    async def allows_learning(self, owner: Owner, since: datetime | None = None) -> bool | None:
+        known = self._known.get(owner)
+        try:
+            if known is None or not self._is_fresh(known):
+                await self.get(owner)
+                known = self._known[owner]
+            if known.consent is Consent.ON and since is not None and known.chosen and known.chosen > since:
+                changes = await self._records.history(owner)
+                before = [change.consent for change in changes if change.at <= since]
+                then = (before or [self._terms.of(owner)])[-1:]
+                after = [change.consent for change in changes if change.at > since]
+                return {*then, *after} == {Consent.ON}
+        except MemoryExtprocError:
+            # Who is known to have said no is not asked again; a yes has no grace here.
+            return False if known is not None and known.consent is not Consent.ON else None
+        return known.consent is Consent.ON
+
+    def _is_fresh(self, known: _Known) -> bool:
+        return self._steady() - known.at < self._limits.fresh
 
     def _last_known(self, known: _Known | None) -> Consent | None:
         if known is None:
@@ -106,7 +138,7 @@ class Consents:
                 log.info("consent.known_again")
             if changes == self._changes:
                 consent = self._terms.of(owner) if latest is None else latest.consent
-                self._hold(owner, _Known(consent, asked, chosen=latest is not None))
+                self._hold(owner, _Known(consent, asked, chosen=None if latest is None else latest.at))
                 return consent
 
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
@@ -114,10 +146,10 @@ class Consents:
         if consent is Consent.OFF:
             # Before the records have it: whatever becomes of the write, who said no is not asked again here.
             self._changes += 1
-            self._hold(owner, _Known(consent, self._steady()))
+            self._hold(owner, _Known(consent, self._steady(), chosen=change.at))
         await self._records.add(owner, change)
         self._changes += 1
-        self._hold(owner, _Known(consent, self._steady()))
+        self._hold(owner, _Known(consent, self._steady(), chosen=change.at))
         return change
 
     async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:

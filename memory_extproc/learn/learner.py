@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Protocol, Self
 
@@ -21,6 +22,7 @@ from memory_extproc.learn.finding import Finding
 from memory_extproc.learn.following import Following, FollowsTopics
 from memory_extproc.learn.gathering import Gatherings, Trigger
 from memory_extproc.learn.intake import Intake
+from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.lanes import Lanes
 from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.messages import Judges, Messages
@@ -83,6 +85,7 @@ class Learner:
         traces: Traces = NO_TRACES,
         topics: FollowsTopics | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
+        intake_log: IntakeLog | None = None,  # None: what is accepted may be lost until it is in the journal
     ) -> None:
         self._journal = journal
         self._coordination = coordination
@@ -100,7 +103,7 @@ class Learner:
         self._intake = Intake(
             journal, sessions, coordination, limits, metrics,
             screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
-            journalled=self._to_remember, ends=self.end_session,
+            journalled=self._to_remember, ends=self.end_session, intake_log=intake_log,
         )  # fmt: skip
         self._remembering, self._extracting = self._lanes(chance)
         self._gatherings = Gatherings(
@@ -143,6 +146,8 @@ class Learner:
         self._background = [
             asyncio.create_task(self._take_up.arrivals(self._closing), name="journal take-up"),
             asyncio.create_task(self._take_up.look_after(self._closing), name="journal sweep"),
+            asyncio.create_task(self._intake.catch_up(self._closing), name="intake"),
+            asyncio.create_task(self._intake.tend(self._closing), name="intake log"),
         ]
         return self
 
@@ -172,6 +177,15 @@ class Learner:
     # --- taking in -----------------------------------------------------------------------------------
     async def accept(self, exchanged: Exchanged) -> Stored:
         return await self._intake.accept(exchanged)
+
+    def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
+        """When the oldest exchange was asked that was accepted and is not in the journal yet: *owner*'s, or
+        anybody's."""
+        return self._intake.oldest_waiting(owner)
+
+    def erase_waiting(self, owner: Owner, until: datetime) -> int:
+        """Discards exchanges of *owner* that wait to be decided and were asked by *until*; says how many."""
+        return self._intake.erase(owner, until)
 
     async def settled(self, caller: Caller) -> None:
         await self._unsettled.gone(caller.owner)

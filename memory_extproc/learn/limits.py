@@ -12,6 +12,9 @@ from memory_extproc.learn.lanes import Backoff
 class LearnLimits:
     journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
     accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
+    # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
+    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
+    settle: timedelta = timedelta(seconds=3)
     batch: int = 10  # turns of a session from which facts are extracted together
     idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
     remembering: int = 8  # owners whose messages are stored at a time

@@ -111,10 +111,10 @@ class Sessions:
         self._limits = limits
         self._new_session = new_session
 
-    async def place(self, exchanged: Exchanged, kept: Exchanged | None = None) -> Placed:
+    async def place(self, exchanged: Exchanged, kept: Exchanged | None = None, *, apart: bool = True) -> Placed:
         """Where *exchanged* belongs, with the words of *kept* where not all of them may be written: of the others
-        hashes are noted and nothing else. While Coordination is down it becomes a session of its own, whose ids a
-        retry shares: a turn apart from its session is better than a turn lost."""
+        hashes are noted and nothing else. While Coordination is down it raises, or with *apart* it becomes a
+        session of its own, whose ids a retry shares: a turn apart from its session is better than a turn lost."""
         said = sum(len(message.text) for message in exchanged.history) + len(exchanged.asked)
         if len(exchanged.history) > _LONG or said > _LARGE:
             conversation = await asyncio.to_thread(talk.read, exchanged)
@@ -124,6 +124,8 @@ class Sessions:
         try:
             spot = await self._spot(exchanged, conversation)
         except MemoryExtprocError as error:
+            if not apart:
+                raise
             log.warning("session.unplaced", error=type(error).__name__)
             spot = _Spot(exchanged.caller.session or conversation.opening[:32], 2 * len(exchanged.history))
             return Placed(self._turn(kept, spot, conversation.opening, conversation), kept, None)
@@ -232,6 +234,8 @@ class Sessions:
     async def _is_same_opening(self, exchanged: Exchanged, conversation: Conversation, known: _Opening) -> bool:
         if not conversation.starts or exchanged.previous_response_id:
             return True  # the words before it tell which conversation it is
+        if known.at == exchanged.at.timestamp():
+            return True  # the very exchange, that a crash interrupted
         if not _within(known.at, exchanged.at, self._limits.regenerate):
             return False
         continued = await self._get("slot", exchanged.caller.owner, _slot_key(_Spot(known.session, 2)), _Slot)
@@ -260,9 +264,10 @@ class Sessions:
     def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
         """The same turn among the recent ones. Without history the words alone do not *tell* a retry from
         the same words said again: only the last turn, shortly after, counts as one."""
-        recent = tail.recent if tells else tail.recent[-1:]
-        for turn in reversed(recent):
-            if turn.opening == opening and (tells or _within(turn.at, at, self._limits.regenerate)):
+        for turn in reversed(tail.recent):
+            again = turn is tail.recent[-1] and _within(turn.at, at, self._limits.regenerate)
+            # The very exchange, that a crash interrupted, has the same time.
+            if turn.opening == opening and (tells or again or turn.at == at.timestamp()):
                 return turn
         return None
 

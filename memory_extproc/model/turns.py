@@ -133,7 +133,8 @@ class Stored(StrEnum):
     """What became of a completed exchange: the label of turns_total."""
 
     JOURNALLED = "journalled"
-    JOURNAL_LATE = "journal_late"  # not on disk within the wait; finished behind, counted again if that fails
+    JOURNAL_LATE = "journal_late"  # in the intake log; the journal has it later, counted again if that fails
+    UNDECIDED = "undecided"  # in the intake log until consent and incognito are known; then counted again
     DUPLICATE = "duplicate"  # a turn we already have: a retry
     JOURNAL_FULL = "journal_full"
     JOURNAL_FAILED = "journal_failed"
@@ -141,7 +142,7 @@ class Stored(StrEnum):
     NOT_OK = "not_ok"  # status other than 200, or an error body
     CUT_OFF = "cut_off"  # the answer did not come to its end
     UNREADABLE = "unreadable"
-    NO_CONSENT = "no_consent"  # the caller allows no learning, or we cannot find out whether they do
+    NO_CONSENT = "no_consent"  # the caller allows no learning
     INCOGNITO = "incognito"  # its session was begun or continued incognito
     FORGOTTEN = "forgotten"  # asked before its owner had it forgotten, or sent again since
     OVER_QUOTA = "over_quota"  # more than one caller may have learned in that time

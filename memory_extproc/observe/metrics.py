@@ -87,6 +87,14 @@ class Metrics:
 
     def _learning(self, make: _Make) -> None:
         self.turns = make.counter("turns", "Completed exchanges by what became of them.", "outcome")
+        self.turns_undecided = make.gauge(
+            "turns_undecided", "Accepted turns in the intake log that cannot be decided or journalled now."
+        )
+        self.intake_aside = make.counter(
+            "intake_unreadable", "Pieces of the intake log that could not be read and were moved aside.", "why"
+        )
+        for why in ("cut", "damaged", "newer_version", "key_gone"):
+            self.intake_aside.labels(why)
         self.journal_depth = make.gauge("journal_depth", "Turns in the journal that are not learned yet.")
         self.journal_oldest_seconds = make.gauge("journal_oldest_seconds", "Age of the oldest of them; 0 if none.")
         self.journal_parts = make.gauge(

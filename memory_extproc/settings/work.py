@@ -94,6 +94,11 @@ class JournalSection(Section):
         default=False, description="true: an accepted turn survives power loss too, not only a crash"
     )
     max_turns: int = Field(100_000, ge=1, description="not learned yet; beyond, turns are dropped and counted")
+    intake_bytes: Size = Field(
+        256 << 20,
+        ge=1 << 20,
+        description="of turns that cannot be decided or journalled for now; beyond, turns are dropped and counted",
+    )
     retention: Duration = Field(timedelta(minutes=10), description="until a learned turn is erased")
     wait: Positive = Field(
         timedelta(milliseconds=50), description="most that an answer's last piece waits for the journal"

@@ -51,6 +51,11 @@ class _Leave:
     def keeps(self) -> bool:
         return self.stores and self.consent is Consent.ON
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether learning is to decide, which asks for consent again: when nobody can be asked it waits."""
+        return self.stores and self.consent in {Consent.ON, None}
+
 
 class Enricher:
     def __init__(
@@ -141,7 +146,7 @@ class Enricher:
             await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
         return Heard(
             caller=learned_as,
-            store=leave.keeps,
+            store=leave.may_keep,
             unkept=_unkept(incognito=admitted.controls.incognito, refused=leave.stores),
             notes_response=incognito and admitted.dialect.name == Responses.name,
             history=request.history,

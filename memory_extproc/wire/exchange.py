@@ -53,7 +53,7 @@ UNCACHED = ("cache-control", "private, no-store")
 DIGESTS = ("content-digest", "repr-digest", "digest", "content-md5")
 
 # Then the learner has the turn, and with it the wish to end the session.
-ACCEPTED = frozenset({Stored.JOURNALLED, Stored.JOURNAL_LATE, Stored.DUPLICATE})
+ACCEPTED = frozenset({Stored.JOURNALLED, Stored.JOURNAL_LATE, Stored.UNDECIDED, Stored.DUPLICATE})
 
 
 class Phase(Enum):

@@ -41,14 +41,12 @@ def no_room() -> Iterator[None]:
 
 
 async def assert_refuses(faulty: FaultStand, why: str) -> None:
-    """The journal takes nothing; the client gets its answer, and the operator the reason."""
+    """The journal takes nothing; the client gets its answer, and the operator the reason. The turn waits."""
     answer = await faulty.say(BUDGET)
     assert answer.status == 200
     assert faulty.shown.startswith(BUDGET)
-    await until(lambda: faulty.turns("journal_failed") == 1, "the turn is counted as not journalled")
+    await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
     await until(lambda: _unready(faulty, why), f"not ready: {why}")
-    (told,) = faulty.logs.of("journal.refuses")
-    assert told["outcome"] == "journal_failed"
     assert why in faulty.logs.of("readiness.changed")[-1]["reason"]
 
 
@@ -74,10 +72,11 @@ async def test_a_locked_journal_makes_the_sidecar_unready_until_it_is_free(fault
     assert [entry["ready"] for entry in faulty.logs.of("readiness.changed")] == [True, False, True]
     await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
     assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
-    assert faulty.logs.said("journal.accepts")
+    await until(lambda: faulty.kept == 3, "what waited is stored, too")
+    assert faulty.logs.said("turns.decided")
 
 
-async def test_a_disk_without_room_costs_the_turns_of_that_time_and_nothing_else(faulty: FaultStand) -> None:
+async def test_a_disk_without_room_for_the_journal_costs_no_turn(faulty: FaultStand) -> None:
     await faulty.start()
     await faulty.say("My sister lives in Hawaii since March.")
     await until(lambda: faulty.kept == 1, "it is stored")
@@ -87,7 +86,7 @@ async def test_a_disk_without_room_costs_the_turns_of_that_time_and_nothing_else
     await until(lambda: _ready(faulty), "ready again")
     await faulty.say("My brother lives in Wailea since May.", x_memory_session="end")
     assert (await faulty.say("Where does my brother live?")).memory.startswith("used")
-    assert faulty.logs.said("journal.accepts")
+    await until(lambda: faulty.kept == 3, "what waited is stored, too")
     await until(lambda: faulty.sample("journal_depth") == 0, "all that was accepted is learned", seconds=20)
     assert faulty.sample("journal_dead_letters") == 0
 
@@ -100,7 +99,7 @@ async def test_a_damaged_journal_is_named_and_taken_up_anew_once_it_is_moved_asi
     await assert_refuses(faulty, "journal.db is damaged")
     journal.rename(journal.with_suffix(".aside"))
     await until(lambda: _ready(faulty), "ready again")
-    await faulty.say(BUDGET)
+    await until(lambda: faulty.kept == 1, "what waited is stored")
     assert (await faulty.say(ASKED)).memory.startswith("used")
 
 
@@ -110,7 +109,7 @@ async def test_coordination_that_is_locked_delays_and_loses_nothing(faulty: Faul
     with locked(faulty.data / "coordination.db"):
         assert (await faulty.say(BUDGET)).status == 200
         assert faulty.shown.startswith(BUDGET)
-        await until(lambda: faulty.logs.said("session.unplaced"), "the turn has a place all the same")
+        await until(lambda: faulty.sample("turns_undecided") == 1, "the turn waits")
     await until(lambda: faulty.kept == 2, "it is learned")
     assert (await faulty.say(ASKED)).memory.startswith("used")
     assert "$10,000" in faulty.shown
@@ -126,7 +125,7 @@ async def test_coordination_that_is_damaged_is_named_and_buries_no_turn(faulty: 
     assert told["detail"] == "coordination.db is damaged: not a SQLite database; move it aside to begin anew"
     assert (await faulty.say(BUDGET)).status == 200
     assert faulty.shown == BUDGET
-    await until(lambda: faulty.logs.said("learn.waits"), "learning waits")
+    await until(lambda: faulty.logs.said("turns.undecided"), "the turn waits")
     coordination.rename(coordination.with_suffix(".aside"))
     await until(lambda: faulty.kept == 1, "what was said meanwhile is stored", seconds=10)
     assert (await faulty.say(ASKED)).memory.startswith("used")
@@ -166,8 +165,7 @@ async def test_files_deleted_under_a_running_sidecar_are_told_and_nothing_is_acc
     assert status == 503
     assert all(f"{name} (gone)" in why for name in files)
     assert (await faulty.say("My sister lives in Hawaii since March.")).status == 200
-    await until(lambda: faulty.turns("journal_failed") == 1, "it is counted as lost, and not as journalled")
-    assert faulty.journalled == 1
+    await until(lambda: faulty.sample("turns_undecided") == 1, "it waits, and is not lost")
 
     await faulty.restart()
     assert (await faulty.http("/readyz"))[0] == 200

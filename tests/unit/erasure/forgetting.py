@@ -103,6 +103,7 @@ class World(Surroundings):
             now=lambda: self.now,
             chance=lambda: 0.0,
             forgotten=self.forgotten,
+            intake_log=self.intake_log,
         )
 
     def forgetter(self) -> Forgetter:

@@ -16,6 +16,7 @@ from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Extracts, Fact
 from memory_extproc.learn.following import FollowsTopics
+from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.lanes import Backoff
 from memory_extproc.learn.learner import Learner, Reconciles
@@ -35,6 +36,7 @@ from tests.builders import ANN, MONDAY
 QUICK = Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=5))
 LIMITS = LearnLimits(
     journal_wait=timedelta(seconds=30),
+    settle=timedelta(milliseconds=20),
     idle=timedelta(hours=1),
     backoff=QUICK,
     look=timedelta(milliseconds=5),
@@ -105,6 +107,7 @@ class Surroundings:
     commands: Obeys | None = None
     topics: FollowsTopics | None = None
     store_works: Callable[[], bool] = lambda: True
+    intake_log: IntakeLog | None = None  # entered
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -140,6 +143,7 @@ class Surroundings:
             commands=self.commands,
             topics=self.topics,
             store_works=self.store_works,
+            intake_log=self.intake_log,
         )
 
     @asynccontextmanager

@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
+from memory_extproc.learn.intake_log import INTAKE, IntakeLog
+from memory_extproc.learn.intake_segment import Kind
 from memory_extproc.learn.journal import SqliteJournal
 from memory_extproc.model import Stored, Turn, digest
 from memory_extproc.sealing.journal import SealedJournal
@@ -72,7 +74,8 @@ def learn(tmp_path: Path) -> Command:
 
 
 def test_the_status_tells_what_waits_and_makes_no_file(learn: Command) -> None:
-    assert learn.told("status") == {"journal": "file", "waiting": 0, "oldest_seconds": None, "dead_letters": 0}
+    nothing = {"waiting": 0, "oldest_seconds": None, "dead_letters": 0, "undecided": 0}
+    assert learn.told("status") == {"journal": "file", **nothing}
     assert list(learn.data.iterdir()) == []
     asyncio.run(fill(learn.data, ["a", "b"], dead=["c"]))
     told = learn.told("status")
@@ -121,10 +124,28 @@ def test_what_another_sidecar_left_behind_is_adopted_once(learn: Command, tmp_pa
     gone = tmp_path / "gone"
     asyncio.run(fill(gone, ["a", "b"], dead=["c"]))
     asyncio.run(fill(learn.data, ["b", "mine"]))
-    assert learn.told("adopt", str(gone)) == {"adopted": 2, "known": 1, "unreadable": 0, "left": 0}
+    assert learn.told("adopt", str(gone)) == {"adopted": 2, "known": 1, "unreadable": 0, "left": 0, "undecided": 0}
     assert asyncio.run(words_in(learn.data)) == ["b", "mine", "a", "c"]
     assert asyncio.run(words_in(gone)) == []
-    assert learn("adopt", str(gone))[1] == "0 turn(s) adopted, 0 known already, 0 unreadable\n"
+    assert (
+        learn("adopt", str(gone))[1] == "0 turn(s) adopted, 0 known already, 0 unreadable, 0 still to be decided\n"
+    )
+
+
+async def undecided(directory: Path, *words: str) -> None:
+    async with IntakeLog(directory / INTAKE) as log:
+        for one in words:
+            log.append(Kind.TURN, ANN, MONDAY, one.encode())
+
+
+def test_what_another_sidecar_could_not_decide_is_counted_and_adopted(learn: Command, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    asyncio.run(undecided(gone, "a", "b"))
+    asyncio.run(undecided(learn.data, "c"))
+    assert learn.told("status")["undecided"] == 1
+    assert learn.told("adopt", str(gone))["undecided"] == 2
+    assert learn.told("adopt", str(gone))["undecided"] == 0
+    assert learn.told("status")["undecided"] == 3
 
 
 def test_the_first_journal_of_a_sidecar_may_be_an_adopted_one(learn: Command, tmp_path: Path) -> None:
@@ -157,7 +178,7 @@ def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_o
     assert code == 1
     assert "other.key does not hold" in err
     learn.configure(f"privacy: {{encrypt_content: true, master_key_file: {master}}}")
-    assert learn.told("adopt", str(gone)) == {"adopted": 2, "known": 0, "unreadable": 0, "left": 0}
+    assert learn.told("adopt", str(gone)) == {"adopted": 2, "known": 0, "unreadable": 0, "left": 0, "undecided": 0}
     assert asyncio.run(words_in(gone)) == []
     assert all(words.startswith("sealed:") for words in asyncio.run(words_in(learn.data)))
 

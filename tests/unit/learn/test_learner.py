@@ -14,6 +14,7 @@ from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.learn.extract import Fact
 from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
     Caller,
     Embedded,
@@ -397,8 +398,8 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
 
 
 async def test_last_words_of_which_nothing_may_be_kept_end_the_session_too() -> None:
-    class Screens:
-        async def screened(self, exchanged: Exchanged) -> Screened | Stored:
+    class Screens(Unscreened):
+        async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
             return Stored.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
 
     world = Surroundings(screens=Screens())

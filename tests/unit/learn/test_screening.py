@@ -71,6 +71,8 @@ class Door:
         self.world.screens = self.screening
 
     async def lets_in(self, exchanged: Exchanged) -> bool:
+        if not self.screening.has_room(exchanged.caller.owner):
+            return False
         return isinstance(await self.screening.screened(exchanged), Screened)
 
 
@@ -136,7 +138,8 @@ async def test_a_long_conversation_is_read_in_a_thread_to_the_same_end() -> None
 # --- quota -------------------------------------------------------------------------------------------
 async def test_a_caller_has_so_much_kept_and_others_are_not_the_poorer() -> None:
     door = Door(QuotaLimits(turns_per_hour=60, burst=2))
-    answers = [await door.screening.screened(said(f"I like number {n}.")) for n in range(3)]
+    async with door.world.learner() as learner:
+        answers = [await learner.accept(said(f"I like number {n}.")) for n in range(3)]
     assert answers[2] is Stored.OVER_QUOTA
     assert await door.lets_in(said("I like pizza.", caller=Caller(BOB)))
     door.world.now += timedelta(minutes=1)
@@ -249,14 +252,14 @@ async def test_a_mark_that_takes_long_is_written_all_the_same_and_waited_for_at_
     assert await Incognito(records, IncognitoLimits()).holds(said("y", caller=Caller(ANN, session="s-1")))
 
 
-async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not_kept() -> None:
+async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not_decided() -> None:
     door = Door()
 
     incognito = Incognito(AwayCoordination(lambda: MONDAY), IncognitoLimits(in_process=2))
     screening = Screening(door.consent, incognito, None, Policy().kept, door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
-    assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is Stored.INCOGNITO
+    assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is Stored.UNDECIDED
 
 
 async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:

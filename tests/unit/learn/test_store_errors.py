@@ -94,7 +94,9 @@ async def test_a_turn_that_fails_while_others_succeed_becomes_a_dead_letter_and_
             await learner.accept(world.exchange(f"I own {number} red bicycles.", owner=BOB))
             before = tried()
             await until(lambda before=before: tried() > before + 4 or dead() == 2, "once more")  # type: ignore[misc]
-        assert number >= QUICK.attempts
+        assert number >= QUICK.attempts - 1, (
+            "each attempt counts once another turn succeeded; the one in Paris may be the first"
+        )
     assert await world.stored() == ["I live in Paris."]
 
 

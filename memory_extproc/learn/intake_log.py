@@ -1,0 +1,299 @@
+"""The intake log: a write-ahead log of accepted exchanges that are not in the journal yet.
+
+An exchange is written here with one write() before its answer's last piece goes on, so that a process that is
+killed from then on loses nothing; the journal, in SQLite or Redis, is filled behind it. An exchange whose consent
+or incognito state cannot be known waits here until it can, and so do incognito marks that are not shared yet.
+
+Records are sealed, because an exchange is logged before it is screened: its owner may not allow it, and it may hold
+secrets. A discarded record becomes unreadable when its segment and its key are deleted, some
+`IntakeLogLimits.linger` later; records that still wait in that segment are copied to the newest one before. A
+process never appends to a segment that another process began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.learn.intake_segment import (
+    Aside,
+    Kind,
+    Record,
+    Segment,
+    UnreadableError,
+    begin_segment,
+    packed,
+    read_segment,
+    write_file,
+)
+from memory_extproc.model import Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import WrapsKeys
+
+log = logger(__name__)
+
+INTAKE = "intake"  # the directory, in the data directory
+_KEY_BYTES = 32
+_PLAIN, _WRAPPED = b"\x01", b"\x02"  # how a key file begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeLogLimits:
+    records: int = 100_000
+    bytes: int = 256 << 20  # of records that wait
+    segment: int = 8 << 20  # bytes of a segment from which on another is begun
+    linger: float = 30.0  # seconds that a discarded record may stay readable before its segment is replaced
+
+
+class IntakeLog:
+    """Use within `async with`. One event loop owns it; appending, reading and discarding are a few microseconds of
+    system calls on it. A directory that cannot be written makes `append` give None, and is tried again."""
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: IntakeLogLimits = IntakeLogLimits(),
+        *,
+        wraps: WrapsKeys | None = None,  # None: keys of segments rest as they are
+        fsync: bool = False,
+        tells: Callable[[str], None] = lambda _why: None,  # told why something was moved aside
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory, self._limits, self._wraps = directory, limits, wraps
+        self._fsync, self._tells, self._clock = fsync, tells, clock
+        self._segments: dict[str, Segment] = {}  # by file name
+        self._dropped: set[str] = set()  # which a disk may not let us delete
+        self._active: Segment | None = None
+        self._turns: dict[Owner, dict[bytes, Record]] = {}
+        self._ids: set[bytes] = set()
+        self._left: list[Record] = []  # found in segments of others, not taken yet
+        self._bytes = self._numbers = 0
+        self._writable = True
+
+    async def __aenter__(self) -> Self:
+        await self.tend()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for segment in self._segments.values():
+            if segment.live:
+                segment.close()
+            else:
+                segment.delete()
+        self._segments.clear()
+        self._active = None
+
+    # --- records -------------------------------------------------------------------------------------
+    @property
+    def is_full(self) -> bool:
+        return len(self._ids) >= self._limits.records or self._bytes >= self._limits.bytes
+
+    def append(self, kind: Kind, owner: Owner, at: datetime, body: bytes) -> Record | None:
+        """Written when it returns, which outlives the process. None: the log is full or cannot be written."""
+        segment = self._active
+        if segment is None or self.is_full:
+            return None
+        return self._write(segment, kind, owner, at, *segment.seal(kind, packed(owner, at, body)))
+
+    async def append_large(
+        self, kind: Kind, owner: Owner, at: datetime, encode: Callable[[], bytes]
+    ) -> Record | None:
+        """As append, with all but the write() in a thread."""
+        while (segment := self._active) is not None and not self.is_full:
+            sealed = await asyncio.to_thread(lambda: segment.seal(kind, packed(owner, at, encode())))
+            if segment is self._active:
+                return self._write(segment, kind, owner, at, *sealed)
+        return None
+
+    def read(self, record: Record) -> bytes:
+        """The body. GiveUpError where it was damaged since."""
+        return record.plain.partition(b"\n")[2]
+
+    def discard(self, record: Record) -> None:
+        """Idempotent. The record is not there after a restart, and soon nobody can read it."""
+        segment = record.segment
+        if segment.live.pop(record.id, None) is None:
+            return
+        self._ids.discard(record.id)
+        self._bytes -= record.size
+        turns = self._turns.get(record.owner, {})
+        if turns.pop(record.id, None) is not None and not turns:
+            del self._turns[record.owner]
+        if segment.spent_at is None:
+            segment.spent_at = self._clock()
+        if segment is not self._active and not segment.live:
+            self._drop(segment)
+        else:  # where that cannot be written it is made up for when the segment is replaced
+            segment.write(segment.seal(Kind.DONE, b"", record.id)[1])
+
+    def take_left(self, kind: Kind) -> list[Record]:
+        """Records that another process left, the oldest first; each is given once."""
+        taken = [record for record in self._left if record.kind is kind]
+        self._left = [record for record in self._left if record.kind is not kind]
+        return [record for record in taken if record.is_live]
+
+    def of_owner(self, owner: Owner) -> Sequence[Record]:
+        """Turns of *owner* that wait."""
+        return list(self._turns.get(owner, {}).values())
+
+    def oldest(self, owner: Owner | None = None) -> datetime | None:
+        """When the oldest turn that waits was asked: *owner*'s, or anybody's."""
+        waiting = [self._turns.get(owner, {})] if owner is not None else self._turns.values()
+        return min((record.at for records in waiting for record in records.values()), default=None)
+
+    async def sync(self) -> None:
+        """With fsync: what was appended survives power loss when it returns."""
+        if self._fsync and self._active is not None:
+            await asyncio.to_thread(os.fdatasync, self._active.handle)
+
+    def _write(
+        self, segment: Segment, kind: Kind, owner: Owner, at: datetime, id_: bytes, frame: bytes
+    ) -> Record | None:
+        place = segment.write(frame)
+        if self._writable is (place is None):
+            self._tell_writable(place is not None)
+        return None if place is None else self._know(Record(id_, kind, owner, at, segment, *place))
+
+    def _know(self, record: Record) -> Record:
+        self._numbers += 1
+        record.number = self._numbers
+        record.segment.live[record.id] = record
+        self._ids.add(record.id)
+        self._bytes += record.size
+        if record.kind is Kind.TURN:
+            self._turns.setdefault(record.owner, {})[record.id] = record
+        return record
+
+    def _tell_writable(self, writable: bool) -> None:  # noqa: FBT001 - as it is kept
+        self._writable = writable
+        if not writable:
+            log.error("intake.not_written")
+
+    # --- segments ------------------------------------------------------------------------------------
+    async def tend(self) -> None:
+        """To be called every second or so: takes up segments that were put into the directory, and replaces those
+        that hold discarded records, are long, or are no longer at their path."""
+        await self._take_up()
+        active = self._active
+        if active is None or self._is_due(active) or active.size >= self._limits.segment:
+            self._active = await self._begin() or active
+        for segment in list(self._segments.values()):
+            if segment is not self._active and self._active is not None and self._is_due(segment):
+                await self._copy_forward(segment, self._active)
+
+    def _is_due(self, segment: Segment) -> bool:
+        lingers = segment.spent_at is not None and self._clock() - segment.spent_at >= self._limits.linger
+        return lingers or not segment.stands or (segment is not self._active and not segment.live)
+
+    async def _begin(self) -> Segment | None:
+        """None where the directory cannot be written, or no key wrapped, for now."""
+        path = self._directory / f"{time.time_ns():020d}-{os.urandom(4).hex()}.log"
+        secret = AESGCM.generate_key(8 * _KEY_BYTES)
+        try:
+            key = _PLAIN + secret
+            if self._wraps is not None:
+                key = _WRAPPED + await self._wraps.wrap(secret, _context(path))
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(path.with_suffix(".key"), key, fsync=self._fsync)
+            segment = begin_segment(path, secret)
+        except (OSError, MemoryExtprocError):
+            if self._writable:
+                self._tell_writable(False)  # noqa: FBT003
+            return None
+        self._segments[path.name] = segment
+        return segment
+
+    async def _copy_forward(self, segment: Segment, target: Segment) -> None:
+        for record in list(segment.live.values()):
+            if not record.is_live:
+                continue  # discarded while others were copied
+            try:
+                _, frame = target.seal(record.kind, record.plain, record.id)
+            except GiveUpError:
+                self.discard(record)
+                continue
+            place = target.write(frame)
+            if place is None:
+                return
+            # Whoever waits with it holds this object. After a crash there are two of one id: the first counts.
+            del segment.live[record.id]
+            record.segment, (record.offset, record.size) = target, place
+            target.live[record.id] = record
+            await asyncio.sleep(0)
+        if not segment.live and segment.path.name in self._segments:
+            self._drop(segment)
+
+    def _drop(self, segment: Segment) -> None:
+        self._segments.pop(segment.path.name, None)
+        segment.delete()
+        if segment.path.exists():
+            self._dropped.add(segment.path.name)
+
+    # --- what other processes left ---------------------------------------------------------------------
+    async def _take_up(self) -> None:
+        found: list[Record] = []
+        for path in sorted(self._directory.glob("*.log")):
+            if path.name in self._segments or path.name in self._dropped:
+                continue
+            try:
+                secret = await self._secret(path)
+                segment, records, damaged = await asyncio.to_thread(read_segment, path, secret)
+            except UnreadableError as error:
+                self._move_aside(path, error.why)
+            except (OSError, TryLaterError) as error:  # its master key is not at hand: it is asked for again
+                log.warning("intake.not_read", kind=type(error).__name__)
+            else:
+                self._segments[path.name] = segment
+                segment.spent_at = self._clock()  # it may hold discarded records, too
+                found += records
+                self._keep_aside(path, damaged)
+        for record in sorted(found, key=lambda record: record.at):  # copying forward does not keep their order
+            if record.id not in self._ids:
+                self._left.append(self._know(record))
+
+    async def _secret(self, path: Path) -> bytes:
+        try:
+            key = path.with_suffix(".key").read_bytes()
+            secret = key[1:]
+            if key[:1] == _WRAPPED and self._wraps is not None:
+                secret = await self._wraps.unwrap(secret, _context(path))
+        except (FileNotFoundError, GiveUpError):
+            raise UnreadableError(Aside.KEY_GONE) from None
+        if len(secret) != _KEY_BYTES:
+            raise UnreadableError(Aside.KEY_GONE)
+        return secret
+
+    def _move_aside(self, path: Path, why: Aside) -> None:
+        """As a whole, its key beside it as before."""
+        try:
+            path.rename(path.with_suffix(f".{why.value}"))
+        except OSError:
+            return
+        self._tell_aside(path, why)
+
+    def _keep_aside(self, path: Path, damaged: Mapping[Aside, bytes]) -> None:
+        """Pieces that could not be read, with their key under a name of its own. The segment itself is replaced."""
+        for why, pieces in damaged.items():
+            try:
+                write_file(path.with_suffix(f".{why.value}"), pieces)
+                write_file(path.with_suffix(f".{why.value}.key"), path.with_suffix(".key").read_bytes())
+            except OSError:
+                continue
+            self._tell_aside(path, why)
+
+    def _tell_aside(self, path: Path, why: Aside) -> None:
+        log.error("intake.moved_aside", file=path.name, why=why.value)
+        self._tells(why.value)
+
+
+def _context(path: Path) -> bytes:
+    return b"memory-extproc intake log\0" + path.stem.encode()

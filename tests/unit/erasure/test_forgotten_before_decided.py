@@ -1,0 +1,47 @@
+"""What waits in the intake log and was forgotten meanwhile: it is not learned when it is taken up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.intake_segment import Kind
+from memory_extproc.model import Caller, ForgetScope, Stored
+from tests.builders import ANN, BOB
+from tests.unit.erasure.forgetting import World
+from tests.unit.learn.learning import until
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("scope", [ForgetScope(), ForgetScope(session="s")])
+async def test_what_was_asked_before_a_forget_is_not_learned_from_the_log(
+    tmp_path: Path, scope: ForgetScope
+) -> None:
+    world = World()
+    asked = world.now
+    async with IntakeLog(tmp_path) as log:  # of a process that was killed
+        for words, owner, at in (
+            ("Before.", ANN, asked),
+            ("Other.", BOB, asked),
+            ("After.", ANN, asked + 2 * MINUTE),
+        ):
+            exchanged = replace(world.exchange(words, owner=owner), at=at)
+            log.append(Kind.TURN, owner, at, msgspec.json.encode(exchanged))
+    world.now += MINUTE
+    async with world.partitions, world.forgetter() as forgetter:
+        await forgetter.forget(ANN, scope)
+        async with IntakeLog(tmp_path) as log:
+            world.intake_log = log
+            async with world.build() as learner:
+                await until(lambda: learner.oldest_waiting() is None, "all is decided")
+                await learner.settled(Caller(ANN))
+                await learner.settled(Caller(BOB))
+    assert world.sample("turns_total", outcome=Stored.FORGOTTEN.value) == 1
+    assert await world.stored(ANN) == ["After."]
+    assert await world.stored(BOB) == ["Other."]
