@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +123,14 @@ def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions
         file_bytes=section.file_bytes,
         plain=section.names == "plain",
     )
+
+
+def operator_audit(settings: Settings) -> AuditOptions:
+    """Of what commands decide, beside the sidecar's."""
+    data = Path(settings.data_dir).absolute()
+    given = settings.api.secret.get_secret_value()
+    options = audit_options(settings, data, given.encode() if given else secret_in(data))
+    return replace(options, directory=options.directory / "operator")
 
 
 def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: AsyncExitStack) -> AuditLog | None:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
 from memory_extproc.app.live import Live
+from memory_extproc.coordination.replicas import OldestWaiting, nothing_waits
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.learn.journal import SqliteJournal
@@ -88,15 +89,15 @@ async def open_journal(
     *,
     store_failing_for: Callable[[], timedelta] = timedelta,
     reports_held: Callable[[int], object] = lambda _held: None,
-) -> tuple[Journal, Check]:
-    """With what tells whether a turn could be written now. In Redis where replicas share one, with a file beside
-    it for the time Redis is away."""
+) -> tuple[Journal, Check, OldestWaiting]:
+    """With what tells whether a turn could be written now, and when the oldest was asked that waits here alone. In
+    Redis where replicas share one, with a file beside it for the time Redis is away."""
     file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
     if link is None:
-        return file, file.check
+        return file, file.check, nothing_waits
     await refuse_volatile(settings, link)
     shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
-    return SparedJournal(shared, file), either(shared.check, file.check)
+    return SparedJournal(shared, file), either(shared.check, file.check), file.oldest
 
 
 async def _shared_journal(

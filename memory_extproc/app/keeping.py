@@ -13,6 +13,7 @@ from memory_extproc.app.models import open_embedder
 from memory_extproc.app.options import milvus_options, partition_limits
 from memory_extproc.app.passing import steady_now
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_journal, sealed_store
+from memory_extproc.coordination.replicas import OldestWaiting
 from memory_extproc.erasure.forgotten import HidingStore
 from memory_extproc.learn.journal_spare import Check, SparedJournal
 from memory_extproc.ports import Coordination, Embeds, Journal, MemoryStore
@@ -41,6 +42,7 @@ class Kept:
     journal: Journal
     spare: SparedJournal | None  # *journal* as it rests, where replicas share it
     writable: Check  # whether a turn could be journalled now
+    oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
 
 async def open_kept(frame: Frame) -> Kept:
@@ -53,15 +55,22 @@ async def open_kept(frame: Frame) -> Kept:
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
     await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
-    erasing = await open_erasing(settings, data, link, stack)
+    erasing = await open_erasing(
+        settings,
+        data,
+        link,
+        stack,
+        frame.metrics,
+        shared=store.meta(),
+        wraps=None if keys is None else keys.master,
+    )
     unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     partitions = await stack.enter_async_context(
         Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
     )
-    await take_part(erasing, partitions, stack)
-    journal, writable = await open_journal(
+    journal, writable, oldest_aside = await open_journal(
         settings,
         data,
         link,
@@ -70,6 +79,7 @@ async def open_kept(frame: Frame) -> Kept:
         store_failing_for=lambda: store.failing_for,
         reports_held=frame.metrics.journal_parts.set,
     )
+    await take_part(erasing, partitions, stack)
     return Kept(
         embedder=embedder,
         link=link,
@@ -83,4 +93,5 @@ async def open_kept(frame: Frame) -> Kept:
         journal=sealed_journal(journal, keys),
         spare=journal if isinstance(journal, SparedJournal) else None,
         writable=writable,
+        oldest_aside=oldest_aside,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from memory_extproc.app.erasing import Fleet
 from memory_extproc.app.live import Live
 from memory_extproc.app.passing import steady_now
-from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
+from memory_extproc.coordination.consent import SqliteConsent
 from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.extract import Extracts
@@ -25,9 +25,6 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ConsentRecords, Coordination, Now
 from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import Settings
-
-if TYPE_CHECKING:
-    from memory_extproc.redis_link import RedisLink
 
 log = logger(__name__)
 
@@ -48,7 +45,7 @@ class Door:
 async def open_door(
     settings: Settings,
     data: Path,
-    link: RedisLink | None,
+    fleet: Fleet | None,
     coordination: Coordination,
     metrics: Metrics,
     stack: AsyncExitStack,
@@ -57,14 +54,17 @@ async def open_door(
     now: Now,
     intake_log: IntakeLog,
 ) -> Door:
+    """*fleet*: None where there is one replica."""
     consent = Consents(
-        await _records(settings, data, link, stack),
+        await _records(data, stack) if fleet is None else fleet.consent,
         consent_terms(settings),
         consent_limits(settings),
         now=now,
         steady=steady_now,
     )
     incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
+    if fleet is not None:
+        fleet.recovery.hooks.restored.append(incognito.write_again)
     quota = Quota(quota_limits(settings), now=steady_now)
     screening = Screening(
         consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
@@ -111,9 +111,7 @@ def make_policy(settings: Settings) -> Policy:
     return Policy(identifiers=settings.privacy.identifiers, sensitive=settings.privacy.sensitive)
 
 
-async def _records(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> ConsentRecords:
-    if link is not None:
-        return RedisConsent(link, prefix=settings.coordination.prefix)
+async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
     records = await stack.enter_async_context(SqliteConsent(data / CONSENT))
     try:
         await records.open()

@@ -17,6 +17,7 @@ from memory_extproc.app.options import learn_limits, partition_limits, piece_lim
 from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention
 from memory_extproc.app.screening import Door, open_door, putting_aside, trusting
 from memory_extproc.app.topics import make_summing, open_topics
+from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.learn.foreseeing import ComingMemories
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.journal_spare import SparedJournal
@@ -59,7 +60,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, frame.data, metrics, stack)
     door = await open_door(
-        settings, frame.data, kept.link, coordination, metrics, stack, live, now=now, intake_log=intake_log
+        settings, frame.data, kept.erasing.fleet, coordination, metrics, stack, live, now=now, intake_log=intake_log
     )
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     budget = make_budget(settings, now, live)
@@ -72,6 +73,11 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     noticing = Noticing(partitions, retention.soon)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
     learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
+    if isinstance(kept.erasing.replicas, RedisReplicas):
+        # What the register of data directories says of ours, to replicas that forget.
+        kept.erasing.replicas.oldest_waiting = lambda: min(
+            filter(None, (learner.oldest_waiting(), kept.oldest_aside())), default=None
+        )
     return Writing(
         door=door,
         sessions=sessions,

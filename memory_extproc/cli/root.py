@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from memory_extproc import __version__
-from memory_extproc.cli import audit, config, envoy_config, keys, learn, memory, models, retention, store
+from memory_extproc.cli import (
+    audit,
+    config,
+    coordination,
+    envoy_config,
+    keys,
+    learn,
+    memory,
+    models,
+    retention,
+    store,
+)
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.doctor import doctor
 from memory_extproc.cli.explain import explain
@@ -34,6 +45,7 @@ app.add_typer(learn.app, name="learn")
 app.add_typer(keys.app, name="keys")
 app.add_typer(retention.app, name="retention")
 app.add_typer(store.app, name="store")
+app.add_typer(coordination.app, name="coordination")
 app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("verify-forget")(verify_forget)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from memory_extproc.coordination.mirror import Copied, Kind
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.sqlite_file import Schema, SqliteFile
 
 if TYPE_CHECKING:
+    from memory_extproc.coordination.recovery import Recovery
     from memory_extproc.redis_link import RedisLink
 
 # Owners stand here by key, never by name.
@@ -100,27 +102,77 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
     by: str
 
 
-class RedisConsent:
-    """ConsentRecords as one list for each owner. The link bounds each call."""
+# KEYS: changes of one owner. ARGV: a copy of one, which takes its place by the moment that it was made.
+_MERGE = """
+local at = cjson.decode(ARGV[1])[2]
+local later = false
+for _, change in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
+  if change == ARGV[1] then return 0 end
+  if not later and cjson.decode(change)[2] > at then later = change end
+end
+if later then return redis.call('LINSERT', KEYS[1], 'BEFORE', later, ARGV[1]) end
+return redis.call('RPUSH', KEYS[1], ARGV[1])
+"""
 
-    def __init__(self, link: RedisLink, *, prefix: str = "memory-extproc") -> None:
-        self._link = link
-        self._prefix = prefix
+
+class RedisConsent:
+    """ConsentRecords as one list for each owner. The link bounds each call. Also a Restorable: with a *recovery*,
+    nothing is read from a Redis that lost what it was given, and each change has a copy when `add` returns."""
+
+    def __init__(
+        self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None
+    ) -> None:
+        self._link, self._prefix, self._recovery = link, prefix, recovery
+        self._merge = link.client.register_script(_MERGE)
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
-        written = _Written(change.consent, change.at.timestamp(), change.by)
-        await self._link.bounded(self._link.client.rpush(self._key(owner), msgspec.json.encode(written)))
+        if self._recovery is not None:
+            self._recovery.check()
+        written = msgspec.json.encode(_Written(change.consent, change.at.timestamp(), change.by))
+        await self._link.bounded(self._link.client.rpush(self._key(owner.key), written))
+        if self._recovery is not None:
+            await self._recovery.advance()
+            await self._recovery.keep([Copied(Kind.CONSENT, owner.key, written)])
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
-        last = await self._link.bounded(self._link.client.lindex(self._key(owner), -1))
-        return None if last is None else _of_bytes(last)
+        found = await self._range(owner, -1)
+        return found[0] if found else None
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
-        found = await self._link.bounded(self._link.client.lrange(self._key(owner), 0, -1))
+        return await self._range(owner, 0)
+
+    async def _range(self, owner: Owner, first: int) -> Sequence[ConsentChange]:
+        floor = 0 if self._recovery is None else self._recovery.sequence
+        # Both in one message, not in one step: a Redis is not wiped and filled again in between.
+        pipeline = self._link.client.pipeline(transaction=False)
+        pipeline.lrange(self._key(owner.key), first, -1)
+        if self._recovery is not None:
+            pipeline.hmget(self._recovery.key, self._recovery.fields)
+        found, *standing = await self._link.bounded(pipeline.execute())
+        if self._recovery is not None:
+            self._recovery.compare(standing[0][0], standing[0][1], floor)
         return tuple(map(_of_bytes, found))
 
-    def _key(self, owner: Owner) -> str:
-        return f"{self._prefix}:{{{owner.key}}}:consent"
+    async def merge(self, copies: Sequence[Copied]) -> None:
+        pipeline = self._link.client.pipeline(transaction=False)
+        for copy in copies:
+            if copy.kind is Kind.CONSENT:
+                await self._merge(keys=[self._key(copy.subject)], args=[copy.body], client=pipeline)
+        await self._link.bounded(pipeline.execute())
+
+    async def copies(self) -> AsyncIterator[Sequence[Copied]]:
+        client, start = self._link.client, f"{self._prefix}:{{"
+        cursor = -1
+        while cursor:
+            scan = client.scan(cursor=max(cursor, 0), match=f"{start}*}}:consent", count=1_000)
+            cursor, names = await self._link.bounded(scan)
+            for name in [name.decode() for name in names]:
+                key = name.removeprefix(start).removesuffix("}:consent")
+                changes = await self._link.bounded(client.lrange(name, 0, -1))
+                yield [Copied(Kind.CONSENT, key, bytes(change)) for change in changes]
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}:{{{key}}}:consent"
 
 
 def _of_row(row: Sequence[Any]) -> ConsentChange:

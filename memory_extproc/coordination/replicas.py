@@ -1,4 +1,5 @@
-"""Other replicas, as far as a forget concerns them: leases, and the news of what was forgotten.
+"""Other replicas, as far as a forget concerns them: leases, the news of what was forgotten, the register of their
+data directories.
 
 A replica may serve what it holds of anybody only while its lease runs. With every renewal it first drops what
 the news tell, then says how far it has read them. So whoever forgets knows when all have heard: each has said
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from memory_extproc.errors import MemoryExtprocError
@@ -30,14 +31,40 @@ redis.call('ZADD', KEYS[2], number, number .. ':' .. ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', number - 100000)
 return number
 """
-# KEYS: counter, leases (holder → how far it has read), expiries (holder → when its lease ends). ARGV: holder,
-# milliseconds, how far it has read. The server's clock alone counts.
+# KEYS: counter, leases (holder → how far it has read), expiries (holder → when its lease ends), register (holder →
+# since when turns wait, whether it left, directory). ARGV: holder, milliseconds, how far it has read, directory,
+# since when turns wait. The server's clock alone counts. Returns the number of the latest news.
 _RENEW = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
 redis.call('ZADD', KEYS[3], now + tonumber(ARGV[2]), ARGV[1])
+local entries = redis.call('HGETALL', KEYS[4])
+for n = 1, #entries, 2 do
+  local runs = tonumber(redis.call('ZSCORE', KEYS[3], entries[n]) or 0) > now
+  if not runs and string.match(entries[n + 1], '^[^|]*|[^|]*|(.*)$') == ARGV[4] then
+    redis.call('HDEL', KEYS[4], entries[n])
+  end
+end
+redis.call('HSET', KEYS[4], ARGV[1], ARGV[5] .. '|serves|' .. ARGV[4])
 return tonumber(redis.call('GET', KEYS[1]) or 0)
+"""
+# KEYS: expiries, register. Returns holder, entry and whether its lease runs of each; a holder without an entry is a
+# replica of an older version.
+_REGISTER = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local found, seen = {}, {}
+local entries = redis.call('HGETALL', KEYS[2])
+for n = 1, #entries, 2 do
+  local runs = tonumber(redis.call('ZSCORE', KEYS[1], entries[n]) or 0) > now
+  seen[entries[n]] = true
+  found[#found + 1] = {entries[n], entries[n + 1], runs and 1 or 0}
+end
+for _, holder in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
+  if not seen[holder] then found[#found + 1] = {holder, '?|serves|' .. holder, 1} end
+end
+return found
 """
 # KEYS: leases, expiries. ARGV: number. How many replicas whose lease runs have not read so far.
 _BEHIND = """
@@ -53,12 +80,22 @@ for _, holder in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
 end
 return behind
 """
-# KEYS: leases, expiries. ARGV: holder.
+# KEYS: leases, expiries, register. ARGV: holder, directory, since when turns wait.
 _LEAVE = """
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
+if ARGV[3] == '-' then redis.call('HDEL', KEYS[3], ARGV[1])
+else redis.call('HSET', KEYS[3], ARGV[1], ARGV[3] .. '|left|' .. ARGV[2]) end
 return 1
 """
+_NOTHING, _UNKNOWN = "-", "?"  # in the place of a time: since when turns wait
+
+OldestWaiting = Callable[[], datetime | None]
+
+
+def nothing_waits() -> datetime | None:
+    """For a replica without a journal of its own."""
+    return None
 
 
 class SoleReplica:
@@ -85,7 +122,7 @@ class SoleReplica:
 class RedisReplicas:
     """One of several replicas. Enter it to hold a lease. `heard` is called with each subject that another replica,
     or we, had forgotten (empty: it may have been anybody); once it returns nothing of that subject is served from
-    what was held."""
+    what was held. `oldest_waiting` says when the oldest turn was asked that waits in our data directory."""
 
     def __init__(
         self,
@@ -94,20 +131,28 @@ class RedisReplicas:
         *,
         prefix: str,
         lease: timedelta,
+        directory: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link, self._holder = link, holder
+        """*directory*: the name of our data directory, the same at every start; *holder* unless it is given."""
+        self._link, self._holder, self._directory = link, holder, directory or holder
         self._lease = lease
+        self.oldest_waiting: OldestWaiting = nothing_waits
+        self.whole: Callable[[], bool] = lambda: True  # whether Redis has all that it was given
+        self.watch: Callable[[], Awaitable[None]] = _nothing  # looks whether it has, with each renewal
+        self.register: dict[str, tuple[str, str, bool]] = {}  # holder → directory, entry, lives; as last seen
         self.heard: Callable[[str], Awaitable[None]] = _by_nobody
         self._clock = clock
         # One hash tag: the scripts touch these keys together.
         base = f"{prefix}:{{forgets}}"
         self._counter, self._news = f"{base}:counter", f"{base}:news"
         self._leases, self._expiries = f"{base}:leases", f"{base}:expiries"
+        self._entries = f"{base}:directories"
         self._tell = link.client.register_script(_TELL)
         self._renew = link.client.register_script(_RENEW)
         self._behind = link.client.register_script(_BEHIND)
         self._leave = link.client.register_script(_LEAVE)
+        self._read_register = link.client.register_script(_REGISTER)
         self._read = (
             -1
         )  # number of the last news that we acted upon; -1: we hold nothing yet that they could concern
@@ -125,15 +170,14 @@ class RedisReplicas:
             await asyncio.gather(self._renewing, return_exceptions=True)
         self._until = float("-inf")
         try:
-            await self._link.bounded(self._leave(keys=[self._leases, self._expiries], args=[self._holder]))
+            keys = [self._leases, self._expiries, self._entries]
+            args = [self._holder, self._directory, _since(self.oldest_waiting)]
+            await self._link.bounded(self._leave(keys=keys, args=args))
         except MemoryExtprocError as error:
             log.info("lease.not_given_back", error=type(error).__name__)  # it runs out by itself
 
     def holds(self) -> bool:
-        return self._clock() < self._until
-
-    async def waiting(self) -> Sequence[WaitingPlace]:
-        return ()
+        return self._clock() < self._until and self.whole()
 
     async def tell(self, subject: str) -> None:
         news = [self._counter, self._news]
@@ -147,9 +191,46 @@ class RedisReplicas:
         behind = await self._link.bounded(self._behind(keys=[self._leases, self._expiries], args=[number]))
         return int(behind) > 0
 
+    async def waiting(self) -> Sequence[WaitingPlace]:
+        places = []
+        for holder, (name, entry, lives) in (await self._look_up()).items():
+            since, ended, _ = entry.split("|", 2)
+            if holder == self._holder:
+                since = _since(self.oldest_waiting)
+            elif not lives and ended == "serves":
+                since = _UNKNOWN  # what it accepted after it said so, nobody knows
+            if since != _NOTHING:
+                places.append(WaitingPlace(name, _moment(since), live=lives))
+        return sorted(places, key=lambda place: place.name)
+
+    async def strike(self, name: str) -> bool:
+        """Takes the directory *name*, which will never come back, off the register. False where none of that name
+        is dead."""
+        found = await self._look_up()
+        gone = [holder for holder, (directory, _, lives) in found.items() if not lives and directory == name]
+        if gone:
+            await self._link.bounded(self._link.client.hdel(self._entries, *gone))
+        return bool(gone)
+
+    async def put_back(self, register: Mapping[str, tuple[str, str, bool]]) -> None:
+        """Into a Redis that lost its register: who serves says so again by itself, the others are dead."""
+        for holder, (_, entry, _) in register.items():
+            await self._link.bounded(self._link.client.hsetnx(self._entries, holder, entry))
+
+    @property
+    def dead_directories(self) -> int:
+        return len({directory for directory, _, lives in self.register.values() if not lives})
+
+    async def _look_up(self) -> dict[str, tuple[str, str, bool]]:
+        found = await self._link.bounded(self._read_register(keys=[self._expiries, self._entries]))
+        entries = [(holder.decode(), entry.decode(), bool(lives)) for holder, entry, lives in found]
+        self.register = {holder: (entry.split("|", 2)[2], entry, lives) for holder, entry, lives in entries}
+        return self.register
+
     async def renew(self) -> None:
         """Acts on the news, then renews. May be called at any time; raises what Redis does."""
         asked = self._clock()
+        await self.watch()
         if self._read < 0:
             self._read = int(await self._link.bounded(self._link.client.get(self._counter)) or 0)
         fresh = await self._link.bounded(
@@ -159,11 +240,13 @@ class RedisReplicas:
             await self.heard(member.decode().partition(":")[2])
             self._read = max(self._read, int(number))
         ttl = int(self._lease.total_seconds() * 1000)
-        keys = [self._counter, self._leases, self._expiries]
-        latest = int(await self._link.bounded(self._renew(keys=keys, args=[self._holder, ttl, self._read])))
+        keys = [self._counter, self._leases, self._expiries, self._entries]
+        args: list[str | int] = [self._holder, ttl, self._read, self._directory, _since(self.oldest_waiting)]
+        latest = int(await self._link.bounded(self._renew(keys=keys, args=args)))
         if latest < self._read:
             await self.heard("")  # the server lost what it knew, news too: it may have been anybody
             self._read = latest
+        await self._look_up()
         # From before we asked: the server's lease ends later than ours, never earlier.
         self._until = asked + self._lease.total_seconds()
 
@@ -179,5 +262,22 @@ class RedisReplicas:
             await self._try_to_renew()
 
 
+async def _nothing() -> None:
+    """There is nothing to look at."""
+
+
 async def _by_nobody(_subject: str) -> None:
     """Nothing is held that it could concern."""
+
+
+def _since(oldest: OldestWaiting) -> str:
+    """As it stands in the register."""
+    try:
+        moment = oldest()
+    except MemoryExtprocError:
+        return _UNKNOWN
+    return _NOTHING if moment is None else repr(moment.timestamp())
+
+
+def _moment(since: str) -> datetime | None:
+    return None if since == _UNKNOWN else datetime.fromtimestamp(float(since), UTC)

@@ -53,7 +53,7 @@ class Incognito:
     def __init__(self, records: Coordination, limits: IncognitoLimits, intake_log: IntakeLog | None = None) -> None:
         """*intake_log*: where marks are kept until they are shared; None: what cannot be shared is given up."""
         self._records, self._limits, self._log = records, limits, intake_log
-        self._here: OrderedDict[tuple[Owner, str], None] = OrderedDict()
+        self._here: OrderedDict[tuple[Owner, str], timedelta] = OrderedDict()
         self._marked = Counter[Owner]()  # how many of them each has
         self._writing: set[asyncio.Task[bool]] = set()
         self._unshared: dict[Record, _Mark] = {}
@@ -130,10 +130,15 @@ class Incognito:
         for task in done:
             task.result()  # a bug is raised, as if it had been awaited
 
-    def _hold(self, owner: Owner, keys: Iterable[str]) -> None:
-        for key in keys:
+    async def write_again(self) -> None:
+        """Every mark that this process knows, where the records were lost."""
+        for (owner, key), ttl in list(self._here.items()):
+            await self._write(owner, {key: ttl}, None)
+
+    def _hold(self, owner: Owner, keys: _Mark) -> None:
+        for key, ttl in keys.items():
             self._marked[owner] += (owner, key) not in self._here
-            self._here[owner, key] = None
+            self._here[owner, key] = ttl
             self._here.move_to_end((owner, key))
         while len(self._here) > self._limits.in_process:
             (whose, _), _ = self._here.popitem(last=False)

@@ -120,6 +120,8 @@ WHERE stage = 3 AND place > ? ORDER BY place LIMIT ?
 _INSERT = """
 INSERT INTO turns (id, owner, stage, replaced, at, answer, turn) VALUES (?, ?, 0, ?, ?, ?, ?)
 """
+# Turns are asked nearly in the order of their places: streams that were open at the same time may differ.
+_OLDEST = "SELECT MIN(at) FROM (SELECT at FROM turns WHERE stage < 2 ORDER BY place LIMIT 1000)"
 _LAST_PLACE = "SELECT seq FROM sqlite_sequence WHERE name = 'turns'"
 _PAGE = 100  # entries of an owner read at once
 
@@ -235,6 +237,11 @@ class SqliteJournal:
             return Depth(self._pending(connection), dead, oldest)
 
         return await self._file.run(read)
+
+    def oldest(self) -> datetime | None:
+        """When the oldest turn that is not learned yet was asked; read here and now."""
+        row = self._file.read(_OLDEST, ())
+        return None if row is None or row[0] is None else datetime.fromtimestamp(row[0], UTC)
 
     async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
         after = 0

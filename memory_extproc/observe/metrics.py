@@ -146,6 +146,19 @@ class Metrics:
         )
         self.store_up = make.gauge("store_up", "1 while the memory store takes writes and answers reads, else 0.")
         self.coordination_up = make.gauge("coordination_up", "1 while what replicas share answers, else 0.")
+        self.coordination_restoring = make.gauge(
+            "coordination_restoring",
+            "1 while Redis lacks forgets and choices that it was given: callers have no memory until it is 0.",
+        )
+        self.coordination_losses = make.counter(
+            "coordination_losses", "Times that Redis was found without what it was given, by how.", "kind"
+        )
+        for kind in ("wiped", "rolled_back", "replaced"):  # the first of them is a rise
+            self.coordination_losses.labels(kind)
+        self.dead_directories = make.gauge(
+            "dead_directories",
+            "Data directories that ended with accepted turns, or without saying, and did not come back.",
+        )
         self.files_taken_away = make.gauge(
             "files_taken_away", "Files of the data directory deleted or replaced while in use, now.", "why"
         )

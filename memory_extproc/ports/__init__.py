@@ -13,6 +13,7 @@ from memory_extproc.ports.coordination import (
     JournalEntry,
     Keys,
     KnowsConsent,
+    Mirror,
     NotesIncognito,
     WrapsKeys,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "ListsMemories",
     "ListsOwners",
     "MemoryStore",
+    "Mirror",
     "NotesIncognito",
     "Now",
     "Purges",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -210,3 +210,13 @@ class Keys(Protocol):
     async def destroy(self, owner: Owner) -> bool:
         """Destroys the owner's key: whatever it sealed, in backups too, can never be read again. Durable, and
         forgotten in this process, when it returns; a later write makes another key. False if there was none."""
+
+
+class Mirror(Protocol):
+    """A second place for what the coordination store must not lose: records by id, of which each is whole."""
+
+    async def put(self, records: Mapping[str, bytes]) -> None:
+        """Each in place of the one with its id; durable when it returns."""
+
+    def all(self) -> AsyncIterator[Mapping[str, bytes]]:
+        """Everything that was put before, in pages."""

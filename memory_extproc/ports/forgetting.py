@@ -67,7 +67,9 @@ class Replicas(Protocol):
         """Returns once every replica has dropped what it held of *subject*, or its lease has run out."""
 
     async def waiting(self) -> Sequence[WaitingPlace]:
-        """Data directories, this one included, that hold accepted turns that are not in the shared journal yet."""
+        """Data directories, this one included, that hold accepted turns that are not in the shared journal yet, or
+        that may hold some because they ended without saying. Of a live replica it is what it said after it had
+        heard all that was told before."""
 
 
 class KnowsForgotten(Protocol):

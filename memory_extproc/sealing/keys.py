@@ -41,7 +41,7 @@ class WrappedKeys:
     asked each time: a key that another replica destroyed is not used any more."""
 
     def __init__(self, table: KeyTable, master: WrapsKeys) -> None:
-        self._table, self._master = table, master
+        self._table, self.master = table, master
         self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()  # by place, with what it came from
 
     async def begun(self) -> bool:
@@ -52,15 +52,15 @@ class WrappedKeys:
         """Whether the master key is one that the table's keys were wrapped with. GiveUpError names what to do."""
         wrapped = await self._table.get(_PROOF)
         if wrapped is None:
-            wrapped = await self._table.add(_PROOF, await self._master.wrap(_PROOF.encode(), _context(_PROOF)))
-        await self._master.unwrap(wrapped, _context(_PROOF))
+            wrapped = await self._table.add(_PROOF, await self.master.wrap(_PROOF.encode(), _context(_PROOF)))
+        await self.master.unwrap(wrapped, _context(_PROOF))
 
     async def of(self, owner: Owner) -> DataKey:
         place = owner.key
         wrapped = await self._there(place)
         if wrapped is None:
             fresh = secrets.token_bytes(_ID_BYTES + _SECRET_BYTES)
-            wrapped = await self._table.add(place, await self._master.wrap(fresh, _context(place)))
+            wrapped = await self._table.add(place, await self.master.wrap(fresh, _context(place)))
         return await self._unwrap(place, wrapped)
 
     async def find(self, owner: Owner) -> DataKey | None:
@@ -76,15 +76,15 @@ class WrappedKeys:
     async def rotate(self) -> tuple[int, int]:
         """Wraps every key anew with the current master key: (wrapped anew, wrapped with it before). What was
         destroyed meanwhile stays destroyed."""
-        current = self._master.name
+        current = self.master.name
         anew = before = 0
         async for page in self._table.all():
             for place, wrapped in page:
                 if self.master_of(wrapped) == current:
                     before += 1
                     continue
-                plain = await self._master.unwrap(wrapped, _context(place))
-                anew += await self._table.swap(place, wrapped, await self._master.wrap(plain, _context(place)))
+                plain = await self.master.unwrap(wrapped, _context(place))
+                anew += await self._table.swap(place, wrapped, await self.master.wrap(plain, _context(place)))
         return anew, before
 
     async def masters(self) -> dict[str, int]:
@@ -116,7 +116,7 @@ class WrappedKeys:
         if known is not None and known[0] == wrapped:
             self._unwrapped.move_to_end(place)
             return known[1]
-        plain = await self._master.unwrap(wrapped, _context(place))
+        plain = await self.master.unwrap(wrapped, _context(place))
         if len(plain) != _ID_BYTES + _SECRET_BYTES:
             raise GiveUpError("a data key of another length than ours have")
         key = DataKey(plain[:_ID_BYTES], plain[_ID_BYTES:])

@@ -25,6 +25,7 @@ from memory_extproc.store.gate import Gate
 from memory_extproc.store.listing import owners_in
 from memory_extproc.store.lite import EmbeddedLite
 from memory_extproc.store.loading import Loading
+from memory_extproc.store.meta import MetaCollection
 from memory_extproc.store.opened import BOUNDED, STRONG, Opened
 from memory_extproc.store.opening import Opening
 from memory_extproc.store.options import MilvusOptions
@@ -220,6 +221,10 @@ class MilvusStore:
         opened = self._ready()
         done = [await self._let_go(opened, alias) for alias in opened.placement.aliases]
         return all(done)
+
+    def meta(self) -> MetaCollection | None:
+        """Where copies of what replicas share are kept; None in a Lite file of this process."""
+        return MetaCollection(self._ready, f"{self._options.collection}_meta") if self._options.uri else None
 
     async def _let_go(self, opened: Opened, alias: str) -> bool:
         client, options = opened.client, self._options

@@ -367,3 +367,14 @@ async def test_a_session_that_ended_is_known_by_its_turns(open_journal: OpenJour
         assert ended == ["a", "b", "c"]
         await journal.append(turn("told at once", last=True))
         assert (await journal.pending(10))[-1].turn.last
+
+
+async def test_a_file_says_at_once_since_when_turns_wait_in_it(tmp_path: Path, clock: Clock) -> None:
+    async with SqliteJournal(tmp_path / "journal.sqlite", now=clock) as journal:
+        assert journal.oldest() is None
+        late, early = a_turn("late"), a_turn("early", at=MONDAY - timedelta(minutes=1))
+        for number, turn in enumerate((late, early)):
+            await journal.append(replace(turn, id=f"{number:064x}"))
+        assert journal.oldest() == early.at
+        await journal.mark_learned(await journal.pending(10))
+        assert journal.oldest() is None

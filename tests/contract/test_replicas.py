@@ -11,9 +11,11 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.errors import TryLaterError
 from memory_extproc.model import WaitingPlace
 from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.waiting import until
 
 __all__ = ["redis_server"]
 pytestmark = pytest.mark.redis
@@ -86,6 +88,74 @@ async def test_a_sole_replica_holds_and_has_nobody_to_tell() -> None:
     sole = SoleReplica()
     assert sole.holds()
     await sole.tell("ann")
+
+
+async def test_a_live_directory_says_since_when_turns_wait_by_the_time_a_forget_was_told(pair: Pair) -> None:
+    first, second = pair.replicas
+    assert await first.waiting() == []
+    asked = datetime(2026, 3, 2, 9, tzinfo=UTC)
+    second.oldest_waiting = lambda: asked
+    await asyncio.wait_for(first.tell("ann"), 10)
+    assert await first.waiting() == [WaitingPlace("replica-1", asked, live=True)]
+    assert await second.waiting() == [WaitingPlace("replica-1", asked, live=True)]
+    second.oldest_waiting = lambda: None  # it reached the shared journal
+    assert await second.waiting() == []
+
+
+async def test_a_directory_that_cannot_be_read_may_hold_anything(pair: Pair) -> None:
+    def unreadable() -> datetime | None:
+        raise TryLaterError("journal.db is locked")
+
+    pair.replicas[0].oldest_waiting = unreadable
+    assert await pair.replicas[0].waiting() == [WaitingPlace("replica-0", None, live=True)]
+
+
+async def test_directories_that_ended_are_listed_until_they_come_back_or_are_struck(
+    pair: Pair, redis_server: RedisServer
+) -> None:
+    first = pair.replicas[0]
+    prefix = first._counter.partition(":")[0]
+    asked = datetime(2026, 3, 2, 9, tzinfo=UTC)
+    short = timedelta(milliseconds=50)
+    async with RedisLink(redis_server.url, LinkLimits()) as link:
+
+        def process(directory: str, number: int, lease: timedelta = LEASE) -> RedisReplicas:
+            return RedisReplicas(link, f"{directory}/{number}", prefix=prefix, lease=lease, directory=directory)
+
+        async with process("empty", 1):
+            pass
+        assert await first.waiting() == []  # it left, and nothing waits
+        async with process("full", 1) as full:
+            full.oldest_waiting = lambda: asked
+        assert await first.waiting() == [WaitingPlace("full", asked, live=False)]
+        await process("killed", 1, short).renew()  # and never again
+
+        async def listed() -> bool:
+            return WaitingPlace("killed", None, live=False) in await first.waiting()
+
+        await until(listed, "its lease has run out")
+        await first.renew()
+        assert first.dead_directories == 2
+        async with process("full", 2), process("killed", 2):  # they are back, and drained
+            assert await first.waiting() == []
+        assert await first.waiting() == []
+        await process("killed", 3, short).renew()
+        await until(listed, "its lease has run out")
+        assert not await first.strike("replica-1")  # it lives
+        assert await first.strike("killed")
+        assert await first.waiting() == []
+
+
+async def test_a_register_that_was_wiped_is_written_anew_by_who_lives(
+    pair: Pair, redis_server: RedisServer
+) -> None:
+    first, second = pair.replicas
+    asked = datetime(2026, 3, 2, 9, tzinfo=UTC)
+    second.oldest_waiting = lambda: asked
+    await first._link.client.flushall()
+    await asyncio.wait_for(first.tell("ann"), 10)
+    await second.renew()
+    assert await first.waiting() == [WaitingPlace("replica-1", asked, live=True)]
 
 
 async def test_a_sole_replica_says_since_when_accepted_turns_wait_outside_its_journal() -> None:

@@ -62,7 +62,7 @@ class Place:
         """As the sidecar opens it."""
         async with AsyncExitStack() as stack:
             link = await open_link(self.settings, Metrics(CollectorRegistry(), "test"), stack)
-            journal, writable = await open_journal(self.settings, self.data, link, lambda: MONDAY, stack)
+            journal, writable, _ = await open_journal(self.settings, self.data, link, lambda: MONDAY, stack)
             await writable()
             yield journal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -11,7 +12,12 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
+from memory_extproc import app
+from memory_extproc.app.erasing import MIRROR
+from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
+from memory_extproc.redis_link import LinkLimits, RedisLink
+from memory_extproc.store.milvus import MilvusStore
 from tests.fixtures.envoy import Envoy
 from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
 from tests.fixtures.redis import RedisServer
@@ -152,6 +158,53 @@ async def test_what_one_sidecar_was_told_to_forget_the_other_does_not_recall(rep
     answer = await second.say(ASKED)
     assert not answer.memory.startswith("used"), second.shown
     assert "$10,000" not in second.shown
+    # Whichever of the two is left, and whatever becomes of Redis: both have a copy.
+    for one in (first, second):
+
+        async def copied(path: Path = one.data / MIRROR) -> bool:
+            async with SqliteMirror(path) as mirror:
+                kinds = {id_.partition(":")[0] async for page in mirror.all() for id_ in page}
+            return {"cut", "items"} <= kinds
+
+        await until(copied, "it has a copy")
+
+
+async def test_a_wiped_redis_brings_nothing_back_that_was_forgotten_and_recall_resumes_by_itself(
+    replicas: Replicas, redis_server: RedisServer
+) -> None:
+    first, second = replicas
+    await first.start()
+    await second.start()
+    await first.say(BUDGET)
+    await first.say(BUDGET, user="carol")
+    await until(lambda: first.kept == 2, "it is stored")
+    assert (await second.say(ASKED)).memory.startswith("used")
+    owner = Owner("", USER)
+    options = replace(app.milvus_options(first.settings(), first.data, ""), as_it_is=True)
+    store = MilvusStore(options, first.whole.metrics, now=app.utc_now)
+    await store.open()
+    rows = [row async for page in store.pages(owner, 100, fresh=True) for row in page]
+    assert rows
+    receipt = await first.whole.forgets.forget(owner, ForgetScope())
+    assert receipt.state is not ForgetState.ACCEPTED
+    wiped = time.monotonic()
+    async with RedisLink(redis_server.url, LinkLimits()) as link:
+        await link.client.flushall()
+    # As out of a backup, or a turn that waited elsewhere: what was forgotten is in the store once more.
+    await store.put(owner, rows)
+    await store.close()
+
+    async def resumed() -> bool:
+        for one in (first, second):
+            assert not (await one.say(ASKED)).memory.startswith("used"), one.shown
+            assert "$10,000" not in one.shown
+        answers = [(await one.say(ASKED, user="carol")).memory for one in (first, second)]
+        return all(answer.startswith("used") for answer in answers)
+
+    await until(lambda: first.logs.of("coordination.restored"), "it is restored", seconds=60)
+    await until(resumed, "others are remembered again", seconds=60)
+    assert time.monotonic() - wiped < 60
+    assert first.sample("coordination_restoring") == second.sample("coordination_restoring") == 0
 
 
 async def test_what_only_one_sidecar_had_is_forgotten_by_the_other_and_shown_by_neither(

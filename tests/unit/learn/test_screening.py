@@ -288,3 +288,14 @@ def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() 
     assert all(quota.take(ANN) for _ in range(100))
     quota.use(QuotaLimits(turns_per_hour=60, burst=1))
     assert not quota.take(ANN), "what was used up stays used up"
+
+
+async def test_marks_are_written_again_where_the_records_were_lost() -> None:
+    door = Door()
+    caller = Caller(ANN, session="s-1")
+    await door.incognito.mark(caller, (), "I like pizza.", "")
+    lost = Incognito(TransientCoordination(now=lambda: MONDAY), IncognitoLimits())
+    door.incognito._records = lost._records
+    assert not await lost.holds(said("And more.", caller=caller))
+    await door.incognito.write_again()
+    assert await lost.holds(said("And more.", caller=caller))

@@ -1,0 +1,184 @@
+"""Copies of what Redis must not lose: forget marks, unfinished forgets, changes of consent.
+
+In memory and in a SQLite file of a data directory; store/meta.py keeps them in Milvus. To be kept out of backups,
+like the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import LedgerJob
+from memory_extproc.observe.log import logger
+from memory_extproc.sqlite_faults import code_of
+from memory_extproc.sqlite_file import Schema, SqliteFile
+
+log = logger(__name__)
+
+_SCHEMA = Schema(
+    application=0x6D65786D,  # "mexm"
+    version=1,
+    script="""
+CREATE TABLE records (id TEXT PRIMARY KEY, body BLOB NOT NULL, waits INTEGER NOT NULL) WITHOUT ROWID;
+
+CREATE INDEX records_waiting ON records (id) WHERE waits = 1
+""",
+)
+_PAGE = 500
+_ITEMS = 1_000  # in one record
+_PUT = """
+INSERT INTO records VALUES (?1, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET waits = max(?3, waits * (body = ?2)), body = ?2
+"""
+
+
+class Kind(StrEnum):
+    """What a record is a copy of. Also what is stored, so a value is never renamed."""
+
+    KEY = "key"  # that hashes in the ledger are made with
+    JOB = "job"
+    CUT = "cut"
+    ITEMS = "items"
+    CONSENT = "consent"
+
+
+class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record. *subject*: of the ledger, or the owner's key where it is about consent."""
+
+    kind: Kind
+    subject: str
+    body: bytes = b""
+    id: str = ""  # of a job
+    shut: bool = False
+    open: bool = False
+    at: float = 0.0
+    items: tuple[bytes, ...] = ()
+
+    @classmethod
+    def of_job(cls, job: LedgerJob) -> Self:
+        return cls(Kind.JOB, job.subject, job.body, job.id, job.shut, job.open)
+
+
+def encoded(copies: Sequence[Copied]) -> dict[str, bytes]:
+    """As a Mirror keeps them: the same thing has the same id at every replica."""
+    bodies = [msgspec.json.encode(copy) for copy in copies]
+    return {
+        f"{copy.kind}:{copy.id or hashlib.blake2b(body, digest_size=16).hexdigest()}": body
+        for copy, body in zip(copies, bodies, strict=True)
+    }
+
+
+def decoded(records: Mapping[str, bytes]) -> list[Copied]:
+    """Without those that this version cannot read."""
+    found = []
+    for body in records.values():
+        try:
+            found.append(msgspec.json.decode(body, type=Copied))
+        except msgspec.MsgspecError:
+            log.warning("mirror.record_unreadable")
+    return found
+
+
+def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
+    starts = range(0, len(items), _ITEMS)
+    return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
+
+
+class TransientMirror:
+    """For tests. Several users of one object share it. *fault*, when set, is raised by every call."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.fault: Exception | None = None
+
+    async def put(self, records: Mapping[str, bytes]) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.kept.update(records)
+
+    async def all(self) -> AsyncIterator[Mapping[str, bytes]]:
+        if self.fault is not None:
+            raise self.fault
+        yield dict(self.kept)
+
+
+class SqliteMirror:
+    """Also remembers which records wait to be copied on. A commit survives power loss."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _SCHEMA, fsync=True)
+
+    async def __aenter__(self) -> Self:
+        await self._file.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._file.__aexit__()
+
+    async def put(self, records: Mapping[str, bytes], *, waits: bool = False) -> None:
+        """*waits*: until `sent` says that they were copied on."""
+
+        def put(connection: sqlite3.Connection) -> None:
+            connection.executemany(_PUT, [(id_, body, waits) for id_, body in records.items()])
+
+        # What is overwritten named an owner.
+        await self._file.run(put, scrub=True)
+
+    async def waiting(self) -> Mapping[str, bytes]:
+        """Some of those that wait."""
+        return await self._rows("SELECT id, body FROM records WHERE waits = 1 ORDER BY id LIMIT ?", _PAGE)
+
+    async def sent(self, records: Mapping[str, bytes]) -> None:
+        def sent(connection: sqlite3.Connection) -> None:
+            connection.executemany("UPDATE records SET waits = 0 WHERE id = ? AND body = ?", records.items())
+
+        await self._file.run(sent)
+
+    async def all(self) -> AsyncIterator[Mapping[str, bytes]]:
+        after = ""
+        while page := await self._rows(
+            "SELECT id, body FROM records WHERE id > ? ORDER BY id LIMIT ?", after, _PAGE
+        ):
+            yield page
+            after = max(page)
+
+    async def _rows(self, statement: str, *values: object) -> Mapping[str, bytes]:
+        def read(connection: sqlite3.Connection) -> list[Any]:
+            return connection.execute(statement, values).fetchall()
+
+        return {row[0]: bytes(row[1]) for row in await self._file.run(read)}
+
+
+def set_aside_unusable(path: Path) -> bool:
+    """Whether *path* was a file that this version cannot use; it is kept beside the new one."""
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            whole = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            ours = connection.execute("PRAGMA application_id").fetchone()[0] in {0, _SCHEMA.application}
+    except sqlite3.Error as error:
+        if code_of(error) not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+            raise TryLaterError(f"{path.name} cannot be read now") from error
+        whole, version, ours = False, 0, True
+    if whole and ours and version <= _SCHEMA.version:
+        return False
+    why = "newer" if whole and ours else "damaged"
+    name = f"{path.name}.{why}-{secrets.token_hex(4)}"
+    for end in ("", "-wal", "-shm"):
+        beside = path.with_name(path.name + end)
+        if beside.exists():
+            beside.rename(path.with_name(name + end))
+    log.error("file.set_aside", file=path.name, why=why, aside=name)
+    return True

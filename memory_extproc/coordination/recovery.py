@@ -1,0 +1,367 @@
+"""A Redis that lost what it was given is recognised, and forget marks and consent are put back into it.
+
+A generation, a random id, stands in Redis, in every data directory and in the mirror that replicas share; beside it
+in Redis a number for each data directory, which grows with its writes and with every renewal of its lease. Redis
+was wiped where it has no generation or another one, and rolled back where a directory's number is lower than that
+directory knows. From then on a replica answers nothing that depends on forgets and consent, until it has merged the
+copies of its own directory and of the shared mirror into Redis. Merging can be repeated, by several at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
+
+from memory_extproc.coordination.mirror import Copied, decoded, encoded
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.observe.log import logger
+
+if TYPE_CHECKING:
+    from memory_extproc.coordination.directory_file import DirectoryFile
+    from memory_extproc.coordination.mirror import SqliteMirror
+    from memory_extproc.ports import Mirror
+    from memory_extproc.redis_link import RedisLink
+
+log = logger(__name__)
+
+# KEYS: generation. ARGV: id, directory, the highest number seen. Advances what is as it was seen, and nothing else.
+_ADVANCE = """
+local id = redis.call('HGET', KEYS[1], 'id') or ''
+local number = tonumber(redis.call('HGET', KEYS[1], ARGV[2]) or 0)
+if id ~= '' and id == ARGV[1] and number >= tonumber(ARGV[3]) then
+  number = redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
+end
+return {id, number}
+"""
+# KEYS: generation. ARGV: the one that was lost, a new one, directory. Whoever comes first begins the new one.
+_BEGIN = """
+local id = redis.call('HGET', KEYS[1], 'id') or ''
+if id == '' or id == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'id', ARGV[2])
+end
+return redis.call('HMGET', KEYS[1], 'id', ARGV[3])
+"""
+_GENERATION = "generation"  # the record of a mirror that names it
+_AT_ONCE = 50  # copies in one message
+_KEPT_MERGED = timedelta(hours=1)
+_ACCEPTED_FOR = timedelta(minutes=2)
+
+
+Register = Mapping[str, tuple[str, str, bool]]  # holder → directory, entry, whether it serves
+
+
+class Loss(StrEnum):
+    """How Redis lost it. Also the metric label, so a value is never renamed."""
+
+    WIPED = "wiped"
+    ROLLED_BACK = "rolled_back"
+    REPLACED = "replaced"  # another generation: restored by other replicas meanwhile, or an older Redis
+
+
+async def accept_loss(link: RedisLink, prefix: str) -> None:
+    """For a while replicas do without copies that they cannot read."""
+    await link.bounded(link.client.set(_accepted(prefix), "1", ex=_ACCEPTED_FOR))
+
+
+def _accepted(prefix: str) -> str:
+    return f"{prefix}:{{ledger}}:accepted"
+
+
+class Restorable(Protocol):
+    """What of Redis has copies."""
+
+    async def merge(self, copies: Sequence[Copied]) -> None:
+        """Adds what is missing, and passes over copies of other kinds."""
+
+    def copies(self) -> AsyncIterator[Sequence[Copied]]:
+        """Everything that stands in Redis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryLimits:
+    pause: timedelta = timedelta(seconds=1)  # between two tries
+    shared: timedelta = timedelta(seconds=2)  # of an accepted write, for the copy in the shared mirror
+    others: timedelta = timedelta(seconds=20)  # for other replicas to merge their copies
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What follows the recovery."""
+
+    register: Callable[[], Register] = dict  # of data directories, as it was last seen
+    put_back: Callable[[Register], Awaitable[object]] | None = None  # what is missing in the register
+    lost: Callable[[str], object] = lambda _kind: None
+    restored: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+
+
+class Recovery:
+    """Enter it once the parts are named. One event loop owns it."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        *,
+        prefix: str,
+        directory: DirectoryFile,
+        own: SqliteMirror,
+        shared: Mirror | None,
+        limits: RecoveryLimits = RecoveryLimits(),
+    ) -> None:
+        """*shared*: None where no server keeps memories."""
+        self._link, self._directory, self._own, self._shared, self._limits = link, directory, own, shared, limits
+        base = f"{prefix}:{{ledger}}"
+        self.key, self._accepted, self._merged = f"{base}:generation", _accepted(prefix), f"{base}:merged"
+        self._advance = link.client.register_script(_ADVANCE)
+        self._begin = link.client.register_script(_BEGIN)
+        self.parts: list[Restorable] = []
+        self.hooks = Hooks()
+        self.loss: Loss | None = None
+        self.fields = ["id", directory.now.name]  # of the generation, to be read together with what depends on it
+        self.sequence = directory.now.sequence  # the highest number that was seen
+        self._open = False
+        self._register: Register = {one: (*entry, False) for one, entry in directory.now.register.items()}
+        self._why = "it is not known yet whether Redis has all forgets"
+        self._noted = ""  # the generation that the shared mirror knows
+        self._soon = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._try()
+        self._task = asyncio.create_task(self._keep_trying(), name="recovery of Redis")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._remember)
+
+    # --- asked by what reads and writes ---------------------------------------------------------------
+    def is_whole(self) -> bool:
+        return self._open
+
+    def check(self) -> None:
+        """TryLaterError while Redis may lack forgets or choices."""
+        if not self._open:
+            raise TryLaterError(self._why)
+
+    def compare(self, generation: bytes | None, number: bytes | int | None, floor: int) -> None:
+        """What Redis answered together with what was read. *floor*: `sequence` before it was asked."""
+        self.check()
+        standing, seen = (generation or b"").decode(), int(number or 0)
+        loss = self._loss_of(standing, seen, floor)
+        if loss is not None:
+            self._close(loss)
+        self.check()
+        self.sequence = max(self.sequence, seen)
+
+    async def advance(self) -> None:
+        """With every write, and with every renewal of a lease."""
+        self.check()
+        floor = self.sequence
+        args: list[str | int] = [self._directory.now.generation, self._directory.now.name, floor]
+        generation, number = await self._link.bounded(self._advance(keys=[self.key], args=args))
+        self.compare(generation, number, floor)
+
+    async def watch(self) -> None:
+        """With every renewal: as advance, but that it is closed is no error."""
+        if self._open:
+            try:
+                await self.advance()
+            except TryLaterError:
+                if self._open:
+                    raise
+
+    async def keep(self, copies: Sequence[Copied]) -> None:
+        """Returns once there is a copy in our directory, or in the shared mirror where ours cannot be written."""
+        records = encoded(copies)
+        try:
+            await self._own.put(records, waits=self._shared is not None)
+            await asyncio.to_thread(self._remember)
+        except MemoryExtprocError:
+            if self._shared is None:
+                raise
+            await self._shared.put(records)
+            return
+        if self._shared is None:
+            return
+        try:
+            async with asyncio.timeout(self._limits.shared.total_seconds()):
+                await self._shared.put(records)
+            await self._own.sent(records)
+        except (MemoryExtprocError, TimeoutError):
+            self._soon.set()  # behind the caller, until it is done
+
+    async def copy(self, copies: Sequence[Copied]) -> None:
+        """What others wrote, into our directory alone."""
+        if copies:
+            await self._own.put(encoded(copies))
+
+    # --- what goes on behind --------------------------------------------------------------------------
+    async def _keep_trying(self) -> None:
+        while True:
+            self._soon.clear()
+            try:
+                async with asyncio.timeout(self._limits.pause.total_seconds()):
+                    await self._soon.wait()
+            except TimeoutError:
+                pass
+            await self._try()
+
+    async def _try(self) -> None:
+        try:
+            await (self._copy_on() if self._open else self._recover())
+        except MemoryExtprocError as error:
+            if not self._open and self._why != str(error):
+                self._why = str(error)
+                log.warning("coordination.restore_waits", error=type(error).__name__, detail=str(error))
+
+    def _loss_of(self, standing: str, seen: int, floor: int) -> Loss | None:
+        known = self._directory.now.generation
+        if not standing:
+            return Loss.WIPED
+        if standing != known:
+            return Loss.REPLACED
+        return Loss.ROLLED_BACK if seen < floor else None
+
+    def _close(self, loss: Loss) -> None:
+        self._open, self.loss = False, loss
+        self._why = "Redis lost what it was given: forgets are being restored"
+        self._register = self.hooks.register() or self._register
+        self.hooks.lost(loss.value)
+        log.error("coordination.lost", kind=loss.value)
+        self._soon.set()
+
+    async def _recover(self) -> None:
+        known = self._directory.now.generation
+        if self.loss is None:
+            generation, number = await self._link.bounded(self._link.client.hmget(self.key, self.fields))
+            standing, seen = (generation or b"").decode(), int(number or 0)
+            joins = not known and (standing or await self._is_first())
+            loss = self._loss_of(standing, seen, self._directory.now.sequence)
+            if joins and not (standing and self._directory.unsure):
+                await self._settle()
+                return
+            if loss is None:
+                self._reopen(standing, seen)
+                return
+            self._close(loss)
+        await self._restore()
+
+    async def _is_first(self) -> bool:
+        """Whether there never was a generation: Redis is new, or of a version that had none."""
+        async for page in self._own.all():
+            if page:
+                return False
+        if self._directory.unsure:
+            return False
+        if self._shared is not None:
+            async for page in self._shared.all():
+                if page:
+                    return False
+        return True
+
+    async def _settle(self) -> None:
+        args = [self._directory.now.generation or "-", secrets.token_hex(8), self._directory.now.name]
+        generation, number = await self._link.bounded(self._begin(keys=[self.key], args=args))
+        self._reopen(generation.decode(), int(number or 0))
+
+    async def _restore(self) -> None:
+        ours = f"{self._merged}:{self._directory.now.generation}"
+        client, bounded = self._link.client, self._link.bounded
+        merged = dict[str, bytes]()
+        accepted = await bounded(client.get(self._accepted)) is not None
+        for mirror in (self._own, self._shared):
+            if mirror is None:
+                continue
+            try:
+                await self._merge(mirror, merged)
+            except MemoryExtprocError as error:
+                if not accepted:
+                    raise TryLaterError(f"forgets cannot be restored: {error}") from error
+            if mirror is self._own:
+                await bounded(client.sadd(ours, self._directory.now.name))
+                await bounded(client.expire(ours, _KEPT_MERGED))
+        if not merged and self._directory.unsure and not accepted:
+            raise TryLaterError("forgets cannot be restored: there is no copy, and one was set aside")
+        if accepted:
+            log.warning("coordination.loss_accepted")
+        await self._wait_for_others(ours)
+        if self.hooks.put_back is not None:
+            await self.hooks.put_back(self._register)
+        for follow in self.hooks.restored:
+            await follow()
+        loss = self.loss or Loss.WIPED
+        await self._settle()
+        log.warning("coordination.restored", kind=loss.value, records=len(merged))
+
+    async def _merge(self, mirror: Mirror, merged: dict[str, bytes]) -> None:
+        """What is in *merged* (hashes of bodies by id) already is passed over, and what is merged added."""
+        async for page in mirror.all():
+            hashes = {id_: hashlib.blake2b(body, digest_size=16).digest() for id_, body in page.items()}
+            fresh = {one: page[one] for one in page if merged.get(one) != hashes[one] and one != _GENERATION}
+            copies = decoded(fresh)
+            for start in range(0, len(copies), _AT_ONCE):
+                for part in self.parts:
+                    await part.merge(copies[start : start + _AT_ONCE])
+            if mirror is not self._own:
+                await self.copy(copies)
+            merged.update((one, hashes[one]) for one in fresh)
+
+    async def _wait_for_others(self, merged: str) -> None:
+        """Until every replica that served before has merged what it alone may have, or is taken for dead."""
+        late = {directory for directory, _, serves in self._register.values() if serves}
+        try:
+            async with asyncio.timeout(self._limits.others.total_seconds()):
+                while late:
+                    there = await self._link.bounded(self._link.client.smembers(merged))
+                    late -= {name.decode() for name in there}
+                    await asyncio.sleep(self._limits.pause.total_seconds() / 5 if late else 0)
+        except TimeoutError:
+            log.warning("coordination.restored_without", replicas=len(late))
+
+    def _reopen(self, generation: str, number: int) -> None:
+        self._directory.update(generation=generation, sequence=number)
+        self._directory.unsure = False
+        self.sequence, self.loss, self._open = number, None, True
+
+    async def _copy_on(self) -> None:
+        await asyncio.to_thread(self._remember)
+        if not self._directory.now.copied:
+            first = self._shared is not None and await self._shared_lacks_generation()
+            for part in self.parts:
+                async for copies in part.copies():
+                    await self._own.put(encoded(copies), waits=first)
+            self._directory.update(copied=True)
+        if self._shared is None:
+            return
+        if self._noted != (generation := self._directory.now.generation):
+            await self._own.put({_GENERATION: msgspec.json.encode(generation)}, waits=True)
+            self._noted = generation
+        while records := await self._own.waiting():
+            await self._shared.put(records)
+            await self._own.sent(records)
+
+    async def _shared_lacks_generation(self) -> bool:
+        assert self._shared is not None  # noqa: S101
+        async for page in self._shared.all():
+            if _GENERATION in page:
+                return False
+        return True
+
+    def _remember(self) -> None:
+        if not self._open:
+            return
+        register = {one: (directory, entry) for one, (directory, entry, _) in self.hooks.register().items()}
+        now = self._directory.now
+        if (self.sequence, register) != (now.sequence, now.register):
+            self._directory.update(sequence=self.sequence, register=register)
