@@ -67,6 +67,7 @@ class Erasing:
     replicas: Replicas
     forgotten: Forgotten
     fleet: Fleet | None = None  # None: one replica
+    holder: str = "alone"  # of leases: the same at every start from a data directory, and no other's
 
     def hiding(self, store: MemoryStore) -> HidingStore:
         return HidingStore(store, self.forgotten)
@@ -138,7 +139,7 @@ async def open_erasing(
     recovery.hooks.lost = lambda kind: metrics.coordination_losses.labels(kind).inc()
     replicas.whole, replicas.watch = recovery.is_whole, recovery.watch
     forgotten = Forgotten(ledger, replicas, key=key)
-    return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery))
+    return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
 
 
 def _not_known_yet() -> datetime | None:
@@ -214,6 +215,7 @@ async def open_forgetter(
             metrics,
             now=now,
             chance=random.random,
+            holder=erasing.holder,
             signer=_signer(settings),
             seeks=seeks,
         )

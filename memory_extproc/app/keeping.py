@@ -15,7 +15,7 @@ from memory_extproc.app.passing import steady_now
 from memory_extproc.app.sealing import open_keys, sealed_coordination, sealed_journal, sealed_store
 from memory_extproc.coordination.replicas import OldestWaiting
 from memory_extproc.erasure.forgotten import HidingStore
-from memory_extproc.learn.journal_spare import Check, SparedJournal
+from memory_extproc.learn.journal_spare import Check
 from memory_extproc.ports import Coordination, Embeds, Journal, MemoryStore
 from memory_extproc.sealing.keys import WrappedKeys
 from memory_extproc.store.milvus import MilvusStore
@@ -40,7 +40,6 @@ class Kept:
     erasing: Erasing
     partitions: Partitions
     journal: Journal
-    spare: SparedJournal | None  # *journal* as it rests, where replicas share it
     writable: Check  # whether a turn could be journalled now
     oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
@@ -91,7 +90,6 @@ async def open_kept(frame: Frame) -> Kept:
         erasing=erasing,
         partitions=partitions,
         journal=sealed_journal(journal, keys),
-        spare=journal if isinstance(journal, SparedJournal) else None,
         writable=writable,
         oldest_aside=oldest_aside,
     )

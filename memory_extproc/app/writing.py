@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 
 from memory_extproc.app.commanding import make_commands, read_by, unsaid
@@ -17,17 +16,15 @@ from memory_extproc.app.options import learn_limits, partition_limits, piece_lim
 from memory_extproc.app.retaining import make_consolidator, make_reflector, make_retention
 from memory_extproc.app.screening import Door, open_door, putting_aside, trusting
 from memory_extproc.app.topics import make_summing, open_topics
-from memory_extproc.coordination.replicas import RedisReplicas
+from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.learn.foreseeing import ComingMemories
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.journal_spare import SparedJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.quarantine import Judging
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.remember import judge
 from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
-from memory_extproc.model import Owner
 from memory_extproc.retention.job import RetentionJob
 from memory_extproc.retention.keeper import Rebuilds
 from memory_extproc.retention.noticing import Noticing
@@ -46,13 +43,6 @@ class Writing:
     noticing: Noticing  # the partitions, where retention hears of what is written
     foresees: ComingMemories
     learner: Learner
-    spare: SparedJournal | None  # None: no replicas share the journal
-
-    async def oldest_waiting(self, owner: Owner) -> datetime | None:
-        """When the oldest turn of *owner* was asked that this process accepted and that the journal does not have
-        yet, or not the one that is learned from: it waits to be decided, or was put aside."""
-        aside = None if self.spare is None else await self.spare.oldest_put_aside(owner)
-        return min(filter(None, (self.learner.oldest_waiting(owner), aside)), default=None)
 
 
 async def open_writing(frame: Frame, kept: Kept) -> Writing:
@@ -73,11 +63,14 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     noticing = Noticing(partitions, retention.soon)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
     learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
-    if isinstance(kept.erasing.replicas, RedisReplicas):
+    replicas = kept.erasing.replicas
+    if isinstance(replicas, RedisReplicas):
         # What the register of data directories says of ours, to replicas that forget.
-        kept.erasing.replicas.oldest_waiting = lambda: min(
+        replicas.oldest_waiting = lambda: min(
             filter(None, (learner.oldest_waiting(), kept.oldest_aside())), default=None
         )
+    elif isinstance(replicas, SoleReplica):
+        replicas.oldest_waiting = learner.oldest_waiting
     return Writing(
         door=door,
         sessions=sessions,
@@ -89,7 +82,6 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
             judged, trusting(live, RulesExtractor()), by_rules_alone=extraction.by_rules_alone, now=now
         ),
         learner=learner,
-        spare=kept.spare,
     )
 
 

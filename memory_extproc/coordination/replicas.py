@@ -106,13 +106,13 @@ class SoleReplica:
     ) -> None:
         """*name*: of the data directory. *oldest_waiting*: when the oldest turn, of one owner or of anybody, was
         asked that is accepted and not in the journal yet; None: there is none."""
-        self._name, self._oldest_waiting = name, oldest_waiting
+        self._name, self.oldest_waiting = name, oldest_waiting
 
     def holds(self) -> bool:
         return True
 
-    async def waiting(self) -> Sequence[WaitingPlace]:
-        oldest = self._oldest_waiting(None)
+    async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:
+        oldest = self.oldest_waiting(owner)
         return () if oldest is None else (WaitingPlace(self._name, oldest, live=True),)
 
     async def tell(self, subject: str) -> None:
@@ -191,7 +191,7 @@ class RedisReplicas:
         behind = await self._link.bounded(self._behind(keys=[self._leases, self._expiries], args=[number]))
         return int(behind) > 0
 
-    async def waiting(self) -> Sequence[WaitingPlace]:
+    async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:  # noqa: ARG002
         places = []
         for holder, (name, entry, lives) in (await self._look_up()).items():
             since, ended, _ = entry.split("|", 2)

@@ -136,7 +136,8 @@ class Eraser:
 
     async def find_waiting(self, job: Job) -> Waiting:
         """What keeps *job* from being clean once all that can be reached is erased."""
-        places = [one for one in await self._replicas.waiting() if one.since is None or one.since <= job.at]
+        places = await self._replicas.waiting(_owner(job))
+        places = [one for one in places if one.since is None or one.since <= job.at]
         foresees = self._holders.foresees
         turns = set[str]()
         if _scope(job).ids and (foresees is None or not foresees.complete):

@@ -70,10 +70,6 @@ class SparedJournal:
         self._moved = Moved([])
         return entries
 
-    async def oldest_put_aside(self, owner: Owner) -> datetime | None:
-        """When the oldest turn of *owner* was asked that was put aside here and did not move yet."""
-        return min([entry.turn.at async for entry in self.spare.of_owner(owner)], default=None)
-
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         return await self.shared.pending(limit, after=after)
 

@@ -66,10 +66,11 @@ class Replicas(Protocol):
     async def tell(self, subject: str) -> None:
         """Returns once every replica has dropped what it held of *subject*, or its lease has run out."""
 
-    async def waiting(self) -> Sequence[WaitingPlace]:
-        """Data directories, this one included, that hold accepted turns that are not in the shared journal yet, or
-        that may hold some because they ended without saying. Of a live replica it is what it said after it had
-        heard all that was told before."""
+    async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:
+        """Data directories, this one included, that hold accepted turns of *owner*, or of anybody, that are not in
+        the shared journal yet. A directory is listed too where nobody can tell whose turns it holds, or whether it
+        holds any, because its replica ended without saying. A live replica's word is from after it had heard all
+        that was told before."""
 
 
 class KnowsForgotten(Protocol):

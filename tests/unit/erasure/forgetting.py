@@ -43,7 +43,7 @@ class FakeReplicas(SoleReplica):
         for heard in list(self.heard):
             await heard(subject)
 
-    async def waiting(self) -> Sequence[WaitingPlace]:
+    async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:
         return list(self.places)
 
 

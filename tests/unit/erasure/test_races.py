@@ -93,7 +93,7 @@ class OneMachine(FakeReplicas):
                 hearing.cancel()
                 dying.cancel()
 
-    async def waiting(self) -> list[WaitingPlace]:
+    async def waiting(self, owner: Owner | None = None) -> list[WaitingPlace]:
         if not self.parked:
             return []
         return [WaitingPlace("another", min(turn.at for turn in self.parked), live=False)]
