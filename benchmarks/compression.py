@@ -19,14 +19,14 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 from rich.markdown import Markdown
 
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.dialect.chat_completions import ChatCompletions
-from memory_extproc.learn.condensing import RulesCondenser
-from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.concurrency import Background
+from memory_extproc.dialect.openai_chat import ChatCompletions
+from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import Caller, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.wire.background import Background
-from memory_extproc.wire.compression import Compression, CompressionLimits
+from memory_extproc.request.compression import Compression, CompressionLimits
+from memory_extproc.request.condenser import RulesCondenser
+from memory_extproc.testing.adapters import TransientCoordination
 
 TURNS = 200
 ABOVE = (8_000, 16_000)  # estimated tokens

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 from benchmarks.figures import Drain
 from benchmarks.learning import BATCH, CALLERS, configured, exchange, rig
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.journal_redis import RedisJournal, Sharing
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.ports import Journal
-from memory_extproc.redis_link import LinkLimits, RedisLink
+from memory_extproc.testing.adapters import TransientCoordination
 from tests.fixtures.redis import start_redis, stop_redis
 
 FILE, REDIS = "SQLite", "Redis, appendonly"

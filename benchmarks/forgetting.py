@@ -18,18 +18,17 @@ from pathlib import Path
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
-from memory_extproc.erasure.forgotten import Forgotten, HidingStore
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
 
 MEMORIES, OTHERS, DIMENSION = 10_000, 2_000, 384

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.lines import ChildFailedError, end, tail
-from memory_extproc.wire.codec import HANDED
+from memory_extproc.extproc.codec import HANDED
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
 STARTS_WITHIN = 30.0  # seconds

@@ -20,22 +20,22 @@ from prometheus_client import CollectorRegistry
 from benchmarks.figures import Learning
 from benchmarks.sidecar import MODELS
 from memory_extproc.app import milvus_options, open_embedder, partition_limits
-from memory_extproc.app.learning import Extraction, make_budget, make_extraction
-from memory_extproc.app.live import Live
+from memory_extproc.app.context import Live
+from memory_extproc.app.write_path import Extraction, make_budget, make_extraction
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.language.tokens import estimate_tokens
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.journal.sqlite import SqliteJournal
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal
 from memory_extproc.settings import Settings, load
-from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
+from memory_extproc.text.words import estimate_tokens
 
 CALLERS = 8
 BATCH = 10  # turns of a session, as configured by default

@@ -21,22 +21,14 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, configured
 from memory_extproc.app import open_embedder
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.language.tokens import estimate_tokens
-from memory_extproc.learn.asking import Asks
-from memory_extproc.learn.budget import Budget, BudgetLimits
-from memory_extproc.learn.condensing import LlmCondenser, RulesCondenser
-from memory_extproc.learn.llm_consolidator import LlmConsolidator
-from memory_extproc.learn.llm_extractor import LlmExtractor
-from memory_extproc.learn.llm_judge import LlmJudge
-from memory_extproc.learn.llm_reflector import LlmReflector
-from memory_extproc.learn.notepad import Noting
+from memory_extproc.learn.conflicts import LlmJudge, about, agree, saying
+from memory_extproc.learn.extract.llm_client import Asks, Budget, BudgetLimits, strict_schema
+from memory_extproc.learn.extract.llm_extractor import LlmExtractor
+from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.messages import judge as remembered
+from memory_extproc.learn.messages import provenance
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.remember import judge as remembered
-from memory_extproc.learn.remember import provenance
-from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.learn.same import about, agree, saying
-from memory_extproc.learn.strict_schema import strict_schema
 from memory_extproc.model import (
     ChatState,
     Embedded,
@@ -53,17 +45,18 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds
-from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.recall.query import Rewrite, Rewriter
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
-from memory_extproc.retention.reflections import ReflectionLimits, Reflections
-from memory_extproc.retention.subjects import SubjectRules, Subjects
+from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.reflection import ReflectionLimits, Reflections, SubjectRules, Subjects
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
-from memory_extproc.topics.closing import Closing
-from memory_extproc.topics.follower import TopicLimits, Topics
-from memory_extproc.topics.sayings import Sayings
-from memory_extproc.topics.summing import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.text.words import estimate_tokens
+from memory_extproc.topics.state import Sayings
+from memory_extproc.topics.summarizer import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
+from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.writer import Closing
 
 ANN = Owner("", "ann")
 NOW = datetime(2026, 3, 2, tzinfo=UTC)

@@ -21,13 +21,13 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.lines import answer_lines
 from benchmarks.rows import a_memory
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.model import Embedded, Matrix, Owner, Scope
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import TransientCoordination
 
 DIMENSION = 384
 OF_ONE_OWNER = 100  # rows, at every size of the store

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import grpc.aio
 
 from benchmarks.lines import say, until_input_ends
-from memory_extproc.wire.gen import ext_proc_pb2 as pb
-from memory_extproc.wire.gen import ext_proc_pb2_grpc as pb_grpc
+from memory_extproc.extproc.gen import ext_proc_pb2 as pb
+from memory_extproc.extproc.gen import ext_proc_pb2_grpc as pb_grpc
 
 Stream = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
 

@@ -18,17 +18,17 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Matrix, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.clusters import components
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Kept, Wording
+from memory_extproc.retention.merge import components
+from memory_extproc.retention.passes import Keeper, KeeperRules, Kept, Wording
 from memory_extproc.retention.rules import RetentionRules, leaving
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.models import CannedEmbedder
 
 DIMENSION, DISTANCE = 384, 0.08
 ANN = Owner("acme", "ann")

@@ -22,12 +22,12 @@ from benchmarks.gateway import answering, free_ports
 from benchmarks.lines import ChildFailedError, end
 from benchmarks.rows import a_memory
 from memory_extproc.app import milvus_options
-from memory_extproc.inference.batching_embedder import EmbedderLimits
-from memory_extproc.inference.onnx_embedder import open_onnx_embedder
+from memory_extproc.inference.batching import EmbedderLimits
+from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
-from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.milvus.store import MilvusStore
 
 MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", ".cache/models"))
 QUIET_WITHIN = 60.0  # seconds

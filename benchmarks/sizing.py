@@ -19,7 +19,7 @@ from benchmarks import words
 from benchmarks.one_store import OF_ONE_OWNER, opened, owner_of, unit_rows
 from benchmarks.rows import a_memory
 from memory_extproc.model import Embedded
-from memory_extproc.store.held import Held
+from memory_extproc.store.resident import Held
 
 _GIB = 1024**3
 _PAGE = resource.getpagesize()

@@ -29,14 +29,13 @@ from benchmarks.figures import MS, Stage, median
 from benchmarks.lines import ChildFailedError
 from memory_extproc import __version__
 from memory_extproc.app import make_recaller, open_embedder
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Role, Source, Wish
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds
 from memory_extproc.settings import load
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
 
 SIZES = {1_000: 3.0, 10_000: 5.0}  # memories → the most that recall may cost, in embeddings of the query
 SESSION = 20  # messages

@@ -8,11 +8,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app import milvus_options
-from memory_extproc.inference.model_directory import verify
+from memory_extproc.inference.model_files import verify
 from memory_extproc.model import Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
-from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.milvus.store import MilvusStore
 
 
 async def remembered(config: Path, user: str) -> list[tuple[str, str]]:

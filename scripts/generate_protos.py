@@ -13,7 +13,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = {
-    "ext_proc.proto": ROOT / "memory_extproc" / "wire" / "gen",
+    "ext_proc.proto": ROOT / "memory_extproc" / "extproc" / "gen",
     "memory/v1/memory.proto": ROOT / "memory_extproc" / "api" / "gen",
 }
 

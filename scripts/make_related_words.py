@@ -1,4 +1,4 @@
-"""Writes memory_extproc/language/related.npz: which English words are close in meaning, and how rare each is.
+"""Writes memory_extproc/text/related.npz: which English words are close in meaning, and how rare each is.
 
     python scripts/make_related_words.py MODEL_DIRECTORY
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from memory_extproc.inference.onnx_embedder import OnnxModel
-from memory_extproc.language.stemming import stemmed
+from memory_extproc.inference.onnx import OnnxModel
+from memory_extproc.text.words import stemmed
 
-OUT = Path(__file__).parent.parent / "memory_extproc" / "language" / "related.npz"
+OUT = Path(__file__).parent.parent / "memory_extproc" / "text" / "related.npz"
 CLOSEST = 16  # related words kept of each
 LEAST = 0.5  # cosine
 SHORTEST = 2  # letters

@@ -16,9 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memory_extproc.evaluation.cases import Conversation, DatasetError, Question, Said
-from memory_extproc.evaluation.foreign import Names, reworded
-from memory_extproc.evaluation.reading import read_dataset
+from memory_extproc.evaluation.datasets import (
+    Conversation,
+    DatasetError,
+    Names,
+    Question,
+    Said,
+    read_dataset,
+    reworded,
+)
 from memory_extproc.model import Role
 
 SEED = 3

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from memory_extproc.learn.pieces import PieceLimits
-from memory_extproc.learn.remember import judge
+from memory_extproc.learn.chunking import PieceLimits
+from memory_extproc.learn.messages import judge
 from memory_extproc.model import Caller, Memory, MemoryType, Owner, Role, Source, Turn, Wish, digest
 
 MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

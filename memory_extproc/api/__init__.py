@@ -1,2 +1,5 @@
-"""The memory API. `service` is the one way in; `admit` says who may, `memories`, `searching`, `forgetting`,
-`transfers` and `choices` do it, `refusal` and `audit` tell of it."""
+"""The memory API. `service` is the one entry; `authentication` and `authorization` decide who may call.
+
+`memories`, `forget`, `transfer` and `settings` do what is asked; `validation` checks requests, `audit`
+records calls.
+"""

@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import hmac
+import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.struct_pb2 import Struct
 
-from memory_extproc.api.call import Call, Operation, scope_of
-from memory_extproc.api.fields import Fields, is_id
+from memory_extproc.api.call import (
+    Call,
+    Fields,
+    Noted,
+    Operation,
+    Reason,
+    RefusedError,
+    Repeats,
+    is_id,
+    message_of,
+    no_such_memory,
+    scope_of,
+    time_of,
+)
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.messages import message_of, time_of
-from memory_extproc.api.page_tokens import PageTokens
-from memory_extproc.api.refusal import Reason, RefusedError, no_such_memory
-from memory_extproc.api.repeats import Noted, Repeats
-from memory_extproc.curate.catalogue import Catalogue, Filter, place_of
-from memory_extproc.curate.curator import Correction, Curator, DuplicateError, NotActiveError, OnDuplicate, Told
-from memory_extproc.language.words import fold
-from memory_extproc.model import Consent, Memory, MemoryState, MemoryType, Source, digest
-from memory_extproc.ports import KnowsConsent, Now
+from memory_extproc.curation.editor import (
+    Catalogue,
+    Correction,
+    Curator,
+    Cursor,
+    DuplicateError,
+    Filter,
+    NotActiveError,
+    OnDuplicate,
+    Told,
+    place_of,
+)
+from memory_extproc.model import (
+    Caller,
+    Consent,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Outcome,
+    Scope,
+    Source,
+    Wish,
+    digest,
+)
+from memory_extproc.ports import KnowsConsent, Learns, Now
+from memory_extproc.recall.candidate import Considered, Explanation, Verdict
+from memory_extproc.text.words import fold
 
 PAGE_DEFAULT = 20
 _TEXT_BYTES = 256
@@ -285,3 +321,164 @@ def _bound(call: Call, request: pb.ListMemoriesRequest) -> bytes:
     for name in ("user_id", "page_token", "limit"):
         plain.ClearField(name)
     return f"{call.owner.key}\n".encode() + plain.SerializeToString(deterministic=True)
+
+
+# --- searching ---------------------------------------------------------------------------------------
+# Searching as recall does, and saying why.
+
+MOST_EARLIER = 32
+_SHOWN = 200  # candidates in an explanation
+# What recall chose: what the block had no room for is relevant all the same.
+_CHOSEN = frozenset({Verdict.INJECTED, Verdict.NO_ROOM})
+
+
+class Explains(Protocol):
+    """The read path, laid open."""
+
+    async def explain(self, wish: Wish) -> Explanation: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SearchDefaults:
+    """What recall takes where a request says nothing."""
+
+    limit: int = 5
+    threshold: float = 0.6  # on relevance
+    settle: timedelta = timedelta(seconds=1)  # most to wait for the user's turn of a moment ago to be findable
+
+
+class Searching:
+    def __init__(
+        self, explains: Explains, learns: Learns, defaults: SearchDefaults, *, consent: KnowsConsent | None
+    ) -> None:
+        self._explains, self._learns, self._defaults = explains, learns, defaults
+        self._consent = consent
+
+    def use(self, defaults: SearchDefaults) -> None:
+        self._defaults = defaults
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"SearchMemories": self.search, "ExplainRecall": self.explain}
+
+    async def search(self, call: Call, request: pb.SearchMemoriesRequest) -> pb.SearchMemoriesResponse:
+        fields = Fields()
+        text = fields.text("query", request.query)
+        wish = self._wish(call, fields, request, text, force=True)
+        fields.check()
+        call.scope = scope_of(request, "query", "project_id", "type")
+        explanation = await self._explained(call, wish)
+        chosen = [one for one in explanation.considered if one.verdict in _CHOSEN]
+        call.count = len(chosen)
+        results = [pb.FoundMemory(memory=message_of(one.memory), relevance=one.relevance) for one in chosen]
+        return pb.SearchMemoriesResponse(results=results, total=len(results), limit=wish.limit)
+
+    async def explain(self, call: Call, request: pb.ExplainRecallRequest) -> pb.ExplainRecallResponse:
+        fields = Fields()
+        text = fields.text("text", request.text)
+        if len(request.earlier) > MOST_EARLIER:
+            fields.fault("earlier", f"at most {MOST_EARLIER} messages")
+        earlier = tuple(fields.text(f"earlier[{at}]", one) for at, one in enumerate(request.earlier[:MOST_EARLIER]))
+        wish = self._wish(call, fields, request, text, earlier=earlier, force=request.force)
+        fields.check()
+        call.scope = scope_of(request, "text", "earlier", "project_id", "type")
+        explanation = await self._explained(call, wish)
+        call.count = len(explanation.considered)
+        return pb.ExplainRecallResponse(
+            outcome=explanation.outcome.value,
+            gate=explanation.gate.value if explanation.gate else "",
+            query=explanation.query,
+            path=explanation.path,
+            total=explanation.total,
+            worth=explanation.worth,
+            considered=map(_considered, explanation.considered[:_SHOWN]),
+            block=explanation.block,
+        )
+
+    def _wish(
+        self,
+        call: Call,
+        fields: Fields,
+        request: pb.SearchMemoriesRequest | pb.ExplainRecallRequest,
+        text: str,
+        *,
+        earlier: Sequence[str] = (),
+        force: bool,
+    ) -> Wish:
+        project = fields.name("project_id", request.project_id)
+        given = request.HasField("threshold")
+        return Wish(
+            caller=Caller(call.owner, project=project),
+            asked=text,
+            earlier=tuple(earlier),
+            force=force,
+            limit=fields.limit("limit", request.limit, self._defaults.limit),
+            threshold=fields.share("threshold", request.threshold) if given else self._defaults.threshold,
+            scope=Scope(project=project, types=fields.words("type", request.type, MemoryType)),
+        )
+
+    async def _explained(self, call: Call, wish: Wish) -> Explanation:
+        if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:
+            return Explanation(outcome=Outcome.NO_CONSENT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._defaults.settle.total_seconds()):
+                await self._learns.settled(wish.caller)
+        return await self._explains.explain(wish)
+
+
+def _considered(one: Considered) -> pb.ConsideredMemory:
+    return pb.ConsideredMemory(
+        memory=message_of(one.memory),
+        score=one.score,
+        relevance=one.relevance,
+        verdict=one.verdict.value,
+        features={name: value for name, value in one.features.items() if value == value},  # noqa: PLR0124 - not NaN
+    )
+
+
+# --- page tokens -------------------------------------------------------------------------------------
+# Page tokens: where a list goes on, readable and makeable by nobody else, for one user and one filter.
+
+LIFE = timedelta(hours=1)
+_MAC_BYTES = 16
+_LONGEST = 512  # characters
+
+
+class PageTokens:
+    def __init__(self, key: bytes, now: Now) -> None:
+        self._key = key
+        self._now = now
+
+    def write(self, cursor: Cursor, bound_to: bytes) -> str:
+        """*bound_to*: the user and the filter; the token counts for nothing else."""
+        expires = int((self._now() + LIFE).timestamp())
+        body = json.dumps([expires, cursor.newest_first, cursor.id], separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(self._mac(body, bound_to) + body).decode().rstrip("=")
+
+    def read(self, token: str, bound_to: bytes) -> Cursor:
+        """RefusedError for what we did not write, wrote for something else, or wrote too long ago."""
+        try:
+            if len(token) > _LONGEST:
+                raise _refused()
+            raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise _refused() from None
+        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(body, bound_to)):
+            raise _refused()
+        expires, newest_first, id_ = json.loads(body)
+        if self._now().timestamp() >= expires:
+            raise _refused()
+        return Cursor(newest_first, id_)
+
+    def _mac(self, body: bytes, bound_to: bytes) -> bytes:
+        return hmac.digest(self._key, len(body).to_bytes(4, "big") + body + bound_to, "sha256")[:_MAC_BYTES]
+
+
+def _refused() -> RefusedError:
+    return RefusedError(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        Reason.BAD_PAGE_TOKEN,
+        "begin again from the first page",
+        violations=[("page_token", "next_page_token of the page before, within an hour and with the same filters")],
+    )

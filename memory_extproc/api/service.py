@@ -12,21 +12,22 @@ from typing import Any, NoReturn, Self
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
 
-from memory_extproc.api.admit import SHARED_HEADER, Admits
 from memory_extproc.api.audit import Audited, AuditLog
-from memory_extproc.api.authenticate import Presented
-from memory_extproc.api.call import Call, Operation
+from memory_extproc.api.authentication import Presented
+from memory_extproc.api.authorization import SHARED_HEADER, Admits
+from memory_extproc.api.call import Call, Operation, Reason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2
 from memory_extproc.api.principal import METHODS, Access, Principal
-from memory_extproc.api.refusal import Reason, RefusedError, bad_request
 from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.model.headers import Headers
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.wire.events import Headers
 
 log = logger(__name__)
 
@@ -260,3 +261,29 @@ def _presented(context: Context) -> Presented:
 async def _abort(context: Context, refusal: RefusedError) -> NoReturn:
     await context.abort(refusal.code, refusal.message, refusal.trailer())
     raise AssertionError("abort raises")
+
+
+# --- descriptors -------------------------------------------------------------------------------------
+# The memory API's own description, for those who speak JSON to it: Envoy's transcoder and the OpenAPI document.
+
+SERVICE_NAME: str = memory_pb2.DESCRIPTOR.services_by_name["MemoryService"].full_name
+
+
+def descriptor_set() -> bytes:
+    """A FileDescriptorSet of the service and all it needs, each file after those that it imports. The messages of
+    failures are in it because the transcoder can only write what is described."""
+    files: dict[str, FileDescriptor] = {}
+    for root in (memory_pb2.DESCRIPTOR, status_pb2.DESCRIPTOR, error_details_pb2.DESCRIPTOR):
+        _collect(root, files)
+    described = FileDescriptorSet()
+    for file in files.values():
+        file.CopyToProto(described.file.add())
+    return described.SerializeToString(deterministic=True)
+
+
+def _collect(file: FileDescriptor, into: dict[str, FileDescriptor]) -> None:
+    if file.name in into:
+        return
+    for needed in file.dependencies:
+        _collect(needed, into)
+    into[file.name] = file

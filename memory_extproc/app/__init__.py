@@ -1,14 +1,13 @@
 """The composition root: the one package that knows which adapter stands behind which port."""
 
-from memory_extproc.app.coordinating import open_link
-from memory_extproc.app.holding import LOCK, hold_data_directory, hold_lite
-from memory_extproc.app.learning import make_extraction
+from memory_extproc.app.context import milvus_options, partition_limits, piece_limits, wire_options
+from memory_extproc.app.coordination import open_link
+from memory_extproc.app.data_dir import LOCK, hold_data_directory, hold_lite
 from memory_extproc.app.models import open_embedder, open_reranks
-from memory_extproc.app.options import milvus_options, partition_limits, piece_limits, wire_options
-from memory_extproc.app.recalling import make_recaller
-from memory_extproc.app.reloading import Source
-from memory_extproc.app.sealing import keys_alone, open_keys, sealed_store
-from memory_extproc.app.sidecar import Sidecar, sidecar, utc_now
+from memory_extproc.app.read_path import make_recaller
+from memory_extproc.app.sidecar import Sidecar, Source, sidecar, utc_now
+from memory_extproc.app.storage import keys_alone, open_keys, sealed_store
+from memory_extproc.app.write_path import make_extraction
 
 __all__ = [
     "LOCK",

@@ -6,15 +6,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memory_extproc.api.admit import Admits, NamesUser
-from memory_extproc.api.api_keys import ApiKeys
 from memory_extproc.api.audit import AuditLog, AuditOptions
-from memory_extproc.api.authenticate import (
+from memory_extproc.api.authentication import (
     ApiKey,
+    ApiKeys,
     Authenticator,
     Jwt,
     JwtClaims,
@@ -24,38 +23,34 @@ from memory_extproc.api.authenticate import (
     ProxyOptions,
     TrustedProxy,
 )
-from memory_extproc.api.call import Operation
-from memory_extproc.api.choices import Consents, Sessions
-from memory_extproc.api.configuration import Configuration
-from memory_extproc.api.forgetting import Forgetting
-from memory_extproc.api.memories import Memories, MemoriesLimits
-from memory_extproc.api.page_tokens import PageTokens
-from memory_extproc.api.rate import RateLimits, Rates
-from memory_extproc.api.repeats import Repeats
-from memory_extproc.api.searching import Explains, SearchDefaults, Searching
-from memory_extproc.api.secrets import derived, secret_in
+from memory_extproc.api.authorization import Admits, NamesUser, RateLimits, Rates
+from memory_extproc.api.call import Operation, Repeats
+from memory_extproc.api.forget import Forgetting
+from memory_extproc.api.memories import Explains, Memories, MemoriesLimits, PageTokens, SearchDefaults, Searching
+from memory_extproc.api.principal import derived, secret_in
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
-from memory_extproc.app.curating import Understanding
-from memory_extproc.app.identifying import open_tokens, token_options
-from memory_extproc.app.live import Live
-from memory_extproc.app.options import api_options
-from memory_extproc.curate.catalogue import Catalogue
-from memory_extproc.curate.curator import Curator
-from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.api.settings import Configuration, Consents, Sessions
+from memory_extproc.app.context import Live, api_options
+from memory_extproc.app.read_path import open_tokens, token_options
+from memory_extproc.curation.editor import Catalogue, Curator, Meaning, Standing
+from memory_extproc.extproc.server import GrpcServer
+from memory_extproc.learn.conflicts import Likeness, likeness
+from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.model import Found, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
-from memory_extproc.retention.noticing import Noticing
-from memory_extproc.safety.secrets import find_secrets
-from memory_extproc.safety.spans import masked
+from memory_extproc.request.identity import hashed_user
+from memory_extproc.retention.usage import Noticing
+from memory_extproc.safety.secrets import find_secrets, masked
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
-from memory_extproc.settings.example import shown
+from memory_extproc.settings.docs import shown
 from memory_extproc.store.partition import Partitions
-from memory_extproc.wire.identity import hashed_user
-from memory_extproc.wire.server import GrpcServer
 
 if TYPE_CHECKING:
-    from memory_extproc.wire.identity_tokens import Tokens
+    from memory_extproc.request.jwt import Tokens
+
 
 _VECTOR_BYTES = 4  # of each of its numbers
 
@@ -237,3 +232,52 @@ def _names_user(settings: Settings) -> NamesUser:
         return user if key is None else hashed_user(key, tenant, user)
 
     return named
+
+
+# --- curating ----------------------------------------------------------------------------------------
+# What people write themselves, understood as the write path understands what they say.
+
+_STANDING = {
+    Likeness.OTHER: Standing.OTHER,
+    Likeness.SAME: Standing.SAME,
+    Likeness.CHANGED: Standing.CHANGED,
+}
+
+
+class Understanding:
+    """Implements curate.Understands with an extractor and the rules of reconciling."""
+
+    def __init__(self, extractor: Extracts, now: Now) -> None:
+        self._extractor = extractor
+        self._now = now
+
+    async def meaning(self, owner: Owner, content: str) -> Meaning:
+        """Of a text that states one fact that holds; what states several, or an end, is kept as it stands."""
+        facts = await self._extractor.extract([_as_said(owner, content, self._now())])
+        if len(facts) != 1 or facts[0].ends:
+            return Meaning()
+        fact = facts[0]
+        return Meaning(fact.subject, fact.attribute, fact.value, fact.exclusive)
+
+    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing:
+        return _STANDING[likeness(_fact(content, meaning), found)]
+
+
+def _as_said(owner: Owner, content: str, now: datetime) -> Turn:
+    return Turn(
+        id=digest("told", content), owner=owner, project="", session="", seq=0, asked=content, answered="", at=now
+    )
+
+
+def _fact(content: str, meaning: Meaning) -> Fact:
+    return Fact(
+        content=content,
+        type=MemoryType.SEMANTIC,
+        subject=meaning.subject,
+        attribute=meaning.attribute,
+        value=meaning.value,
+        turn_id="",
+        source=Source.API,
+        version="",
+        exclusive=meaning.exclusive,
+    )

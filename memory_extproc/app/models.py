@@ -8,16 +8,15 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from memory_extproc.app.live import Live
+from memory_extproc.app.context import Live
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.inference.batching_embedder import EmbedderLimits
-from memory_extproc.inference.cross_encoder import CrossEncoderLimits, open_cross_encoder
-from memory_extproc.inference.model_directory import Precision, directory_of
-from memory_extproc.inference.onnx_embedder import open_onnx_embedder
-from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+from memory_extproc.inference.batching import EmbedderLimits
+from memory_extproc.inference.model_files import Precision, directory_of
+from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder, open_onnx_embedder
+from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Completes, Embeds, Reranks
-from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
 
@@ -50,12 +49,8 @@ async def open_embedder(
 def _remote_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None) -> Embeds:
     embedding = settings.memory.embedding
     # Imported where it is configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
-    from memory_extproc.inference.openai_embedder import (  # noqa: PLC0415
-        OpenAIEmbedder,
-        RemoteEmbedderLimits,
-        longest_answer,
-    )
-    from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits  # noqa: PLC0415
+    from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
+    from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits, longest_answer  # noqa: PLC0415
 
     endpoint = Endpoint(
         EndpointLimits(
@@ -102,8 +97,8 @@ def completions_for(
     model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
 ) -> Completes:
     """The model in one role, open until *stack* is left; *live* tells it of a new access key."""
-    from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions  # noqa: PLC0415
-    from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits  # noqa: PLC0415
+    from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
+    from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions  # noqa: PLC0415
 
     endpoint = Endpoint(
         EndpointLimits(

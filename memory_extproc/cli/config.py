@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from memory_extproc.cli.faults import faults_to_exit
-from memory_extproc.errors import ConfigurationError
-from memory_extproc.inference.model_directory import ModelDirectoryError, Precision, directory_of, read_manifest
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.inference.model_files import ModelDirectoryError, Precision, directory_of, read_manifest
 from memory_extproc.settings import Settings, load
-from memory_extproc.settings.example import example as written_out
-from memory_extproc.settings.example import shown
+from memory_extproc.settings.docs import example as written_out
+from memory_extproc.settings.docs import shown
 from memory_extproc.settings.memory import Provider
 
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
@@ -95,10 +97,64 @@ def example() -> None:
 @app.command()
 def reference() -> None:
     """Print the reference of every key, in Markdown."""
-    from memory_extproc.settings.reference import reference as page  # noqa: PLC0415 - read by this command alone
+    from memory_extproc.settings.docs import reference as page  # noqa: PLC0415 - read by this command alone
 
     typer.echo(page(), nl=False)
 
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+# --- faults ------------------------------------------------------------------------------------------
+# How a fault ends a command: exit 2 for wrong use and configuration, 1 for what failed; never a traceback for
+# what the operator can mend.
+
+
+@contextmanager
+def faults_to_exit() -> Iterator[None]:
+    """Prints an error of ours to stderr and ends with its exit code."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        yield
+    except ConfigurationError as error:
+        count = len(error.faults)
+        console.print(f"the configuration has {'a fault' if count == 1 else f'{count} faults'}:", style="bold red")
+        for fault in error.faults:
+            console.print(f"  {fault}", markup=False)
+        raise typer.Exit(2) from error
+    except MemoryExtprocError as error:
+        console.print(str(error), style="bold red", markup=False)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def needs_extra(name: str) -> Iterator[None]:
+    """For imports that only the optional dependencies *name* bring; GiveUpError says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package").partition(".")[0]
+        raise GiveUpError(f"{package} is not installed: pip install 'memory-extproc[{name}]'") from error
+
+
+# --- progress ----------------------------------------------------------------------------------------
+# Progress on a terminal; nothing at all where nobody looks.
+
+Says = Callable[[str, int, int], None]  # step, done, of how many
+
+
+@contextmanager
+def progress() -> Iterator[Says]:
+    """One bar for each step, on stderr, gone when it is over."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = {}
+
+        def says(step: str, done: int, whole: int) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=whole)
+            bars.update(tasks[step], completed=done, total=whole)
+
+        yield says

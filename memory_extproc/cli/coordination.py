@@ -16,13 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.config import AsJson, ConfigFile, file_of
-from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.app.erasing import FleetAdmin
+    from memory_extproc.app.coordination import FleetAdmin
 
 app = typer.Typer(name="coordination", help="What replicas share in Redis.", no_args_is_help=True)
 T = TypeVar("T")
@@ -78,7 +77,7 @@ def _with_fleet(
     """With a *method* it is written to the audit log first: what cannot be accounted for does not happen."""
 
     async def used(settings: Settings) -> T:
-        from memory_extproc.app.erasing import open_fleet  # noqa: PLC0415 - quick `--help`
+        from memory_extproc.app.coordination import open_fleet  # noqa: PLC0415 - quick `--help`
 
         async with AsyncExitStack() as stack:
             fleet = await open_fleet(settings, stack)

@@ -8,23 +8,21 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from memory_extproc.cli import doctor_arguments as given
-from memory_extproc.cli.config import AsJson
-from memory_extproc.cli.faults import faults_to_exit
-from memory_extproc.cli.memory_show import harmless
+from memory_extproc.cli.config import AsJson, faults_to_exit
+from memory_extproc.cli.output import harmless
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
-from memory_extproc.settings.values import parse_size, split_address
+from memory_extproc.settings.types import parse_size, split_address
 
 if TYPE_CHECKING:
-    from memory_extproc.doctor.finding import Finding
-    from memory_extproc.doctor.visit import VisitOptions
+    from memory_extproc.doctor.gateway import Finding, VisitOptions
+
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
 _PEOPLE = 2
@@ -34,21 +32,21 @@ _NO_MODEL = "default"  # what to ask for where no list of models is served
 
 def doctor(
     *,
-    through: given.Through = "",
-    model: given.Model = "",
-    path: given.Path = "/v1/chat/completions",
-    token: given.Tokens = None,
-    header: given.Headers = None,
-    user_header: given.UserHeader = "x-authz-user-id",
-    tenant_header: given.TenantHeader = "x-authz-tenant-id",
-    session_header: given.SessionHeader = "x-session-id",
-    roles_header: given.RolesHeader = "",
-    trusted_edge: given.TrustedEdge = False,
-    admin: given.Admin = "",
-    filter_name: given.FilterName = "",
-    body_limit: given.BodyLimit = "4MiB",
-    patience: given.Patience = 60.0,
-    serve_echo: given.ServeEcho = "",
+    through: ThroughOption = "",
+    model: Model = "",
+    path: Path = "/v1/chat/completions",
+    token: Tokens = None,
+    header: Headers = None,
+    user_header: UserHeader = "x-authz-user-id",
+    tenant_header: TenantHeader = "x-authz-tenant-id",
+    session_header: SessionHeader = "x-session-id",
+    roles_header: RolesHeader = "",
+    trusted_edge: TrustedEdge = False,
+    admin: Admin = "",
+    filter_name: FilterName = "",
+    body_limit: BodyLimit = "4MiB",
+    patience: Patience = 60.0,
+    serve_echo: ServeEcho = "",
     as_json: AsJson = False,
 ) -> None:
     """Send through a live gateway what goes wrong most often, and say what does and how to mend it.
@@ -104,8 +102,7 @@ def options_from(
     patience: float,
 ) -> VisitOptions:
     """Raises ConfigurationError with every fault of what was given."""
-    from memory_extproc.doctor.gateway import Person  # noqa: PLC0415 - it brings an HTTP client
-    from memory_extproc.doctor.visit import VisitOptions  # noqa: PLC0415
+    from memory_extproc.doctor.gateway import Person, VisitOptions  # noqa: PLC0415 - it brings an HTTP client
 
     faults = [
         f"{option}: expected http(s)://host:port"
@@ -155,9 +152,8 @@ def _proofs(tokens: Sequence[str], user_header: str) -> list[dict[str, str]]:
 async def examine_through(options: VisitOptions, through: Through, console: Console | None) -> list[Finding]:
     import aiohttp  # noqa: PLC0415 - quick `--help`
 
-    from memory_extproc.doctor.examination import Admin, examine  # noqa: PLC0415
-    from memory_extproc.doctor.gateway import Gateway  # noqa: PLC0415
-    from memory_extproc.doctor.visit import Visit  # noqa: PLC0415
+    from memory_extproc.doctor.gateway import Gateway, Visit  # noqa: PLC0415
+    from memory_extproc.doctor.runner import Admin, examine  # noqa: PLC0415
 
     async with aiohttp.ClientSession(auto_decompress=False) as session, aiohttp.ClientSession() as plain:
         gateway = Gateway(
@@ -182,7 +178,7 @@ async def examine_through(options: VisitOptions, through: Through, console: Cons
 async def _echo(listening: str) -> None:
     from aiohttp import web  # noqa: PLC0415 - quick `--help`
 
-    from memory_extproc.doctor.echo import echo_app  # noqa: PLC0415
+    from memory_extproc.doctor.gateway import echo_app  # noqa: PLC0415
 
     try:
         host, port = split_address(listening)
@@ -226,3 +222,34 @@ def _is_url(text: str) -> bool:
 def _pair(text: str) -> tuple[str, str] | None:
     name, colon, value = text.partition(":")
     return (name.strip().lower(), value.strip()) if colon and name.strip() else None
+
+
+# --- doctor arguments --------------------------------------------------------------------------------
+# What `memory-extproc doctor` is told: the gateway, two people to be, and what is configured behind it.
+
+ThroughOption = Annotated[str, typer.Option(help="the gateway as clients reach it: http(s)://host:port")]
+Model = Annotated[str, typer.Option(help="a model it serves; by default the first that /v1/models lists")]
+Path = Annotated[str, typer.Option(help="of OpenAI chat completions")]
+Tokens = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="bearer token of a test account without memories; twice, for two people",
+        envvar="MEMORY_EXTPROC_DOCTOR_TOKENS",
+    ),
+]
+Headers = Annotated[list[str] | None, typer.Option(help="'name: value', sent with every request")]
+UserHeader = Annotated[str, typer.Option(help="as identity.user_header")]
+TenantHeader = Annotated[str, typer.Option(help="as identity.tenant_header")]
+SessionHeader = Annotated[str, typer.Option(help="as identity.session_header")]
+RolesHeader = Annotated[str, typer.Option(help="as api.trusted_proxy.roles_header, if it is set")]
+TrustedEdge = Annotated[
+    bool, typer.Option("--trusted-edge", help="only an edge of your own reaches this URL, and it may name users")
+]
+Admin = Annotated[str, typer.Option(help="Envoy's admin page, if it can be reached: http://host:port")]
+FilterName = Annotated[str, typer.Option("--filter", help="with --admin: what memory's filter is called")]
+BodyLimit = Annotated[str, typer.Option(help="as limits.request_body")]
+Patience = Annotated[float, typer.Option(help="seconds for one answer", min=1)]
+ServeEcho = Annotated[
+    str,
+    typer.Option(metavar="HOST:PORT", help="be a model that shows what reaches it, to stand behind the gateway"),
+]

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
-from memory_extproc.cli.config import ConfigFile, file_of
-from memory_extproc.cli.envoy_options import Asked, envoy_options
-from memory_extproc.cli.faults import faults_to_exit, needs_extra
-from memory_extproc.settings import load
-from memory_extproc.wire.envoy_config_options import Bodies, IdentityMode
+from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of, needs_extra
+from memory_extproc.envoyconfig.bootstrap import (
+    Bodies,
+    ClientTls,
+    EnvoyOptions,
+    IdentityMode,
+    RestApi,
+    Upstream,
+    Verified,
+)
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings import Settings, load
+from memory_extproc.settings.types import on_loopback, split_address
 
 ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio"]
 ShapeOption = Annotated[ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")]
@@ -94,8 +105,163 @@ def envoy_config(
     with faults_to_exit():
         options = envoy_options(load(file_of(config), os.environ), asked)
         with needs_extra("envoy-config"):
-            from memory_extproc.wire.envoy_config_shapes import Shape, render  # noqa: PLC0415 - a third of a second
+            from memory_extproc.envoyconfig.manifests import Shape, render  # noqa: PLC0415 - a third of a second
 
         typer.echo(render(options, Shape(shape), gateway=gateway, namespace=namespace), nl=False)
     if identity is IdentityMode.TRUST:
         typer.echo("WARNING: with --identity trust whoever reaches Envoy can name any caller", err=True)
+
+
+# --- envoy options -----------------------------------------------------------------------------------
+# What Envoy is told: from the sidecar's own configuration, and what the command line says beside it.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line. What is empty, or None, is as the configuration has it."""
+
+    upstream: str
+    listen: str
+    admin_port: int
+    identity: IdentityMode
+    sidecar: str
+    api: str
+    client_tls: tuple[str, str, str]  # Envoy's certificate, its key, who issues the sidecar's: files
+    jwt: tuple[str, str, str, str]  # issuer, audience, where the keys are: a URL, or a file
+    rest: bool | None
+    two_filters: bool | None
+    bodies: Bodies
+
+
+def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
+    """Raises ConfigurationError with every fault of what was asked."""
+    faults: list[str] = []
+    address = asked.sidecar or reachable(settings.listen.ext_proc)
+    if not address.startswith("unix:"):
+        _parsed(faults, "--sidecar", split_address, address)
+    if asked.two_filters and not settings.envoy.two_filters:
+        faults.append("--two-filters: the sidecar has to know: write envoy.two_filters: true in its configuration")
+    options = EnvoyOptions(
+        sidecar=address,
+        upstream=_parsed(faults, "--upstream", parse_upstream, asked.upstream) or Upstream("", 0, tls=False),
+        listen=_parsed(faults, "--listen", split_address, asked.listen) or ("", 0),
+        admin_port=asked.admin_port,
+        identity=asked.identity,
+        user_header=settings.identity.user_header,
+        tenant_header=settings.identity.tenant_header,
+        roles_header=settings.api.trusted_proxy.roles_header,
+        message_timeout=settings.message_timeout,
+        health_interval=settings.envoy.health_interval,
+        route_timeout=settings.envoy.route_timeout,
+        idle_timeout=settings.envoy.idle_timeout,
+        request_body=settings.limits.request_body,
+        streams=settings.limits.streams,
+        metadata_namespaces=namespaces(settings),
+        verified=_verified(faults, settings, asked),
+        client_tls=_client_tls(faults, settings, address, asked.client_tls),
+        bodies=asked.bodies,
+        two_filters=settings.envoy.two_filters if asked.two_filters is None else asked.two_filters,
+        rest=_rest(faults, settings, asked) if _wants_rest(settings, asked) else None,
+    )
+    if faults:
+        raise ConfigurationError(faults)
+    return options
+
+
+def _parsed(faults: list[str], option: str, parse: Callable[[str], T], text: str) -> T | None:
+    """What *parse* makes of *text*; None, and one more fault, when it cannot."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        faults.append(f"{option}: {error}")
+        return None
+
+
+def parse_upstream(text: str) -> Upstream:
+    """`http://host`, `https://host:port`; a path would be lost, so it is refused. Raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("expected http://host:port or https://host:port")
+    if parts.path.strip("/") or parts.query or parts.username:
+        raise ValueError(f"expected {parts.scheme}://host:port alone: clients' paths go on as they are")
+    secure = parts.scheme == "https"
+    return Upstream(parts.hostname, parts.port or (443 if secure else 80), tls=secure)
+
+
+def reachable(listening: str) -> str:
+    """Where an Envoy on the same machine reaches what listens there."""
+    if listening.startswith("unix:"):
+        return listening
+    host, port = split_address(listening)
+    return f"127.0.0.1:{port}" if host in {"0.0.0.0", "::"} else listening  # noqa: S104
+
+
+def namespaces(settings: Settings) -> tuple[str, ...]:
+    """The dynamic metadata that the sidecar is configured to read; Envoy forwards only what it is told to."""
+    identity = settings.identity
+    places = (identity.metadata, identity.metadata_tenant, identity.metadata_projects)
+    named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)
+    return tuple(dict.fromkeys(name for name in named if name))
+
+
+def _wants_rest(settings: Settings, asked: Asked) -> bool:
+    """An API that listens on loopback is not reached from elsewhere: routes to it would lead nowhere."""
+    if asked.rest is not None:
+        return asked.rest
+    try:
+        elsewhere = bool(asked.sidecar) and not on_loopback(asked.sidecar)
+    except ValueError:
+        return False  # no address; that is said where it is asked for
+    return bool(asked.api) or not (elsewhere and on_loopback(settings.listen.api))
+
+
+def _rest(faults: list[str], settings: Settings, asked: Asked) -> RestApi:
+    """The memory API stands beside the sidecar, wherever that is: only the port is another."""
+    from memory_extproc.api.service import SERVICE_NAME, descriptor_set  # noqa: PLC0415 - quick `--help`
+
+    sidecar, listening = asked.sidecar, settings.listen.api
+    address = asked.api or reachable(listening)
+    if sidecar and not asked.api and not sidecar.startswith("unix:"):
+        if listening.startswith("unix:"):
+            faults.append("--api: listen.api is a Unix socket: say where Envoy reaches it")
+        else:
+            address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
+    if not address.startswith("unix:"):
+        _parsed(faults, "--api", split_address, address)
+    return RestApi(address, SERVICE_NAME, descriptor_set())
+
+
+def _verified(faults: list[str], settings: Settings, asked: Asked) -> Verified | None:
+    if asked.identity is not IdentityMode.JWT:
+        return None
+    ours = settings.identity.jwt
+    issuer, audience, url, file = asked.jwt
+    issuer, audience = issuer or ours.issuer, audience or ours.audience
+    if not (url or file):
+        url, file = ours.jwks_url, ours.jwks_file
+    for option, value in (("--jwt-issuer", issuer), ("--jwt-audience", audience), ("--jwks-url", url or file)):
+        if not value:
+            faults.append(f"{option}: --identity jwt needs it, here or in identity.jwt")
+    if url and file:
+        faults.append("--jwks-url: --jwks-file is given too: keep one")
+    return Verified(
+        issuer=issuer,
+        audience=audience,
+        jwks_url=url,
+        jwks_file=file,
+        user_claim=ours.user_claim,
+        tenant_claim=ours.tenant_claim,
+    )
+
+
+def _client_tls(
+    faults: list[str], settings: Settings, address: str, given: tuple[str, str, str]
+) -> ClientTls | None:
+    cert, key, authorities = given
+    if not settings.tls.given:
+        return None
+    named = zip(("--sidecar-client-cert", "--sidecar-client-key", "--sidecar-ca"), given, strict=True)
+    faults += [f"{option}: the sidecar asks for mutual TLS" for option, value in named if not value]
+    return ClientTls(cert, key, authorities, server_name=address.rpartition(":")[0].strip("[]"))

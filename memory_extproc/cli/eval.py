@@ -12,13 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.faults import faults_to_exit
-from memory_extproc.cli.progress import progress
+from memory_extproc.cli.config import faults_to_exit, progress
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.evaluation.asking import Bounds, System
+    from memory_extproc.evaluation.runner import Bounds, System
 
 app = typer.Typer(help="Measure recall on a data set, and fit its weights.", no_args_is_help=True)
 
@@ -74,7 +73,7 @@ def recall(
     with faults_to_exit():
         settings = _with(load(config, os.environ), extractor)
         log.configure("error", "console")
-        from memory_extproc.evaluation.asking import Bounds, System  # noqa: PLC0415 - see SYSTEMS
+        from memory_extproc.evaluation.runner import Bounds, System  # noqa: PLC0415 - see SYSTEMS
 
         memory = settings.memory
         bounds = Bounds(
@@ -118,9 +117,9 @@ def tune(
 
 
 async def _tuned(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
-    from memory_extproc.evaluation.composing import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.datasets import read_datasets  # noqa: PLC0415
     from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
-    from memory_extproc.evaluation.reading import read_datasets  # noqa: PLC0415
 
     read = read_datasets(datasets)
     with progress() as says:
@@ -169,11 +168,11 @@ async def _measured(
     *,
     topics: bool,
 ) -> dict[str, Any]:
-    from memory_extproc.evaluation.composing import bench  # noqa: PLC0415 - see SYSTEMS
-    from memory_extproc.evaluation.figures import figures  # noqa: PLC0415
-    from memory_extproc.evaluation.reading import read_dataset  # noqa: PLC0415
+    from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.datasets import read_dataset  # noqa: PLC0415
+    from memory_extproc.evaluation.metrics import figures  # noqa: PLC0415
     from memory_extproc.evaluation.report import write_report  # noqa: PLC0415
-    from memory_extproc.evaluation.running import run  # noqa: PLC0415
+    from memory_extproc.evaluation.runner import run  # noqa: PLC0415
 
     read = read_dataset(dataset)
     with progress() as says:
@@ -240,9 +239,9 @@ def topics(
 
 
 async def _topics(settings: Settings, dataset: Path) -> dict[str, Any]:
-    from memory_extproc.app.topics import shift_limits  # noqa: PLC0415 - see SYSTEMS
-    from memory_extproc.evaluation.composing import embedder_of  # noqa: PLC0415
-    from memory_extproc.evaluation.topics import boundary_figures, read_sessions, told  # noqa: PLC0415
+    from memory_extproc.app.maintenance import shift_limits  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.bench import embedder_of  # noqa: PLC0415
+    from memory_extproc.evaluation.metrics import boundary_figures, read_sessions, told  # noqa: PLC0415
 
     sessions = read_sessions(dataset)
     async with embedder_of(settings) as embedder:

@@ -12,15 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memory_extproc.cli.config import AsJson, ConfigFile, file_of
-from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Caller, Owner, Scope, Wish
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.recall.explanation import Explanation
+    from memory_extproc.recall.candidate import Explanation
 
 _SHOWN = 100  # characters of a memory in the table; --json has all of it
 
@@ -70,7 +69,7 @@ def explain(
 
 def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     """As the sidecar would name the caller. ConfigurationError for a name that it would not take."""
-    from memory_extproc.wire.identity import accepted, hashed_user, optional  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.request.identity import accepted, hashed_user, optional  # noqa: PLC0415 - quick `--help`
 
     faults = []
     if not accepted(user):
@@ -84,7 +83,7 @@ def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
 
 
 async def _explained(settings: Settings, wish: Wish) -> Explanation:
-    from memory_extproc.evaluation.composing import reading  # noqa: PLC0415 - it loads store and inference
+    from memory_extproc.evaluation.bench import reading  # noqa: PLC0415 - it loads store and inference
 
     async with reading(settings) as recaller:
         return await recaller.explain(wish)
@@ -123,7 +122,7 @@ def _as_json(explanation: Explanation, wish: Wish) -> dict[str, Any]:
 
 
 def _show(explanation: Explanation, wish: Wish) -> None:
-    from memory_extproc.recall.block import harmless  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.recall.prompt_block import harmless  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
     said = [f"outcome {explanation.outcome}"]

@@ -7,21 +7,22 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from memory_extproc.cli import memory_show as show
-from memory_extproc.cli.api_options import Api, AsJson, UserOption, Yes, with_api
-from memory_extproc.cli.memory_arguments import (
+from memory_extproc.cli import output as show
+from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.files import export, import_, sync
+from memory_extproc.cli.forget import (
     Kind,
     MemoryId,
     Project,
     RequestId,
     Session,
     Types,
+    forget,
     moment,
+    receipt,
     struct,
     words,
 )
-from memory_extproc.cli.memory_files import export, import_, sync
-from memory_extproc.cli.memory_forget import forget, receipt
 from memory_extproc.errors import ConfigurationError
 
 # The API's messages are imported where they are used: gRPC takes a third of a second, which `--help` need not wait.

@@ -7,23 +7,12 @@ from typing import Annotated
 import typer
 
 from memory_extproc import __version__
-from memory_extproc.cli import (
-    audit,
-    config,
-    coordination,
-    envoy_config,
-    keys,
-    learn,
-    memory,
-    models,
-    retention,
-    store,
-)
+from memory_extproc.cli import admin, config, coordination, envoy_config, learn, memory, store
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.doctor import doctor
 from memory_extproc.cli.explain import explain
+from memory_extproc.cli.forget import verify_forget
 from memory_extproc.cli.serve import serve
-from memory_extproc.cli.verify_forget import verify_forget
 
 app = typer.Typer(
     name="memory-extproc",
@@ -36,14 +25,14 @@ app = typer.Typer(
 )
 app.command("serve")(serve)
 app.add_typer(config.app, name="config")
-app.add_typer(audit.app, name="audit")
-app.add_typer(audit.keys, name="api-key")
-app.add_typer(models.app, name="models")
+app.add_typer(admin.audit_app, name="audit")
+app.add_typer(admin.api_key_app, name="api-key")
+app.add_typer(admin.models_app, name="models")
 app.add_typer(memory.app, name="memory")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(learn.app, name="learn")
-app.add_typer(keys.app, name="keys")
-app.add_typer(retention.app, name="retention")
+app.add_typer(admin.keys_app, name="keys")
+app.add_typer(admin.app, name="retention")
 app.add_typer(store.app, name="store")
 app.add_typer(coordination.app, name="coordination")
 app.command("explain")(explain)

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
-from memory_extproc.cli.faults import faults_to_exit
+from memory_extproc.cli.config import faults_to_exit
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 

@@ -14,17 +14,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.config import AsJson, ConfigFile, file_of
-from memory_extproc.cli.faults import faults_to_exit
-from memory_extproc.cli.progress import Says, progress
+from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.app.tending import Tended
+    from memory_extproc.app.offline import Tended
     from memory_extproc.ports import MemoryStore
-    from memory_extproc.retention.reembedding import Checked, Reembedding
+    from memory_extproc.retention.reembed import Checked, Reembedding
 
 app = typer.Typer(
     name="store",
@@ -121,7 +119,7 @@ def _make(folder: Path) -> None:
 
 
 async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
-    from memory_extproc.app.backing import back_up_files, back_up_memories  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.offline import back_up_files, back_up_memories  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
         tended = await _tended(settings, data, stack)
@@ -132,8 +130,7 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
 
 async def _restored(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
     from memory_extproc.app import hold_data_directory, utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.backing import restore_files, restore_memories  # noqa: PLC0415
-    from memory_extproc.app.tending import tending  # noqa: PLC0415
+    from memory_extproc.app.offline import restore_files, restore_memories, tending  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         hold_data_directory(settings, stack)
@@ -171,7 +168,7 @@ async def _used(
     says: Says,
 ) -> tuple[Checked, str]:
     from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.tending import reembedding  # noqa: PLC0415
+    from memory_extproc.app.offline import reembedding  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         tended = await _tended(settings, data, stack)
@@ -187,7 +184,7 @@ async def _compacted(settings: Settings, data: Path) -> bool:
 
 async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Tended:
     from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.tending import tending  # noqa: PLC0415
+    from memory_extproc.app.offline import tending  # noqa: PLC0415
 
     hold_lite(settings, data, stack)
     return await stack.enter_async_context(tending(settings, data, now=utc_now))

@@ -17,11 +17,10 @@ from typing import Any, Self
 
 import msgspec
 
+from memory_extproc.coordination.sqlite_file import Schema, SqliteFile, code_of
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import LedgerJob
 from memory_extproc.observe.log import logger
-from memory_extproc.sqlite_faults import code_of
-from memory_extproc.sqlite_file import Schema, SqliteFile
 
 log = logger(__name__)
 

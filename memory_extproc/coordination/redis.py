@@ -6,13 +6,21 @@ All keys of one owner carry the same hash tag and so lie on one node of a cluste
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
-from memory_extproc.coordination.record_kinds import check_registered
-from memory_extproc.model import Owner
-from memory_extproc.redis_link import LinkLimits, RedisLink
+import msgspec
+
+from memory_extproc.coordination.mirror import Copied, Kind, of_items
+from memory_extproc.coordination.recovery import Recovery
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.sqlite import check_registered
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import LedgerJob, LedgerMarks, Owner
+from memory_extproc.ports import WrapsKeys
 
 _GLANCE = timedelta(milliseconds=60)  # a request waits so long for the version of what is known
 # An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
@@ -156,3 +164,198 @@ class RedisCoordination:
         check_registered([kind])
         # The kind's length goes first, so that no two pairs of kind and key share a name.
         return self._key(owner, f"record:{len(kind)}:{kind}:{key}")
+
+
+# --- ledger redis ------------------------------------------------------------------------------------
+# The ledger of forgets in Redis, for several replicas. To be kept out of backups.
+
+# All keys carry one hash tag: a job and its marks are written in one step.
+# KEYS: jobs, order, counter, shut ones of the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it
+# is a copy, items... A copy has no job (an empty id), or one that takes the place of one that has come less far.
+_WRITE = """
+local writes = ARGV[1] ~= ''
+if writes and ARGV[7] == '1' then
+  local there = redis.call('HGET', KEYS[1], ARGV[1])
+  if there then
+    local kept = cjson.decode(there)
+    local came = (kept[4] and 0 or 2) + (kept[3] and 0 or 1)
+    writes = came < (ARGV[4] == '1' and 0 or 2) + (ARGV[3] == '1' and 0 or 1)
+  end
+end
+if writes then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+  if ARGV[4] == '1' then
+    if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then
+      redis.call('ZADD', KEYS[2], redis.call('INCR', KEYS[3]), ARGV[1])
+    end
+  else
+    redis.call('ZREM', KEYS[2], ARGV[1])
+  end
+  if ARGV[3] == '1' then redis.call('SADD', KEYS[4], ARGV[1]) else redis.call('SREM', KEYS[4], ARGV[1]) end
+end
+if ARGV[5] ~= '' then redis.call('SADD', KEYS[5], ARGV[5]) end
+for n = 8, #ARGV do
+  local known = redis.call('HGET', KEYS[6], ARGV[n])
+  if not known or tonumber(known) < tonumber(ARGV[6]) then redis.call('HSET', KEYS[6], ARGV[n], ARGV[6]) end
+end
+return 1
+"""
+# KEYS: shut ones, cuts, items, generation. ARGV: fields of the generation.
+_MARKS = """
+return {redis.call('SMEMBERS', KEYS[1]), redis.call('SMEMBERS', KEYS[2]), redis.call('HGETALL', KEYS[3]),
+  redis.call('HMGET', KEYS[4], unpack(ARGV))}
+"""
+_CONTEXT = b"key of the ledger of forgets"
+_WRAPPED = "wrapped"  # in the place of a subject
+_AT_ONCE = 2_000  # items in one step; the job stays shut until all of them are written
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    subject: str
+    body: bytes
+    shut: bool
+    open: bool
+
+
+class RedisLedger:
+    """Also a Restorable. With a *recovery*, nothing is read from a Redis that lost what it was given, and what is
+    written has a copy when the call returns; the key's is wrapped by *wraps*, where there is one."""
+
+    def __init__(
+        self, link: RedisLink, *, prefix: str, recovery: Recovery | None = None, wraps: WrapsKeys | None = None
+    ) -> None:
+        self._link, self._recovery, self._wraps = link, recovery, wraps
+        self._base = f"{prefix}:{{ledger}}"
+        self._write = link.client.register_script(_WRITE)
+        self._marks = link.client.register_script(_MARKS)
+        self._key: bytes | None = None  # once it has a copy
+
+    async def key(self) -> bytes:
+        self._check()
+        if self._key is None:
+            client, name = self._link.client, f"{self._base}:key"
+            await self._link.bounded(client.set(name, secrets.token_bytes(32), nx=True))
+            key = bytes(await self._link.bounded(client.get(name)))
+            if self._recovery is not None:
+                await self._recovery.advance()
+                await self._recovery.keep([await self._copy_of_key(key)])
+            self._key = key
+        return self._key
+
+    async def write(
+        self, job: LedgerJob, *, cut: bytes | None = None, items: Sequence[bytes] = (), at: float = 0.0
+    ) -> None:
+        self._check()
+        for start in range(0, len(items) or 1, _AT_ONCE):
+            written = self._written(job, cut or b"", items[start : start + _AT_ONCE], at)
+            await self._link.bounded(self._write(*written))
+        if self._recovery is not None:
+            await self._recovery.advance()
+            cuts = [Copied(Kind.CUT, job.subject, cut)] if cut else []
+            await self._recovery.keep([Copied.of_job(job), *cuts, *of_items(job.subject, items, at)])
+
+    def _written(
+        self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float, *, copy: bool = False
+    ) -> tuple[list[str], list[str | bytes | int]]:
+        """Of the script: for as many items as go into one step."""
+        kept = msgspec.json.encode(_Kept(job.subject, job.body, job.shut, job.open))
+        keys = [f"{self._base}:{name}" for name in ("jobs", "order", "counter")] + self._of(job.subject)
+        return keys, [job.id, kept, int(job.shut), int(job.open), cut, repr(at), int(copy), *items]
+
+    async def job(self, job_id: str) -> LedgerJob | None:
+        self._check()
+        raw = await self._link.bounded(self._link.client.hget(f"{self._base}:jobs", job_id))
+        return None if raw is None else _read(job_id, raw)
+
+    async def unfinished(self) -> Sequence[LedgerJob]:
+        ids = await self._link.bounded(self._link.client.zrange(f"{self._base}:order", 0, -1))
+        found = [await self.job(one.decode()) for one in ids]
+        return [job for job in found if job is not None and job.open]
+
+    async def marks(self, subject: str) -> LedgerMarks:
+        return (await self._marks_of(subject))[0]
+
+    async def _marks_of(self, subject: str) -> tuple[LedgerMarks, list[str]]:
+        """With the ids of the jobs that shut it."""
+        floor = 0 if self._recovery is None else self._recovery.sequence
+        keys = [*self._of(subject), f"{self._base}:generation"]
+        fields = ["id"] if self._recovery is None else self._recovery.fields
+        shut, cuts, items, standing = await self._link.bounded(self._marks(keys=keys, args=fields))
+        if self._recovery is not None:
+            self._recovery.compare(standing[0], standing[1], floor)
+        pairs = zip(items[::2], items[1::2], strict=True)
+        marks = LedgerMarks(
+            tuple(sorted(bytes(cut) for cut in cuts)), {bytes(item): float(at) for item, at in pairs}, bool(shut)
+        )
+        return marks, [one.decode() for one in shut]
+
+    # --- copies ---------------------------------------------------------------------------------------
+    async def merge(self, copies: Sequence[Copied]) -> None:
+        pipeline = self._link.client.pipeline(transaction=False)
+        for copy in copies:
+            job = LedgerJob(copy.id, copy.subject, copy.body, copy.shut, copy.open)
+            none = LedgerJob("", copy.subject, b"", shut=False, open=False)
+            match copy.kind:
+                case Kind.KEY:
+                    pipeline.set(f"{self._base}:key", await self._key_in(copy))
+                case Kind.JOB:
+                    await self._write(*self._written(job, b"", (), 0.0, copy=True), client=pipeline)
+                case Kind.CUT:
+                    await self._write(*self._written(none, copy.body, (), 0.0, copy=True), client=pipeline)
+                case Kind.ITEMS:
+                    await self._write(*self._written(none, b"", copy.items, copy.at, copy=True), client=pipeline)
+        await self._link.bounded(pipeline.execute())
+
+    async def _key_in(self, copy: Copied) -> bytes:
+        if copy.subject != _WRAPPED:
+            return copy.body
+        if self._wraps is None:
+            raise GiveUpError("the copy of the ledger's key is wrapped with a master key")
+        return await self._wraps.unwrap(copy.body, _CONTEXT)
+
+    async def copies_of(self, subject: str) -> Sequence[Copied]:
+        """What stands in Redis of one subject; of its jobs those that shut it."""
+        marks, shut = await self._marks_of(subject)
+        by_moment = defaultdict[float, list[bytes]](list)
+        for item, at in marks.items.items():
+            by_moment[at].append(item)
+        jobs = [await self.job(one) for one in shut]
+        return [
+            *(Copied.of_job(job) for job in jobs if job is not None),
+            *(Copied(Kind.CUT, subject, cut) for cut in marks.cuts),
+            *(copy for at, found in by_moment.items() for copy in of_items(subject, sorted(found), at)),
+        ]
+
+    async def copies(self) -> AsyncIterator[Sequence[Copied]]:
+        client = self._link.client
+        if (key := await self._link.bounded(client.get(f"{self._base}:key"))) is not None:
+            yield [await self._copy_of_key(bytes(key))]
+        cursor = -1
+        while cursor:
+            call = client.hscan(f"{self._base}:jobs", cursor=max(cursor, 0), count=_AT_ONCE)
+            cursor, jobs = await self._link.bounded(call)
+            yield [Copied.of_job(_read(one.decode(), raw)) for one, raw in jobs.items()]
+        for what in ("cuts", "items"):
+            cursor = -1
+            while cursor:
+                call = client.scan(cursor=max(cursor, 0), match=f"{self._base}:{what}:*", count=_AT_ONCE)
+                cursor, names = await self._link.bounded(call)
+                for name in names:
+                    yield await self.copies_of(name.decode().rpartition(":")[2])
+
+    async def _copy_of_key(self, key: bytes) -> Copied:
+        if self._wraps is None:
+            return Copied(Kind.KEY, "", key, "ledger")
+        return Copied(Kind.KEY, _WRAPPED, await self._wraps.wrap(key, _CONTEXT), "ledger")
+
+    def _check(self) -> None:
+        if self._recovery is not None:
+            self._recovery.check()
+
+    def _of(self, subject: str) -> list[str]:
+        return [f"{self._base}:{what}:{subject}" for what in ("shut", "cuts", "items")]
+
+
+def _read(job_id: str, raw: bytes) -> LedgerJob:
+    kept = msgspec.json.decode(raw, type=_Kept)
+    return LedgerJob(job_id, kept.subject, kept.body, kept.shut, kept.open)

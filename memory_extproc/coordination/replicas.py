@@ -19,7 +19,7 @@ from memory_extproc.model import Owner, WaitingPlace
 from memory_extproc.observe.log import logger
 
 if TYPE_CHECKING:
-    from memory_extproc.redis_link import RedisLink
+    from memory_extproc.coordination.redis_client import RedisLink
 
 log = logger(__name__)
 

@@ -1,7 +1,6 @@
-"""All that knows the JSON and the SSE of an LLM's API. Pure. Edits are byte spans: every other byte stays the
-client's.
+"""The JSON and SSE of LLM APIs. Pure. Edits are byte spans: every other byte stays the client's.
 
-A dialect (`chat_completions`, `responses`, `anthropic`, each with its answers) fulfils `base`; `spans` and
-`fields` read bodies, `placing`, `shortening` and `controls` edit them, `answers` and `sse` read what comes
-back.
+`registry` names the dialects and the models. A dialect (`openai_chat`, `openai_responses`, `anthropic_messages`)
+implements `base`; `json_spans` reads bodies, `messages` and `memory_fields` edit them, `answer_reader` reads what
+comes back.
 """

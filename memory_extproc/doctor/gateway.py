@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import itertools
 import json
+import random
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 STATUS = "x-memory-status"
 ECHO = "memory_extproc_echo"  # the field of an answer in which the echo model shows what reached it
@@ -146,3 +150,195 @@ class Gateway:
             return Answer(0, fault=f"no whole answer within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
             return Answer(0, fault=f"the connection failed: {type(error).__name__}")
+
+
+# --- visit -------------------------------------------------------------------------------------------
+# One examination of one gateway: who asks, what it may do there, and the words it plants and looks for.
+
+_CONSONANTS, _VOWELS = "bdfklmnprstvz", "aeiou"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisitOptions:
+    """*proven*: the gateway knows *ann* and *bob* by credentials, not by a header that names them."""
+
+    ann: Person
+    bob: Person
+    proven: bool
+    everybody: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers of every request
+    trusted_edge: bool = False  # only an edge of the operator's own reaches this URL, so names may be believed
+    user_header: str = "x-authz-user-id"
+    tenant_header: str = "x-authz-tenant-id"
+    session_header: str = "x-session-id"
+    roles_header: str = ""  # api.trusted_proxy.roles_header; empty: callers have no roles
+    body_bytes: int = 4 * 1024 * 1024  # limits.request_body of the sidecar
+    learned_within: float = 15.0  # seconds for what was told to be found
+
+
+class Visit:
+    """*chance* makes the words, so that no two visits look for the same."""
+
+    def __init__(self, gateway: Gateway, options: VisitOptions, chance: random.Random) -> None:
+        self.gateway, self.options = gateway, options
+        self.name = f"doctor-{chance.getrandbits(32):08x}"
+        self._chance = chance
+        self._sessions = self._asked = 0
+        self.canary = self.word()  # what ann tells, and nobody else knows
+        self.kept: list[tuple[Person, str]] = []  # sessions from which something may be remembered, and whose
+        self.cold = Answer(0)  # what nobody in particular got, without asking for memory
+        self.knows = False  # ann is remembered: what checks of recall stand on
+
+    @property
+    def nobody(self) -> Person:
+        return Person(dict(self.options.everybody))
+
+    @property
+    def question(self) -> str:
+        """For the canary; never twice in the same words, so that a cache of answers does not answer."""
+        return self._varied("What is my boat called?")
+
+    def word(self) -> str:
+        """A word that means nothing and stands nowhere else."""
+        letters = (self._chance.choice(_CONSONANTS) + self._chance.choice(_VOWELS) for _ in range(4))
+        return "".join(letters).capitalize()
+
+    def forged(self, **headers: str) -> Person:
+        """Nobody, with headers that a client has no right to; names are written with _ for -."""
+        return self.nobody.also({name.replace("_", "-"): value for name, value in headers.items()})
+
+    async def tell(self, person: Person, words: str, *, stream: bool = False) -> Answer:
+        """In a conversation of its own, which is noted as one to be forgotten."""
+        session = self._session()
+        self.kept.append((person, session))
+        more = {"stream": True} if stream else {}
+        headers = {self.options.session_header: session}
+        return await self.gateway.ask(person, self.gateway.said(words, **more), headers)
+
+    async def ask(self, person: Person, words: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """In a conversation of its own, of which nothing is to be kept."""
+        return await self.send(person, self.gateway.said(words), headers)
+
+    async def send(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+        sent = {self.options.session_header: self._session(), "x-memory-store": "skip", **(headers or {})}
+        return await self.gateway.ask(person, body, sent)
+
+    async def asked_until_used(self, person: Person, words: str) -> Answer:
+        """Asks until memory is used or *learned_within* is over: what was told is learned behind the answer."""
+        until = time.monotonic() + self.options.learned_within
+        while True:
+            answer = await self.ask(person, self._varied(words))
+            if answer.outcome not in {"empty", "nothing_relevant", "unavailable"} or time.monotonic() > until:
+                return answer
+            await asyncio.sleep(0.25)
+
+    def _varied(self, words: str) -> str:
+        self._asked += 1
+        return f"{words} ({self._asked})"
+
+    def _session(self) -> str:
+        self._sessions += 1
+        return f"{self.name}-{self._sessions}"
+
+
+# --- finding -----------------------------------------------------------------------------------------
+# What a check says: a verdict, what was seen, and what to do about it.
+
+
+class Verdict(StrEnum):
+    """Also the word in the output for programs, so a value is never renamed."""
+
+    OK = "ok"
+    WARN = "warn"  # works, and will hurt
+    FAIL = "fail"  # people lose memory, or see somebody else's
+    UNKNOWN = "unknown"  # could not be looked at; `seen` says why
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """*seen* and *mend* are sentences for an operator; *mend* is empty where nothing is to be done."""
+
+    check: str
+    verdict: Verdict
+    seen: str
+    mend: str = ""
+
+
+def ok(check: str, seen: str) -> Finding:
+    return Finding(check, Verdict.OK, seen)
+
+
+def warn(check: str, seen: str, mend: str) -> Finding:
+    return Finding(check, Verdict.WARN, seen, mend)
+
+
+def fail(check: str, seen: str, mend: str) -> Finding:
+    return Finding(check, Verdict.FAIL, seen, mend)
+
+
+def unknown(check: str, seen: str, mend: str = "") -> Finding:
+    return Finding(check, Verdict.UNKNOWN, seen, mend)
+
+
+# --- echo --------------------------------------------------------------------------------------------
+# A model of no wit that shows what reached it: behind a gateway, the other end of what the doctor sends.
+
+_MOST_BYTES = 64 * 1024 * 1024
+_WORDS = ("Noted", ",", " thank", " you", ".")
+_BETWEEN = 0.05  # seconds between two pieces, so that a gateway which holds answers back shows
+
+
+def echo_app() -> web.Application:
+    """Serves /v1/models, and chat completions at every other path."""
+    app = web.Application(client_max_size=_MOST_BYTES)
+    numbers = itertools.count(1)
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "echo", "object": "model"}]})
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        try:
+            asked = json.loads(raw)
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            return web.json_response({"error": {"message": "expected a JSON object"}}, status=400)
+        answer: dict[str, Any] = {"id": f"chatcmpl-echo-{next(numbers)}", "model": "echo", "created": 0}
+        if asked.get("stream") is True:
+            return await _stream(request, answer)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        # A token proves who somebody is wherever it is shown.
+        headers = {name: "…" if name in {"authorization", "cookie"} else value for name, value in headers.items()}
+        message = {"role": "assistant", "content": "".join(_WORDS)}
+        answer |= {
+            "object": "chat.completion",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": len(raw) // 4, "completion_tokens": 5, "total_tokens": len(raw) // 4 + 5},
+            ECHO: {"headers": headers, "body": asked},
+        }
+        body = json.dumps(answer).encode()
+        if "gzip" in headers.get("accept-encoding", ""):
+            packed = gzip.compress(body)
+            return web.Response(body=packed, headers={"content-encoding": "gzip"}, content_type="application/json")
+        return web.Response(body=body, content_type="application/json")
+
+    app.router.add_get("/v1/models", models)
+    app.router.add_post("/{path:.*}", chat)
+    return app
+
+
+async def _stream(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    answer["object"] = "chat.completion.chunk"
+    for word in _WORDS:
+        await response.write(_event({**answer, "choices": [{"index": 0, "delta": {"content": word}}]}))
+        await asyncio.sleep(_BETWEEN)
+    end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    await response.write(_event({**answer, "choices": [end]}) + b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"

@@ -2,22 +2,372 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.evaluation.cases import Dataset
-from memory_extproc.evaluation.foreign import Names
-from memory_extproc.evaluation.gathering import Gathered, close_reader, gather
-from memory_extproc.evaluation.running import Bench, Says
-from memory_extproc.evaluation.tuning import Aims, Held, Tuned, examples_of, figures_of, scales_of, tune
-from memory_extproc.evaluation.validating import DEPTHS, ablation
-from memory_extproc.index.features import CLOSELY
-from memory_extproc.recall.weights import VERSION, Ranker, Weights, packaged_weights
+from memory_extproc.evaluation.datasets import Dataset, Names
+from memory_extproc.evaluation.metrics import mean
+from memory_extproc.evaluation.runner import Bench
+from memory_extproc.evaluation.training import (
+    DEPTHS,
+    Example,
+    Gathered,
+    Logistic,
+    Validated,
+    ablation,
+    close_reader,
+    fit_logistic,
+    fit_ranker,
+    gather,
+    judged_by,
+)
+from memory_extproc.index.features import ANOTHER, CLOSELY, FOREIGN
+from memory_extproc.recall.fusion import scores_of, standardise
+from memory_extproc.recall.weights import (
+    MEASURES,
+    SIZE,
+    VERSION,
+    Feature,
+    Ranker,
+    Relevance,
+    Weights,
+    Worth,
+    measures,
+    packaged_weights,
+    relevances,
+    worth_of,
+)
+
+# --- tuning ------------------------------------------------------------------------------------------
+# Fits the weights that recall goes by, and says how good they are on conversations they were not fitted on.
+#
+# The ranker learns from questions and their evidence. What tells whether anything helps learns from those
+# questions and from questions that nothing answers, with scores of rankers that had not seen the conversation;
+# its bias is set so that the default threshold is where the wanted share of foreign questions gets nothing.
+
+Floats = npt.NDArray[np.float64]
+Says = Callable[[str, int, int], None]
+# A yes or no, or a measure of a memory by itself: what is usual for it does not depend on the question.
+OWN_SCALE = frozenset({
+    "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
+    "days_same", "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
+    ANOTHER, FOREIGN,
+})  # fmt: skip
+_ENOUGH = tuple(at / 4 for at in range(-12, 5))
+_SLOPES = (0.5, 1.0, 2.0, 3.0)
+_OF_MEMORY = ("dense", "covered", "near", CLOSELY, ANOTHER)  # what a memory's own features say of its soundness
+_LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
+_LEAST_SPREAD = 1e-3
+_LEAST_SIZES = 0.5  # deviation of the logarithm of the number of memories
+_SIZE_SLOPES = tuple(at / 20 for at in range(-20, 41))  # of log-odds
+FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Aims:
+    """What is wanted of the weights, and how much a question counts: one to its own memories with its names as 1,
+    others as said here. In learning whether anything helps, names alone would tell if a question never came under
+    neutral names to its own memories (*neutral*), or under theirs to others (*swapped*)."""
+
+    threshold: float = 0.6
+    limit: int = 5
+    abstention: float = 0.905
+    loss: float = 0.05  # of recall, to the threshold as a whole
+    selection: float = 0.01  # to judging each memory, whatever the gate has lost already
+    selection_notes: float = 0.04  # the same of notes
+    ranker_l2: float = 3e-3
+    worth_l2: float = 1e-3
+    neutral: float = 0.33
+    foreign: float = 0.33
+    swapped: float = 0.17
+    notes: float = 1.8
+    notes_nothing: float = 1.75  # times that, where nothing answers: there are few such questions to notes
+    notes_sound: float = 10.0  # in learning which memories are sound: much, for most stores are small
+    notes_ranked: float = 0.4  # in learning the order: little, for they have no surroundings to learn from
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Figures on what was held out. *recall_at_threshold* and *loss* at the limit of the aims."""
+
+    recall: Validated
+    abstention: float | None
+    abstention_swapped: float | None
+    loss: float
+    precision: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """*judged*: every question with a ranker that has not seen the memories asked; *held*: how they fare."""
+
+    ranker: Ranker  # fitted on everything
+    held: Held
+    judged: tuple[tuple[Gathered, Ranker], ...]
+
+
+def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _done, _whole: None) -> Tuned:
+    """ValueError when there are fewer than two conversations, or nothing to learn from."""
+    names = {one.conversation for one in gathered}
+    if len(names) < 2:  # noqa: PLR2004 - one to fit on, one to judge by
+        raise ValueError("cross-validation needs two conversations or more")
+    held: list[tuple[Gathered, Ranker]] = []
+    parts = folds(names)
+    for at, part in enumerate(parts):
+        says("held out", at, len(parts) + 1)
+        fitted = _fitted([one for one in gathered if part.isdisjoint(_touched(one))], aims)
+        held += [(one, fitted) for one in gathered if _asked_of(one) in part]
+    says("held out", len(parts), len(parts) + 1)
+    ranker = _fitted(gathered, aims)
+    says("held out", len(parts) + 1, len(parts) + 1)
+    return Tuned(ranker, figures_of(held, aims), tuple(held))
+
+
+def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> Held:
+    """How the questions fare, each with the ranker that stands beside it."""
+    kept = [(one, ranker) for one, ranker in judged if one.question.counts and one.names is Names.KEPT]
+    scored = [(one, _scored(one, ranker.features).scores) for one, ranker in kept]
+    chosen = [(one, passing(one, ranker, aims)) for one, ranker in kept]
+    without = [one.recall(aims.limit, scores) for one, scores in scored]
+    hits = [float(one.answers[at]) for one, places in chosen for at in places]
+    silent: dict[bool, list[float]] = {True: [], False: []}
+    for one, ranker in judged:
+        if not one.question.relevant:
+            silent[one.names is Names.SWAPPED].append(float(not len(passing(one, ranker, aims))))
+    return Held(
+        recall=judged_by(scored),
+        abstention=mean(silent[False]),
+        abstention_swapped=mean(silent[True]),
+        loss=(mean(without) or 0.0) - (mean([_covered(one, places) for one, places in chosen]) or 0.0),
+        precision=mean(hits),
+    )
+
+
+def passing(one: Gathered, ranker: Ranker, aims: Aims) -> npt.NDArray[np.int64]:
+    """Which candidates would be injected, best first."""
+    return _passing(_scored(one, ranker.features), ranker.worth, ranker.relevance, aims)
+
+
+def _passing(scored: _Scored, worth: Worth, relevance: Relevance, aims: Aims) -> npt.NDArray[np.int64]:
+    relevant = relevances(relevance, worth_of(worth, scored.measured), scored.one.candidates, scored.scores)
+    order = np.argsort(-scored.scores, kind="stable")[: aims.limit]
+    found: npt.NDArray[np.int64] = order[relevant[order] >= aims.threshold]
+    return found
+
+
+def _covered(one: Gathered, places: Iterable[int]) -> float:
+    found = {id_ for at in places for id_ in one.covers[at]}
+    return len(found & one.question.relevant) / len(one.question.relevant)
+
+
+def folds(names: Iterable[str]) -> list[frozenset[str]]:
+    """Conversations parted for cross-validation: each is in one part, at most FOLDS parts, the same every time."""
+    ordered = sorted(names)
+    return [frozenset(ordered[at::FOLDS]) for at in range(min(FOLDS, len(ordered)))]
+
+
+def _asked_of(one: Gathered) -> str:
+    """The conversation whose memories are asked."""
+    memories = one.candidates.memories
+    return memories[0].owner.user if memories else one.conversation
+
+
+def _touched(one: Gathered) -> set[str]:
+    """Whose words it consists of."""
+    return {one.conversation, _asked_of(one)}
+
+
+def _fitted(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
+    scales = scales_of(gathered)
+    kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
+    features = _weighed(kept, scales, aims)
+    stacked = _scored_held_out(gathered, kept, scales, features, aims)
+    worth = _worth(stacked, aims)
+    return Ranker(features, worth, _relevance(stacked, worth, aims))
+
+
+def scales_of(gathered: Sequence[Gathered]) -> dict[str, Feature]:
+    """What is usual for each feature, without weights yet."""
+    scales = {}
+    names = gathered[0].candidates.names
+    for at, name in enumerate(names):
+        centres = np.array([one.candidates.centre[at] for one in gathered])
+        spreads = np.array([one.candidates.spread[at] for one in gathered])
+        known = ~np.isnan(centres)
+        usual = float(centres[known].mean()) if known.any() else 0.0
+        variance = float((spreads[known] ** 2 + (centres[known] - usual) ** 2).mean()) if known.any() else 1.0
+        spread = max(math.sqrt(variance), _LEAST_SPREAD)
+        scales[name] = Feature(0.0, round(usual, 6), round(spread, 6), own_scale=name in OWN_SCALE)
+    return scales
+
+
+def _weighed(kept: Sequence[Gathered], scales: Mapping[str, Feature], aims: Aims) -> dict[str, Feature]:
+    fitted = fit_ranker(examples_of(kept, scales, aims), aims.ranker_l2)
+    return {
+        name: Feature(round(float(weight), 5), scale.usual, scale.usual_spread, scale.own_scale)
+        for (name, scale), weight in zip(scales.items(), fitted, strict=True)
+    }
+
+
+def examples_of(kept: Sequence[Gathered], scales: Mapping[str, Feature], aims: Aims) -> list[Example]:
+    """As the ranker is fitted on them."""
+    return [
+        Example(
+            one.conversation,
+            np.column_stack(list(standardise(scales, one.candidates).values())),
+            one.answers,
+            weight=1.0 if one.talk else aims.notes_ranked,
+        )
+        for one in kept
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scored:
+    one: Gathered
+    scores: Floats
+    measured: Mapping[str, float]
+
+
+def _scored_held_out(
+    gathered: Sequence[Gathered],
+    kept: Sequence[Gathered],
+    scales: Mapping[str, Feature],
+    whole: Mapping[str, Feature],
+    aims: Aims,
+) -> list[_Scored]:
+    """Scores by rankers that have not seen the memories asked, as they will be in use; with a single
+    conversation to fit on, by the one there is."""
+    parts = folds({one.conversation for one in kept})
+    rankers: dict[str, Mapping[str, Feature]] = {}
+    for part in parts if len(parts) > 1 else ():
+        ranker = _weighed([one for one in kept if one.conversation not in part], scales, aims)
+        rankers.update(dict.fromkeys(part, ranker))
+    return [_scored(one, rankers.get(_asked_of(one), whole)) for one in gathered if one.candidates.memories]
+
+
+def _scored(one: Gathered, features: Mapping[str, Feature]) -> _Scored:
+    standardised = standardise(features, one.candidates)
+    scores = scores_of(features, one.candidates)
+    return _Scored(one, scores, measures(one.candidates, standardised, scores))
+
+
+def _worth(stacked: Sequence[_Scored], aims: Aims) -> Worth:
+    counted = [(one, _counts(one.one, aims)) for one in stacked]
+    counted = [(one, weight) for one, weight in counted if weight > 0]
+    rows = np.array([[one.measured[name] for name in MEASURES] for one, _ in counted])
+    truth = np.array([bool(one.one.question.relevant) for one, _ in counted])
+    weight = np.array([weight for _, weight in counted])
+    weight = np.where(truth, weight / weight[truth].sum(), weight / weight[~truth].sum())
+    usual, spread = rows.mean(axis=0), np.maximum(rows.std(axis=0), _LEAST_SPREAD)
+    fitted = fit_logistic((rows - usual) / spread, truth, aims.worth_l2, weight)
+    weights = fitted.weights / spread
+    bias = fitted.bias - float(weights @ usual)
+    nothing = [one for one in stacked if not one.one.question.relevant]
+    strangers = [one for one in nothing if one.one.talk and one.one.names is not Names.SWAPPED] or nothing
+    named_at = MEASURES.index(SIZE)
+    moved, for_size = _shift(Logistic(weights, bias), strangers, aims)
+    bias += moved
+    weights[named_at] += for_size
+    named = dict(zip(MEASURES, (round(float(value), 5) for value in weights), strict=True))
+    return Worth(round(bias, 5), {name: value for name, value in named.items() if value})
+
+
+def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> tuple[float, float]:
+    """What moves the wanted share of *strangers* below the threshold: for the bias, and for the size of the store,
+    so that it is about that share of them whether they ask a few memories or many (a quantile regression: Koenker
+    and Bassett 1978). Of stores of about one size there is nothing to learn for others."""
+    rows = np.array([[one.measured[name] for name in MEASURES] for one in strangers])
+    odds = rows @ fitted.weights + fitted.bias
+    size = rows[:, MEASURES.index(SIZE)]
+    wanted = aims.abstention
+    tried = _SIZE_SLOPES if float(size.std()) > _LEAST_SIZES else (0.0,)
+    least, best = math.inf, (0.0, 0.0)
+    for slope in tried:
+        rest = odds - slope * size
+        quantile = float(np.quantile(rest, wanted))
+        above = rest - quantile
+        loss = float(np.where(above > 0.0, wanted * above, (wanted - 1.0) * above).sum())
+        if loss < least:
+            least, best = loss, (quantile, slope)
+    return math.log(aims.threshold / (1.0 - aims.threshold)) - best[0], -best[1]
+
+
+def _counts(one: Gathered, aims: Aims) -> float:
+    """How much a question counts in learning whether anything helps."""
+    if not one.talk:
+        return aims.notes if one.question.relevant else aims.notes * aims.notes_nothing
+    if one.names is Names.SWAPPED:
+        return aims.swapped
+    if not one.question.relevant:
+        return aims.foreign
+    return 1.0 if one.names is Names.KEPT else aims.neutral
+
+
+def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevance:
+    """The strictest judging of single memories that costs no more than the aims allow, of talk and of notes."""
+    kept = [one for one in stacked if one.one.question.counts and one.one.names is Names.KEPT]
+    kinds = [some for talk in (True, False) if (some := [one for one in kept if one.one.talk is talk])]
+    best = Relevance(slope=0.0, enough=0.0, weights=_soundness(kept, aims))
+    least: list[float] = []
+    fewest = math.inf
+    for some in kinds:
+        gate_alone, _ = _kept_by(some, worth, best, aims)
+        whole = mean([one.one.recall(aims.limit, one.scores) for one in some]) or 0.0
+        if some[0].one.talk:
+            least.append(min(whole - aims.loss, gate_alone - aims.selection))
+        else:
+            least.append(gate_alone - aims.selection_notes)
+    for enough in _ENOUGH:
+        for slope in _SLOPES:
+            tried = Relevance(slope, enough, best.weights)
+            found = [_kept_by(some, worth, tried, aims) for some in kinds]
+            memories = sum(count for _, count in found)
+            if memories < fewest and all(recall >= most for (recall, _), most in zip(found, least, strict=True)):
+                best, fewest = tried, memories
+    return best
+
+
+def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
+    """What a memory's own features are worth, in points of score: their weights beside that of the score itself in
+    the probability that one of the first candidates answers."""
+    named = [name for name in _OF_MEMORY if name in kept[0].one.candidates.names]
+    rows, truth, counts = [], [], []
+    for one in kept:
+        first = np.argsort(-one.scores, kind="stable")[:_LOOKED_AT]
+        found = one.one.candidates
+        places = np.array([found.names.index(name) for name in named], dtype=np.int64)
+        own = np.nan_to_num(found.features[first][:, places])
+        rows.append(np.column_stack([one.scores[first] - one.scores.max(), own]))
+        truth.append(one.one.answers[first])
+        counts += [1.0 if one.one.talk else aims.notes_sound] * len(first)
+    fitted = fit_logistic(np.concatenate(rows), np.concatenate(truth), aims.worth_l2, np.array(counts))
+    point = max(float(fitted.weights[0]), _LEAST_SPREAD)
+    return {
+        name: round((min if name == ANOTHER else max)(0.0, float(weight)) / point, 4)
+        for name, weight in zip(named, fitted.weights[1:], strict=True)
+    }
+
+
+def _kept_by(kept: Sequence[_Scored], worth: Worth, relevance: Relevance, aims: Aims) -> tuple[float, float]:
+    """Evidence recall of what is injected, and how many memories that takes a question."""
+    recalls, counts = [], []
+    for one in kept:
+        places = _passing(one, worth, relevance, aims)
+        recalls.append(_covered(one.one, places))
+        counts.append(float(len(places)))
+    return mean(recalls) or 0.0, mean(counts) or 0.0
+
+
+# --- fitting -----------------------------------------------------------------------------------------
 
 _FEWEST = 2  # conversations: one to fit on, one to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories

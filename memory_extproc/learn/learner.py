@@ -10,33 +10,22 @@ goes, advances the epoch, erases the journal, and then deletes what is stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Protocol, Self
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
-from memory_extproc.learn.evidence import Evidence, Revival
-from memory_extproc.learn.extract import Extracts, Fact
-from memory_extproc.learn.finding import Finding
-from memory_extproc.learn.following import Following, FollowsTopics
-from memory_extproc.learn.gathering import Gatherings, Trigger
-from memory_extproc.learn.intake import Intake
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.learn.extract.extractor import Extracts, Fact, Finding
+from memory_extproc.learn.ingest import Intake, LearnLimits, Sifting, Unsettled
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.lanes import Lanes
-from memory_extproc.learn.limits import LearnLimits
-from memory_extproc.learn.messages import Judges, Messages
-from memory_extproc.learn.obeying import Obeying, Obeys
-from memory_extproc.learn.remember import judge
+from memory_extproc.learn.messages import Judges, Messages, judge
+from memory_extproc.learn.queue import Evidence, Gatherings, Lanes, Revival, TakeUp, TakeUpLimits, Trigger
 from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import Sessions
-from memory_extproc.learn.settling import Unsettled
-from memory_extproc.learn.sifting import Sifting
-from memory_extproc.learn.take_up import TakeUp, TakeUpLimits
 from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
-from memory_extproc.observe.log import logger
+from memory_extproc.observe.log import NO_TRACES, Traces, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.observe.tracing import NO_TRACES, Traces
 from memory_extproc.ports import (
     Chance,
     Coordination,
@@ -351,3 +340,107 @@ def _finding(
 
 def _take_up_limits(limits: LearnLimits) -> TakeUpLimits:
     return TakeUpLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
+
+
+# --- following ---------------------------------------------------------------------------------------
+# What the learner tells whoever gathers turns into topics, and what it is told in turn.
+
+
+class FollowsTopics(Protocol):
+    """Gathers turns into topics; what comes of that comes later."""
+
+    shifted: Callable[[Owner, str], object]  # told the session whose topic has changed
+
+    async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str]) -> None:
+        """Durable when it returns; *last* are the turns that end their session."""
+
+    async def end(self, owner: Owner, session: str, *, but: frozenset[str]) -> None:
+        """*session*, or with an empty name all of *owner*'s, has ended, *but* those of which more is to come."""
+
+
+class Following:
+    """A session's turns are due for extraction when its topic has changed. Without *topics* nothing happens."""
+
+    def __init__(self, topics: FollowsTopics | None, gatherings: Gatherings) -> None:
+        self._topics, self._gatherings = topics, gatherings
+        if topics is not None:
+            topics.shifted = self._shifted
+
+    async def note(self, turns: Iterable[Turn], last: Iterable[str]) -> None:
+        """Before the turns can be marked learned, so that a crash in between loses none of them. TryLaterError
+        where they cannot be written down now."""
+        if self._topics is None:
+            return
+        by_owner: dict[Owner, list[Turn]] = {}
+        for turn in turns:
+            by_owner.setdefault(turn.owner, []).append(turn)
+        for owner, theirs in by_owner.items():
+            try:
+                await self._topics.note(owner, theirs, frozenset(last))
+            except GiveUpError as error:  # facts are extracted all the same
+                log.warning("topics.not_noted", error=type(error).__name__)
+
+    async def end(self, owner: Owner, session: str, *, but: Iterable[str]) -> None:
+        """*but*: sessions whose last turn is on its way, and ends them when it is noted."""
+        if self._topics is None:
+            return
+        try:
+            await self._topics.end(owner, session, but=frozenset(but))
+        except MemoryExtprocError as error:  # it ends by itself when it has been silent for long enough
+            log.warning("topics.not_ended", error=type(error).__name__)
+
+    def _shifted(self, owner: Owner, session: str) -> None:
+        self._gatherings.flush(owner, session, Trigger.TOPIC)
+
+
+# --- obeying -----------------------------------------------------------------------------------------
+# The learner's part in what people tell the assistant to keep or to forget.
+
+
+class Obeys(Protocol):
+    """Does what people tell the assistant to keep or to forget."""
+
+    def of(self, turn: Turn) -> Sequence[object]:
+        """What *turn* tells us to do; cheap."""
+
+    async def obey(self, turns: Sequence[Turn]) -> None:
+        """Repeating it changes nothing more."""
+
+    def doubted(self, turn: Turn) -> bool:
+        """Whether *turn* may tell us more, which is found out by `decide`; cheap."""
+
+    async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
+        """Does what turns in doubt turn out to tell us. Ids of those that asked for something to be forgotten.
+        TryLaterError while that cannot be found out; repeating it changes nothing more."""
+
+
+class Obeying:
+    """Without *commands* nobody tells us anything."""
+
+    def __init__(self, commands: Obeys | None, journal: Journal) -> None:
+        self._commands, self._journal = commands, journal
+
+    def commanding(self, entries: Iterable[JournalEntry]) -> list[Turn]:
+        """Those of *entries* that tell us to do something."""
+        commands = self._commands
+        return [entry.turn for entry in entries if commands and commands.of(entry.turn)]
+
+    async def obey(self, turns: Sequence[Turn]) -> None:
+        if self._commands and turns:
+            await self._commands.obey(turns)
+
+    def doubted(self, turn: Turn) -> bool:
+        """Whether its session is not to be waited for: what is to be forgotten is not recalled for long."""
+        return self._commands is not None and self._commands.doubted(turn)
+
+    async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
+        """As Obeys.decide."""
+        doubted = [turn for turn in turns if self.doubted(turn)]
+        return await self._commands.decide(doubted) if self._commands and doubted else frozenset()
+
+    async def left(self, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:
+        """Those of *facts* whose turns were not forgotten in a chat while they were extracted."""
+        if self._commands is None or not facts:
+            return facts
+        there = {entry.turn.id for entry in await self._journal.get(turn_ids)}
+        return [fact for fact in facts if fact.turn_id in there]

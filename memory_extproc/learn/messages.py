@@ -3,14 +3,177 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
-from memory_extproc.learn.corrected import corrected
-from memory_extproc.learn.remember import Judged
-from memory_extproc.model import Embedded, Owner, Turn, message_ids
+from memory_extproc.learn.chunking import PieceLimits, pieces
+from memory_extproc.model import (
+    Embedded,
+    Memory,
+    MemoryType,
+    Origin,
+    Owner,
+    Role,
+    Source,
+    Turn,
+    message_id_of,
+    message_ids,
+)
 from memory_extproc.ports import Embeds, JournalEntry, KeepsMemories, Now
+from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
+from memory_extproc.text.words import words_hash
+
+# --- remember ----------------------------------------------------------------------------------------
+# Which messages of a turn become memories, at once and without a model. Pure.
+
+_LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
+_USUAL = PieceLimits()
+_ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
+_MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
+
+
+class Decision(StrEnum):
+    """What became of a message or a piece of one: also the label of remembered_total, so never renamed."""
+
+    KEPT = "kept"
+    QUESTION = "question"  # kept as the context of what answers it, never recalled itself
+    EMPTY = "empty"
+    POLITE = "polite"  # a greeting, thanks, goodbye or acknowledgement
+    REFUSAL = "refusal"
+    ECHO = "echo"  # says nothing beyond what we injected or the caller had just said
+    SURPLUS = "surplus"  # the rest of a message longer than all the pieces it may have
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A message of a turn, or a piece of one; *memory* is there for KEPT and QUESTION alone."""
+
+    role: Role
+    decision: Decision
+    memory: Memory | None
+
+
+def judge(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> tuple[Judged, ...]:
+    """The caller's message and the answer, in this order, long ones in pieces. The same turn gives the same
+    ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
+    fractions."""
+    return (
+        *_judged(turn, 0, _of_caller(turn), now, limits),
+        *_judged(turn, 1, _of_answer(turn), now, limits),
+    )
+
+
+def _of_caller(turn: Turn) -> Decision:
+    if (at_once := _at_a_glance(turn.asked)) is not None:
+        return at_once
+    if polite(turn.asked):
+        return Decision.POLITE
+    if only_asks(turn.asked):
+        return Decision.QUESTION
+    # Within one memory: words of several could be put together to say something new.
+    if any(echoes(turn.asked, (one,), "") for one in turn.injected):
+        return Decision.ECHO
+    return Decision.KEPT
+
+
+def _of_answer(turn: Turn) -> Decision:
+    if (at_once := _at_a_glance(turn.answered)) is not None:
+        return at_once
+    if refusal(turn.answered):
+        return Decision.REFUSAL
+    if acknowledgement(turn.answered):
+        return Decision.POLITE
+    if only_asks(turn.answered):
+        return Decision.QUESTION
+    return Decision.ECHO if echoes(turn.answered, turn.injected, turn.asked) else Decision.KEPT
+
+
+def _at_a_glance(text: str) -> Decision | None:
+    """What needs no reading; None for what does."""
+    if not text.strip():
+        return Decision.EMPTY
+    return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
+
+
+def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: PieceLimits) -> Iterator[Judged]:
+    role = _MESSAGES[ordinal]
+    if decision not in {Decision.KEPT, Decision.QUESTION}:
+        yield Judged(role, decision, None)
+        return
+    message = turn.asked if role is Role.USER else turn.answered
+    found = pieces(message, limits)
+    whole = words_hash(message)
+    for number, text in enumerate(found.texts):
+        # What stands alone needs no number; a piece does, for all of a message share its place in the session.
+        numbered = {"piece": number, "whole": whole} if len(found.texts) > 1 else {}
+        memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, numbered)
+        if decision is Decision.QUESTION:
+            memory = replace(memory, source=Source.QUESTION)
+        yield Judged(role, decision, memory)
+    if not found.whole:
+        yield Judged(role, Decision.SURPLUS, None)
+
+
+def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, numbered: dict[str, Any]) -> Memory:
+    said = turn.at.replace(microsecond=0)
+    return Memory(
+        id=message_id(turn, ordinal, number),
+        owner=turn.owner,
+        type=MemoryType.EPISODIC,
+        content=content,
+        source=Source.VERBATIM,
+        created_at=said,
+        updated_at=max(said, now.replace(microsecond=0)),
+        valid_from=said,
+        project=turn.project,
+        session=turn.session,
+        seq=turn.seq + ordinal,
+        role=_MESSAGES[ordinal],
+        origin=provenance(turn.origin),
+        metadata={"turn": turn.id, **_heard(turn, ordinal), **numbered},
+    )
+
+
+def _heard(turn: Turn, ordinal: int) -> dict[str, Any]:
+    """By what a forget knows the message and its moment again; rows keep whole seconds."""
+    exact: dict[str, Any] = {"said": turn.at.timestamp()} if turn.at.microsecond else {}
+    return {**exact, "heard": turn.heard} if turn.heard and ordinal == 0 else exact
+
+
+def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
+    """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer), or of one of
+    its pieces. The first piece has the id of a message in one, so that the one takes the other's place."""
+    return message_id_of(turn.owner, turn.id, ordinal, number)
+
+
+def cut(text: str, most_bytes: int) -> str:
+    """The beginning of *text* that fits into *most_bytes* of UTF-8, never half a character. Lone
+    surrogates, which no store takes, become question marks."""
+    encoded = text[:most_bytes].encode("utf-8", "replace")
+    return encoded[:most_bytes].decode("utf-8", "ignore")
+
+
+def provenance(origin: Origin) -> str:
+    """*origin* as one line for the store's field, empty parts left out: "app=chat model=qwen3".
+    A client may have named app and model: white space in them is no way to name more, and whatever else is in
+    them, the line is one that every store takes."""
+    named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
+    whole = _line(named, _ORIGIN_BYTES)
+    if len(whole.encode()) <= _ORIGIN_BYTES:
+        return whole
+    return _line(named, _ORIGIN_BYTES // len(named) - len("dialect= "))
+
+
+def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
+    """Each value cut to *most_bytes* of UTF-8."""
+    written = ((name, "_".join(value.replace("\0", " ").split())) for name, value in named)
+    return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
+
+
+# --- messages ----------------------------------------------------------------------------------------
 
 _AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 
@@ -82,3 +245,18 @@ def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
 
 def _not_yet() -> None:
     """Not all of it is visible yet."""
+
+
+# --- corrected ---------------------------------------------------------------------------------------
+# What a person has corrected is theirs: learning a turn anew, because its answer was, does not undo it.
+
+REVISION = "revision"  # in a memory's metadata, from its first correction on
+
+
+async def corrected(keeps: KeepsMemories, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
+    """The ids of messages and pieces of *entries* that were corrected. Asks the store for turns that were replaced
+    alone: of a new one nothing can have been."""
+    ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
+    if not ids:
+        return frozenset()
+    return frozenset(memory.id for memory in await keeps.get(owner, ids) if REVISION in memory.metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from memory_extproc.errors import GiveUpError, MemoryExtprocError
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.own_words import statements
-from memory_extproc.learn.remember import provenance
-from memory_extproc.learn.same import about, saying
-from memory_extproc.learn.verdicts import (
+from memory_extproc.learn.conflicts import (
     FACTS,
     Add,
     Change,
@@ -22,10 +19,16 @@ from memory_extproc.learn.verdicts import (
     Outdate,
     Replace,
     Verdict,
+    about,
     judged,
     reconcile_fact,
+    saying,
     unclear,
 )
+from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.statements import statements
+from memory_extproc.learn.messages import Judges as MessagesJudges
+from memory_extproc.learn.messages import provenance
 from memory_extproc.model import (
     Embedded,
     Found,
@@ -41,7 +44,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, KeepsMemories
+from memory_extproc.ports import Embeds, KeepsMemories, Now
 
 log = logger(__name__)
 _NEIGHBOURS = 32  # facts asked of the store for one fact
@@ -294,3 +297,34 @@ def _turns_of(facts: Iterable[Memory]) -> list[str]:
 
 def _ids(value: object) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()
+
+
+# --- foreseeing --------------------------------------------------------------------------------------
+# What turns that wait to be learned will become, so that a forget reaches it before any store has it.
+
+_AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
+
+
+class ComingMemories:
+    """Implements erasure.eraser.ForeseesMemories. Their ids are those that they will have."""
+
+    def __init__(self, judged: MessagesJudges, rules: Extracts, *, by_rules_alone: bool, now: Now) -> None:
+        """*by_rules_alone*: nobody but *rules* finds facts here; what a model will find nobody can foresee."""
+        self._judged, self._rules, self._now = judged, rules, now
+        self.complete = by_rules_alone
+
+    async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
+        now = self._now()
+
+        def judged() -> list[Memory]:
+            found = [one.memory for turn in turns for one in self._judged(turn, now)]
+            return [memory for memory in found if memory is not None]
+
+        if sum(len(turn.asked) + len(turn.answered) for turn in turns) > _AT_ONCE:
+            return await asyncio.to_thread(judged)
+        return judged()
+
+    async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:
+        by_id = {turn.id: turn for turn in turns}
+        found = await self._rules.extract(sorted(turns, key=lambda turn: (turn.at, turn.seq)))
+        return [row_of(fact, by_id[fact.turn_id], place, "") for place, fact in enumerate(found)]

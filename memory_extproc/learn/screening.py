@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
-from typing import Protocol
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, Self
 
-from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.incognito import Incognito
-from memory_extproc.learn.pieces import both_ends
-from memory_extproc.learn.quota import Quota
-from memory_extproc.model import Exchanged, Owner, Screened, Stored
+import msgspec
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.learn.chunking import both_ends
+from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
+from memory_extproc.learn.messages import Judged
+from memory_extproc.model import (
+    SHARED,
+    Caller,
+    Embedded,
+    Exchanged,
+    Memory,
+    MemoryState,
+    Message,
+    Owner,
+    Role,
+    Screened,
+    Source,
+    Stored,
+    Turn,
+    digest,
+)
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.safety.policy import Found, without_secrets
+from memory_extproc.ports import Coordination, KeepsMemories, MemoryStore, Now
+from memory_extproc.safety.policy import Found, sensitivity, without_secrets
+from memory_extproc.safety.prompt_injection import Suspicion, suspicion
+from memory_extproc.text.words import normal, tokens
 
 log = logger(__name__)
 _AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
@@ -149,3 +172,404 @@ def _person(exchanged: Exchanged) -> Owner | None:
     if not caller.speaker:
         return caller.owner
     return None if caller.spoken_by is None else caller.spoken_by.owner
+
+
+# --- incognito ---------------------------------------------------------------------------------------
+# Conversations of which nothing is kept: once one request of them asked for that, the later ones need not.
+#
+# A conversation is known again by the session its client names, by the response it continues from, and by what
+# its user said: hashes of the user's words up to a turn, so that a client that sends the history again is
+# recognised whatever it makes of the answers. It stays one when a later request names a project, or another one.
+# Marks are kept for all replicas, and in the intake log until they are. Like other choices of a person's they
+# outlive the forgetting of everything: what goes on in such a conversation afterwards is not to be kept either.
+
+_KIND = "incognito"
+_LOOKBACK = 3  # turns looked back over for a mark: each one that was recognised is marked itself
+_MARK = b"1"
+_Mark = dict[str, timedelta]  # for how long each key of a conversation stays marked
+_NOBODY = Owner("", f"{SHARED}nobody")  # whose record is asked for to see whether records can be
+_EPOCH = datetime.fromtimestamp(0, UTC)  # a mark has no time of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncognitoLimits:
+    keep: timedelta = timedelta(days=30)  # as long as a conversation is known again at all
+    opening: timedelta = timedelta(minutes=30)  # of a mark by a first message alone: other chats begin like it
+    patience: timedelta = timedelta(milliseconds=50)  # of a request that waits; what takes longer goes on behind it
+    give_up: timedelta = timedelta(seconds=30)  # of one attempt at sharing a mark
+    retry: timedelta = timedelta(seconds=1)  # between two attempts
+    in_process: int = 10_000  # marks held here; the oldest go first
+
+
+class Incognito:
+    """Implements ports.NotesIncognito. One event loop owns it."""
+
+    def __init__(self, records: Coordination, limits: IncognitoLimits, intake_log: IntakeLog | None = None) -> None:
+        """*intake_log*: where marks are kept until they are shared; None: what cannot be shared is given up."""
+        self._records, self._limits, self._log = records, limits, intake_log
+        self._here: OrderedDict[tuple[Owner, str], timedelta] = OrderedDict()
+        self._marked = Counter[Owner]()  # how many of them each has
+        self._writing: set[asyncio.Task[bool]] = set()
+        self._unshared: dict[Record, _Mark] = {}
+        self._sharing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._log is not None:
+            self._take_left(self._log)
+            self._sharing = asyncio.create_task(self._share(self._log), name="incognito marks")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Waits for what is still being written down."""
+        await asyncio.gather(*self._writing)
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.gather(self._sharing, return_exceptions=True)
+
+    async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
+        """Never raises. *continues*: as Exchanged.continues."""
+        caller = caller.person
+        said = [message.text for message in history if message.role is Role.USER]
+        keys = {_spoken([*said, asked]): self._limits.keep if said else self._limits.opening}
+        if caller.session:
+            keys[_named(caller)] = self._limits.keep
+        if continues:
+            keys[_continued(continues)] = self._limits.keep
+        await self._mark(caller.owner, keys)
+
+    async def mark_response(self, owner: Owner, response_id: str) -> None:
+        """What continues from that response is incognito too. Never raises."""
+        await self._mark(owner, {_continued(response_id): self._limits.keep})
+
+    async def holds(self, exchanged: Exchanged) -> bool:
+        """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
+        cannot be found out."""
+        caller = exchanged.caller.person
+        if not await self._any(caller.owner, _keys_of(exchanged)):
+            return False
+        await self.mark(caller, exchanged.history, exchanged.asked, exchanged.continues)
+        if exchanged.response_id:
+            await self.mark_response(caller.owner, exchanged.response_id)
+        return True
+
+    def is_marked(self, exchanged: Exchanged) -> bool:
+        """Whether that is known in this process."""
+        owner = exchanged.caller.person.owner
+        return owner in self._marked and any((owner, key) in self._here for key in _keys_of(exchanged))
+
+    async def is_shared(self) -> bool:
+        """Whether every mark of ours is shared by now, and those of others can be asked for."""
+        try:
+            await self._records.get_record(_KIND, _NOBODY, _KIND)
+        except MemoryExtprocError:
+            return False
+        return not self._unshared
+
+    async def _any(self, owner: Owner, keys: Iterable[str]) -> bool:
+        wanted = list(keys)
+        if any((owner, key) in self._here for key in wanted):
+            return True
+        found = await asyncio.gather(*(self._records.get_record(_KIND, _apart(owner), key) for key in wanted))
+        return any(record is not None for record in found)
+
+    async def _mark(self, owner: Owner, keys: _Mark) -> None:
+        self._hold(owner, keys)
+        body = msgspec.json.encode(keys)
+        record = None if self._log is None else self._log.append(Kind.MARK, owner, _EPOCH, body)
+        # A task of our own: a request that leaves, or has waited long enough, takes no mark with it.
+        writing = asyncio.create_task(self._write(owner, keys, record))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        done, _ = await asyncio.wait({writing}, timeout=self._limits.patience.total_seconds())
+        for task in done:
+            task.result()  # a bug is raised, as if it had been awaited
+
+    async def write_again(self) -> None:
+        """Every mark that this process knows, where the records were lost."""
+        for (owner, key), ttl in list(self._here.items()):
+            await self._write(owner, {key: ttl}, None)
+
+    def _hold(self, owner: Owner, keys: _Mark) -> None:
+        for key, ttl in keys.items():
+            self._marked[owner] += (owner, key) not in self._here
+            self._here[owner, key] = ttl
+            self._here.move_to_end((owner, key))
+        while len(self._here) > self._limits.in_process:
+            (whose, _), _ = self._here.popitem(last=False)
+            self._marked[whose] -= 1
+            if not self._marked[whose]:
+                del self._marked[whose]
+
+    async def _write(self, owner: Owner, keys: _Mark, record: Record | None) -> bool:
+        writes: list[Awaitable[None]] = [
+            self._records.put_record(_KIND, _apart(owner), key, _MARK, ttl) for key, ttl in keys.items()
+        ]
+        try:
+            async with asyncio.timeout(self._limits.give_up.total_seconds()):
+                await asyncio.gather(*writes)
+        except (MemoryExtprocError, TimeoutError) as error:
+            if record not in self._unshared:
+                log.warning("incognito.not_noted", error=type(error).__name__)
+            if record is not None:
+                self._unshared[record] = keys
+            return False
+        if record is not None and self._log is not None:
+            self._unshared.pop(record, None)
+            self._log.discard(record)
+        return True
+
+    async def _share(self, intake_log: IntakeLog) -> None:
+        """Marks that could not be shared, until they are."""
+        while True:
+            await asyncio.sleep(self._limits.retry.total_seconds())
+            self._take_left(intake_log)
+            for record, keys in list(self._unshared.items()):
+                if not await self._write(record.owner, keys, record):
+                    break
+
+    def _take_left(self, intake_log: IntakeLog) -> None:
+        for record in intake_log.take_left(Kind.MARK):
+            try:
+                keys = msgspec.json.decode(intake_log.read(record), type=_Mark)
+            except (GiveUpError, msgspec.MsgspecError) as error:
+                log.warning("incognito.not_noted", error=type(error).__name__)
+                intake_log.discard(record)
+                continue
+            self._hold(record.owner, keys)
+            self._unshared[record] = keys
+
+
+def _apart(owner: Owner) -> Owner:
+    """Nobody, for each somebody: their records, and the key that seals those, go with no forget."""
+    return Owner(owner.tenant, f"{SHARED}incognito{SHARED}{owner.key}")
+
+
+def _spoken(said: Sequence[str]) -> str:
+    running = hashlib.sha256(digest("spoken").encode())
+    for text in said:
+        encoded = normal(text).encode("utf-8", "surrogatepass")
+        running.update(f"{len(encoded)}:".encode())
+        running.update(encoded)
+    return running.hexdigest()
+
+
+def _named(caller: Caller) -> str:
+    return digest("named", caller.session)
+
+
+def _continued(response_id: str) -> str:
+    return digest("continued", response_id)
+
+
+def _keys_of(exchanged: Exchanged) -> list[str]:
+    """By any of which its conversation is known."""
+    caller = exchanged.caller.person
+    said = [message.text for message in exchanged.history if message.role is Role.USER]
+    before = range(max(1, len(said) - _LOOKBACK + 1), len(said) + 1)
+    keys = [_spoken(said[:count]) for count in before]
+    if said:
+        keys.append(_spoken([*said, exchanged.asked]))
+    if caller.session:
+        keys.append(_named(caller))
+    if exchanged.continues:
+        keys.append(_continued(exchanged.continues))
+    return keys
+
+
+# --- quota -------------------------------------------------------------------------------------------
+# How much each caller may have learned: a token bucket for each of them.
+
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    turns_per_hour: float  # in the long run; 0: without bound
+    burst: int  # at once, after a rest
+    owners: int = 100_000  # whose buckets are held; who is dropped starts with a full one
+
+
+@dataclass(slots=True)
+class _Bucket:
+    left: float
+    at: datetime
+
+
+class Quota:
+    """In this process alone: with several replicas each grants as much, and a caller may get that much more."""
+
+    def __init__(self, limits: QuotaLimits, *, now: Now) -> None:
+        self._limits, self._now = limits, now
+        self._buckets: OrderedDict[Owner, _Bucket] = OrderedDict()
+
+    def use(self, limits: QuotaLimits) -> None:
+        """What is left of a caller's turns stays, up to the new burst."""
+        self._limits = limits
+
+    def take(self, owner: Owner) -> bool:
+        """Whether one more turn of *owner* may be kept; if so it is counted."""
+        if not self._limits.turns_per_hour:
+            return True
+        now = self._now()
+        bucket = self._buckets.get(owner)
+        if bucket is None:
+            bucket = self._buckets[owner] = _Bucket(self._limits.burst, now)
+        self._buckets.move_to_end(owner)
+        if len(self._buckets) > self._limits.owners:
+            self._buckets.popitem(last=False)
+        gained = max(now - bucket.at, timedelta()) / _HOUR * self._limits.turns_per_hour
+        bucket.left = min(float(self._limits.burst), bucket.left + gained)
+        bucket.at = max(now, bucket.at)
+        if bucket.left < 1:
+            return False
+        bucket.left -= 1
+        return True
+
+
+# --- quarantine --------------------------------------------------------------------------------------
+# Poison is stored inert: what instructs an assistant, or was put into a caller's mouth, is kept aside for review.
+#
+# A turn whose words are suspicious becomes memories in the state quarantined, its answer with it; no fact is
+# taken from it. Neither is recalled by anyone. An operator lists them, and releases what was innocent or drops
+# the rest.
+
+FOREIGN = "foreign"  # a fact in words that the caller did not say
+_PAGE = 200  # rows read at once
+_CONFIRMS = 6  # words; who says no more may well confirm what the assistant said
+_TELLING = 4  # characters a word has at least that tells whose words they were; or a digit
+
+Judging = Callable[[Turn, datetime], Sequence[Judged]]
+
+
+class PutAside:
+    """A judge of messages around another: marks what is suspicious, and what belongs to a special category."""
+
+    def __init__(self, judges: Judging, *, aside: Callable[[], bool] = lambda: True) -> None:
+        """*aside*: asked for each turn; False keeps the suspicious like everything else."""
+        self._judges, self._aside = judges, aside
+
+    def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
+        if not self._aside():
+            return tuple(_marked(one, None) for one in self._judges(turn, now))
+        asked = suspicion(turn.asked)
+        answered = asked or suspicion(turn.answered)
+        why = {Role.USER: asked, Role.ASSISTANT: answered}
+        return tuple(_marked(one, why[one.role]) for one in self._judges(turn, now))
+
+
+def _marked(judged: Judged, why: Suspicion | None) -> Judged:
+    memory = judged.memory
+    if memory is None:
+        return judged
+    category = sensitivity(memory.content)
+    noted = {**({"sensitivity": category.value} if category else {}), **({"suspicion": why.value} if why else {})}
+    if not noted:
+        return judged
+    state = MemoryState.QUARANTINED if why else memory.state
+    return replace(judged, memory=replace(memory, state=state, metadata={**memory.metadata, **noted}))
+
+
+class Trusting:
+    """An extractor around another, which reads turns without suspicion only. What it finds is looked at once more:
+    a fact that instructs, or that is not in the caller's words, is put aside."""
+
+    def __init__(self, extractor: Extracts, *, aside: Callable[[], bool] = lambda: True) -> None:
+        """*aside*: asked for each batch; False trusts everything."""
+        self._extractor, self._aside = extractor, aside
+
+    @property
+    def name(self) -> str:
+        return self._extractor.name
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        if not self._aside():
+            return list(await self._extractor.extract(turns, earlier=earlier))
+        everything = [*earlier, *turns]
+        if sum(len(turn.asked) + len(turn.answered) for turn in everything) > _AT_ONCE:
+            read = await asyncio.to_thread(_trusted, everything)
+        else:
+            read = _trusted(everything)
+        said = {turn.id: turn for turn in turns if turn.id in read}
+        if not said:
+            return []
+        before = [read[turn.id] for turn in earlier if turn.id in read]
+        facts = await self._extractor.extract([read[turn_id] for turn_id in said], earlier=before)
+        return [_looked_at(fact, said.get(fact.turn_id), before) for fact in facts]
+
+
+def _trusted(turns: Iterable[Turn]) -> dict[str, Turn]:
+    """By id, those whose asker does not instruct; an answer that does is not shown to who extracts."""
+    trusted = (turn for turn in turns if suspicion(turn.asked) is None)
+    return {turn.id: replace(turn, answered="") if suspicion(turn.answered) else turn for turn in trusted}
+
+
+def _looked_at(fact: Fact, turn: Turn | None, earlier: Iterable[Turn]) -> Fact:
+    category = sensitivity(fact.content)
+    found = suspicion(fact.content)
+    why = found.value if found else ""
+    if not why and fact.source is Source.LLM and turn is not None and _foreign(fact, turn, earlier):
+        why = FOREIGN
+    if not (category or why):
+        return fact
+    return replace(fact, sensitivity=category.value if category else "", suspicion=why)
+
+
+def _foreign(fact: Fact, turn: Turn, earlier: Iterable[Turn]) -> bool:
+    """Whether what *fact* says is in the assistant's words alone. A short reply may confirm them, and a fact in yet
+    other words is the model's own wording."""
+    if len(tokens(turn.asked)) <= _CONFIRMS:
+        return False
+    words = _telling(fact.value)
+    own = _telling(turn.asked).union(*(_telling(before.asked) for before in earlier))
+    return bool(words & _telling(turn.answered)) and not words & own
+
+
+def _telling(text: str) -> frozenset[str]:
+    return frozenset(
+        word.casefold() for word in tokens(text) if len(word) >= _TELLING or any(sign.isdigit() for sign in word)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """What was put aside of one owner, and what becomes of it."""
+
+    store: MemoryStore
+    keeps: KeepsMemories
+
+    async def held(self, owner: Owner) -> AsyncIterator[Memory]:
+        """Every memory of *owner* in quarantine, each once; its suspicion stands in its metadata."""
+        async for page in self.store.pages(owner, _PAGE, fresh=True):
+            for row in page:
+                if row.memory.state is MemoryState.QUARANTINED:
+                    yield row.memory
+
+    async def release(self, owner: Owner, ids: Sequence[str], now: datetime) -> int:
+        """Makes those of *ids* that are in quarantine memories as any other; says how many."""
+        rows = await self._of(owner, ids)
+        released = [
+            Embedded(
+                replace(
+                    row.memory,
+                    state=MemoryState.ACTIVE,
+                    updated_at=max(row.memory.updated_at, now.replace(microsecond=0)),
+                    metadata={**row.memory.metadata, "released": True},
+                ),
+                row.vector,
+            )
+            for row in rows
+        ]
+        if released:
+            await self.keeps.put(owner, released)
+        return len(released)
+
+    async def drop(self, owner: Owner, ids: Sequence[str]) -> int:
+        """Deletes those of *ids* that are in quarantine; says how many."""
+        rows = await self._of(owner, ids)
+        if rows:
+            await self.keeps.delete(owner, [row.memory.id for row in rows])
+        return len(rows)
+
+    async def _of(self, owner: Owner, ids: Sequence[str]) -> list[Embedded]:
+        rows = await self.store.fetch(owner, ids)
+        return [row for row in rows if row.memory.state is MemoryState.QUARANTINED]

@@ -1,7 +1,8 @@
 """The words of the product as frozen values. No I/O, no clock, no library types but numpy's."""
 
-from memory_extproc.model.callers import SHARED, Caller, Consent, ConsentChange, DataKey, Owner, OwnerKind, digest
-from memory_extproc.model.forgetting import (
+from memory_extproc.model.erasure import (
+    RECORD_KINDS,
+    TEXT_KINDS,
     Erased,
     ForgetPlan,
     ForgetReceipt,
@@ -9,12 +10,15 @@ from memory_extproc.model.forgetting import (
     ForgetState,
     LedgerJob,
     LedgerMarks,
+    RecordKind,
     WaitingPlace,
 )
-from memory_extproc.model.memories import (
+from memory_extproc.model.memory import (
     Candidates,
     Embedded,
     Found,
+    ImportProblem,
+    ImportReport,
     Matrix,
     Memory,
     MemoryState,
@@ -29,10 +33,9 @@ from memory_extproc.model.memories import (
     Words,
     seconds_said,
 )
+from memory_extproc.model.owner import SHARED, Caller, Consent, ConsentChange, DataKey, Owner, OwnerKind, digest
 from memory_extproc.model.recall import Arm, ChatState, Outcome, Profile, Ranked, Recalled, Signals, Switch, Wish
-from memory_extproc.model.records import RECORD_KINDS, TEXT_KINDS, RecordKind
-from memory_extproc.model.transfer import ImportProblem, ImportReport
-from memory_extproc.model.turns import (
+from memory_extproc.model.turn import (
     DeadLetter,
     Exchanged,
     JournalState,

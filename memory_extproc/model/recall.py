@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from memory_extproc.model.callers import Caller, Owner
-from memory_extproc.model.memories import Memory, Scope
+from memory_extproc.model.memory import Memory, Scope
+from memory_extproc.model.owner import Caller, Owner
 
 
 class Outcome(StrEnum):

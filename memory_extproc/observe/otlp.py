@@ -20,7 +20,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from memory_extproc.model import Owner
-from memory_extproc.observe.tracing import Field, Span, TraceParent, Traces, Work, following
+from memory_extproc.observe.log import Field, Span, TraceParent, Traces, Work, following
 
 EXPORT_SECONDS = 5.0  # what one call of the collector may take
 KEPT = 10_000  # turns whose exchange is known until they are learned

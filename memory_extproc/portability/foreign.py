@@ -19,8 +19,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from memory_extproc.model import MemoryType, Source, digest
-from memory_extproc.portability.json_lines import Read, Refused
-from memory_extproc.portability.record import RefusedError, is_id, read_record
+from memory_extproc.portability.records import Read, Refused, RefusedError, is_id, read_record
 
 _PIECE: Final = 64 * 1024
 MEMORY_BYTES: Final = 1024 * 1024  # of one memory as JSON

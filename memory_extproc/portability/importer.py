@@ -9,27 +9,41 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.model import (
     Consent,
     Embedded,
     ImportProblem,
     ImportReport,
+    JournalState,
     Memory,
     MemoryState,
     Owner,
     digest,
 )
-from memory_extproc.portability.record import COUNTED, Record, RefusedError, memory_of, read_record, record_of
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, KnowsConsent, KnowsForgotten, Now
+from memory_extproc.portability.records import COUNTED, ID, Record, RefusedError, memory_of, read_record, record_of
+from memory_extproc.ports import (
+    Coordination,
+    Embeds,
+    Exported,
+    Journal,
+    KeepsMemories,
+    KnowsConsent,
+    KnowsForgotten,
+    MemoryStore,
+    Now,
+)
 
 T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000
@@ -311,3 +325,129 @@ def _depth(value: Any) -> int:
     if not isinstance(value, dict | list):
         return 0
     return 1 + max((_depth(one) for one in (value.values() if isinstance(value, dict) else value)), default=0)
+
+
+# --- exporter ----------------------------------------------------------------------------------------
+# The export: everything that is known of one owner, in an order that does not change.
+
+_PLACE = re.compile(rf"m\.(-?[0-9]{{1,18}})\.({ID})")
+# The place of all that follows the memories: it is little, and moves while it is read, so it is given again whole.
+_REST = "rest"
+
+
+class NoPlaceError(GiveUpError):
+    """An export is to go on after a place that is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportLimits:
+    page: int = 200  # memories read at a time; so many are held at most, whatever there is
+
+
+class Exporter:
+    """Exports over the store, the journal and the consent. The store gives rows in no order, so it is read twice:
+    first for the order, which is kept as times and ids alone, then for the memories as they are by then."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        journal: Journal,
+        limits: ExportLimits = ExportLimits(),
+        *,
+        consent: KnowsConsent | None = None,
+    ) -> None:
+        self._store, self._journal, self._limits, self._consent = store, journal, limits, consent
+
+    async def count(self, owner: Owner) -> int:
+        return await self._store.count(owner)
+
+    async def export(self, owner: Owner, *, project: str = "", after: str = "") -> AsyncIterator[Exported]:
+        if after != _REST:
+            async for memory in self._memories(owner, project, _read_place(after)):
+                yield Exported(memory, _place_of(memory))
+        async for entry in self._journal.of_owner(owner):
+            # What is learned is among the memories; the journal keeps it only to know a retry.
+            if entry.state is not JournalState.LEARNED and project in {"", entry.turn.project}:
+                yield Exported(entry, _REST)
+        if self._consent is not None and not project:
+            for change in await self._consent.history(owner):
+                yield Exported(change, _REST)
+
+    async def _memories(self, owner: Owner, project: str, after: tuple[int, str] | None) -> AsyncIterator[Memory]:
+        with Spilled() as order:
+            async for page in self._store.pages(owner, self._limits.page, fresh=True):
+                order.add(_key(row.memory) for row in page if not project or row.memory.project == project)
+            for keys in order.after(after, self._limits.page):
+                found = {one.id: one for one in await self._store.get(owner, [id_ for _, id_ in keys])}
+                for _, id_ in keys:
+                    if id_ in found:  # else it went since
+                        yield found[id_]
+
+
+def _key(memory: Memory) -> tuple[int, str]:
+    return int(memory.created_at.timestamp()), memory.id
+
+
+def _place_of(memory: Memory) -> str:
+    seconds, id_ = _key(memory)
+    return f"m.{seconds}.{id_}"
+
+
+def _read_place(place: str) -> tuple[int, str] | None:
+    """Behind which memory; None: before the first."""
+    if not place:
+        return None
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise NoPlaceError("no place of an export")
+    return int(found[1]), found[2]
+
+
+# --- spilled -----------------------------------------------------------------------------------------
+# Keys in order and sets of keys that do not have to fit into memory.
+#
+# SQLite's own temporary database: in process while it is small, in an unlinked file beyond that, gone when
+# closed. It holds ids and times, never anybody's words.
+
+
+class Spilled:
+    """Pairs of a number and a text, each once, read back in order."""
+
+    def __init__(self) -> None:
+        # An empty name is a temporary database; nobody else sees it, so nothing needs to be durable.
+        self._rows = sqlite3.connect("", isolation_level=None)
+        self._rows.execute("PRAGMA journal_mode = OFF")
+        self._rows.execute("CREATE TABLE keys (at INTEGER, id TEXT, PRIMARY KEY (at, id)) WITHOUT ROWID")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def add(self, keys: Iterable[tuple[int, str]]) -> None:
+        self._rows.executemany("INSERT OR IGNORE INTO keys VALUES (?, ?)", keys)
+
+    def __contains__(self, key: tuple[int, str]) -> bool:
+        return self._rows.execute("SELECT 1 FROM keys WHERE at = ? AND id = ?", key).fetchone() is not None
+
+    def __len__(self) -> int:
+        count: int = self._rows.execute("SELECT count(*) FROM keys").fetchone()[0]
+        return count
+
+    def after(self, key: tuple[int, str] | None, size: int) -> Iterator[list[tuple[int, str]]]:
+        """What follows *key* (None: everything), in order, *size* at a time."""
+        last = key if key is not None else (-(2**63), "")
+        while True:
+            found = self._rows.execute(
+                "SELECT at, id FROM keys WHERE (at, id) > (?, ?) ORDER BY at, id LIMIT ?", (*last, size)
+            ).fetchall()
+            if not found:
+                return
+            yield found
+            last = found[-1]

@@ -4,7 +4,6 @@ Every adapter of a port passes that port's contract suite under tests/contract, 
 All methods may raise TryLaterError or GiveUpError (errors.py) and nothing else of their own.
 """
 
-from memory_extproc.ports.circumstances import Chance, Now, Steady
 from memory_extproc.ports.coordination import (
     ConsentRecords,
     Coordination,
@@ -17,9 +16,31 @@ from memory_extproc.ports.coordination import (
     NotesIncognito,
     WrapsKeys,
 )
-from memory_extproc.ports.forgetting import Forgets, KnowsForgotten, Ledger, Purges, Replicas
-from memory_extproc.ports.inference import BeginsQueries, Completes, Embeds, ReadsWords, Reranks
-from memory_extproc.ports.paths import Chain, Condenses, KnowsChains, KnowsProfile, Learns, Recalls
+from memory_extproc.ports.services import (
+    BeginsQueries,
+    Chain,
+    Chance,
+    Completes,
+    Condenses,
+    Embeds,
+    Exported,
+    Exports,
+    Forgets,
+    Importing,
+    Imports,
+    KnowsChains,
+    KnowsForgotten,
+    KnowsProfile,
+    Learns,
+    Ledger,
+    Now,
+    Purges,
+    ReadsWords,
+    Recalls,
+    Replicas,
+    Reranks,
+    Steady,
+)
 from memory_extproc.ports.store import (
     Change,
     ComingVector,
@@ -31,7 +52,6 @@ from memory_extproc.ports.store import (
     MemoryStore,
     ReadsMemories,
 )
-from memory_extproc.ports.transfer import Exported, Exports, Importing, Imports
 
 __all__ = [
     "BeginsQueries",

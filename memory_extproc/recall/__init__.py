@@ -1,7 +1,6 @@
-"""The read path after the wire, under one deadline: whether memory helps, what for, what is found, what text
-becomes of it.
+"""The read path under one deadline: whether memory helps, what is searched and found, what text it becomes.
 
-`recaller` goes the way: `gate` and `query` before the search, `fusion`, `close_reading` and `rerank` over
-what was found, `rank` (with `view`, `once`, `mmr`, `threads`) for what is chosen, `block` for the text.
-`weights` and `calibration` hold what `eval tune` fits; `profile`, `shared` and `canary` stand beside the way.
+`recaller` goes the way: `query` before the search, `fusion`, `late_interaction` and `rerank` over what was found,
+`rank` with `dedup` and `topic_context` for what is chosen, `prompt_block` for the text. `weights` holds what
+`eval tune` fits; `canary` asks on a schedule.
 """

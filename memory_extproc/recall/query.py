@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.language.parts import parts
-from memory_extproc.language.questions import asks, key_terms, vague
-from memory_extproc.language.sentences import sentences
+from memory_extproc.model import Outcome, Signals
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Completes
+from memory_extproc.text.intents import asks, key_terms, only_greeting, parts, vague
+from memory_extproc.text.sentences import sentences
 
 log = logger(__name__)
 
@@ -129,3 +129,30 @@ def _beside(base: Query, rewrites: Sequence[str], supposed: str) -> Query:
 
 async def _nothing() -> str:
     return ""
+
+
+# --- gate --------------------------------------------------------------------------------------------
+# Whether memory can help at all, from the router's signals and the words themselves.
+
+AboutCaller = Callable[[str], bool]
+
+
+def gate(asked: str, signals: Signals, about_caller: AboutCaller) -> Outcome | None:
+    """Why this request needs no search; None: search.
+
+    A signal the router did not give decides nothing, so an unknown request is searched. A question of fact
+    about the caller ("what is my budget?") is one that only memory can answer, whatever the router says.
+    Our own greeting pattern is asked only where the router was silent.
+    """
+    if signals.tool:
+        return Outcome.SKIPPED_TOOL
+    if signals.greeting or (signals.greeting is None and only_greeting(asked)):
+        return Outcome.SKIPPED_GREETING
+    if signals.fact and not about_caller(asked):
+        return Outcome.SKIPPED_FACT
+    if not (WORDLIKE.search(asked[:READ_EACH_END]) or WORDLIKE.search(asked[-READ_EACH_END:])):
+        return Outcome.NOTHING_RELEVANT
+    return None
+
+
+WORDLIKE = re.compile(r"\w")  # an empty or purely pictorial message asks for nothing that could be looked up

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from functools import partial
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from memory_extproc.language.remembered import MOST_REMEMBERED, remembered
-from memory_extproc.language.stemming import terms
-from memory_extproc.language.words import negates
-from memory_extproc.model import Memory, Ranked, Source
-from memory_extproc.recall.explanation import Considered, Verdict
-from memory_extproc.recall.once import shown_otherwise, told_once
-from memory_extproc.recall.view import View, normal
-
-
-class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there are a hundred for each question
-    """A memory that a search came upon. *score* orders the candidates of one question and means nothing beyond
-    it; *relevance* in [0, 1] is calibrated; *features* by name are what both were made of."""
-
-    memory: Memory
-    score: float
-    relevance: float
-    features: Mapping[str, float] = msgspec.field(default_factory=dict)
-
-    def standing(self, *, on_cosine: bool) -> float:
-        """What a threshold is held against: the relevance, or the raw cosine where one is known. Where only words
-        were searched there is none, and a number that is none would pass every threshold."""
-        if not on_cosine:
-            return self.relevance
-        cosine = self.features.get("dense", math.nan)
-        return self.relevance if math.isnan(cosine) else cosine
+from memory_extproc.model import Matrix, Memory, Ranked, Source
+from memory_extproc.recall.candidate import Candidate, Considered, Verdict
+from memory_extproc.recall.dedup import shown_otherwise, told_once
+from memory_extproc.recall.topic_context import View, normal
+from memory_extproc.text.dates import days_named
+from memory_extproc.text.words import MOST_REMEMBERED, fold, negates, remembered, stems, terms
 
 
 def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
@@ -230,3 +213,108 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
 def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
     others = beside.get((memory.session, memory.seq), ())
     return bool(others) and shown_otherwise(memory, others, view, asked)
+
+
+# --- mmr ---------------------------------------------------------------------------------------------
+# Variety among what is chosen, for who wants it.
+#
+# Carbonell and Goldstein 1998, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing
+# Summaries". Likeness is that of words, which tells a repetition from a second piece of evidence better than
+# vectors do: with vectors λ 0.7 is known to cost more than half of the questions whose evidence is several
+# messages. Off by default, for it gives next to nothing: measured on half of LoCoMo over the cosine and BM25
+# added up, evidence recall among the first five goes from 0.551 to 0.557 at λ 0.7 and 0.5, and to 0.529 at 0.3.
+
+
+def varied(
+    candidates: Sequence[Candidate], balance: float, limit: int, threshold: float, *, on_cosine: bool
+) -> list[Candidate]:
+    """*candidates* (best first) with those ahead that MMR chooses, at most *limit* of those that stand at or
+    above *threshold*; all others follow in their order."""
+    able = [at for at, one in enumerate(candidates) if one.standing(on_cosine=on_cosine) >= threshold]
+    texts = [candidates[at].memory.content for at in able]
+    relevances = [candidates[at].relevance for at in able]
+    ahead = [able[place] for place in mmr(relevances, alike_in_words(texts), balance, limit)]
+    return [candidates[at] for at in dict.fromkeys([*ahead, *range(len(candidates))])]
+
+
+def mmr(relevances: Sequence[float], alike: Matrix, balance: float, limit: int) -> tuple[int, ...]:
+    """At most *limit* places, each next one that with the highest ``balance * relevance - (1 - balance) *
+    alike``, its likeness being that to the nearest one chosen before.
+
+    *relevances* in [0, 1]; *alike* in [0, 1], a row and a column for each; *balance* (λ) in [0, 1]: at 1 the
+    relevance alone decides. Equal ones: the earlier place. Costs limit · n.
+    """
+    wanted = np.asarray(relevances, dtype=np.float64)
+    nearest = np.zeros(len(wanted))
+    free = np.ones(len(wanted), dtype=bool)
+    chosen: list[int] = []
+    while len(chosen) < min(limit, len(wanted)):
+        worth = np.where(free, balance * wanted - (1.0 - balance) * nearest, -np.inf)
+        at = int(worth.argmax())
+        chosen.append(at)
+        free[at] = False
+        nearest = np.maximum(nearest, alike[at])
+    return tuple(chosen)
+
+
+def alike_in_words(texts: Sequence[str]) -> Matrix:
+    """How alike *texts* are, in [0, 1], a row and a column for each: the cosine of their sets of stems. Texts
+    without a content word are like nothing but themselves."""
+    sets = [stems(text) for text in texts]
+    places = {word: at for at, word in enumerate(sorted(set().union(*sets)))}
+    held: Matrix = np.zeros((len(texts), max(1, len(places))), dtype=np.float32)
+    for row, words in zip(held, sets, strict=True):
+        row[[places[word] for word in words]] = 1.0
+    lengths = np.sqrt(held.sum(axis=1, keepdims=True))
+    unit = held / np.maximum(lengths, 1.0)
+    alike: Matrix = np.clip(unit @ unit.T, 0.0, 1.0)
+    np.fill_diagonal(alike, 1.0)
+    return alike
+
+
+# --- recency -----------------------------------------------------------------------------------------
+# How much the age of what was said counts against it. A fact does not age: it holds until another replaces it.
+
+HALF_LIFE = timedelta(days=60)
+# Points of score that the oldest message loses, at most: little beside what speaks for a memory, unless the
+# question asks for what is new.
+USUAL = 0.2
+FRESH = 2.0
+_READ = 2_000  # characters
+
+_ASKS_FOR_NEW = re.compile(
+    r"\b(?:latest|newest|current|currently|now|nowadays|today|recent|recently|lately|these days|at the moment"
+    r"|neueste[nrs]?|aktuell\w*|derzeit|jetzt|heute|zuletzt|actuel\w*|maintenant|aujourd'hui|r\u00e9cemment"
+    r"|actual\w*|ahora|hoy|\u00faltimamente|recientemente|attual\w*|adesso|oggi|atual\w*|agora|hoje|huidige|nu"
+    r"|vandaag)\b"
+)
+
+
+def asks_for_new(text: str) -> bool:
+    """Whether *text* asks for how things are by now ("my latest offer", "where do I work now?")."""
+    return _ASKS_FOR_NEW.search(fold(text[:_READ])) is not None
+
+
+def most_lost(text: str, today: date) -> float:
+    """Points of score that the oldest memory loses for the question *text*, asked on the day *today*. Nothing where
+    the question names a day of its own."""
+    return FRESH if asks_for_new(text) else 0.0 if days_named(text, today) else USUAL
+
+
+def lost_to_age(
+    most: float, memories: Sequence[Memory], now: datetime, half_life: timedelta
+) -> npt.NDArray[np.float64]:
+    """Points of score, 0 or more, that each memory loses: half of the *most* it can lose after one *half_life*."""
+    if most == 0.0:
+        return np.zeros(len(memories))
+    ages = np.array(
+        [
+            (now - (memory.valid_from or memory.created_at)) / half_life
+            if memory.source is Source.VERBATIM
+            else 0.0
+            for memory in memories
+        ],
+        dtype=np.float64,
+    )
+    lost: npt.NDArray[np.float64] = most * (1.0 - np.exp2(-np.maximum(ages, 0.0)))
+    return lost

@@ -7,38 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import partial
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.language import past
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
 from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Recalled, Scope, Sought, Vector, Wish
-from memory_extproc.observe.log import logger
+from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.observe.tracing import NO_TRACES, Traces, exemplar
 from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, Now
-from memory_extproc.recall.block import OPENING, OPENING_AGAIN, render, smallest
-from memory_extproc.recall.close_reading import Asks, CloseReader
-from memory_extproc.recall.coming import Coming
-from memory_extproc.recall.corrections import with_corrections
-from memory_extproc.recall.explanation import Considered, Explanation, Verdict
+from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
+from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.gate import AboutCaller, gate
-from memory_extproc.recall.mmr import varied
-from memory_extproc.recall.ongoing import Ongoing
-from memory_extproc.recall.query import Query, Rewriter, plain
-from memory_extproc.recall.rank import Candidate, chosen, reaching, weigh
-from memory_extproc.recall.recency import HALF_LIFE, lost_to_age, most_lost
+from memory_extproc.recall.late_interaction import Asks, CloseReader
+from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
+from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
+from memory_extproc.recall.rank import HALF_LIFE, chosen, lost_to_age, most_lost, reaching, varied, weigh
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.shared import beside
-from memory_extproc.recall.threads import Threads, with_threads
-from memory_extproc.recall.union import strongest
+from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
+from memory_extproc.text import dates
 
 log = logger(__name__)
 
@@ -241,7 +234,7 @@ class Recaller:
     def _as_of(self, asked: str) -> Period | None:
         """The time in the past that the question is about, where it asks how things were."""
         now = self._now()
-        span = past.asked_of(asked, now.date())
+        span = dates.asked_of(asked, now.date())
         if span is None:
             return None
         first, last = (datetime.combine(date.fromordinal(day), time_of_day.min, now.tzinfo) for day in span)
@@ -388,3 +381,93 @@ THREAD_SHARE = 0.5  # of what is left, for the words of topics
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much
+
+
+# --- shared ------------------------------------------------------------------------------------------
+# The memories that others share with the caller, searched beside the caller's own and never at their cost.
+
+T = TypeVar("T")
+
+
+async def beside(
+    own: Coroutine[Any, Any, T],
+    shared: Mapping[Owner, Coroutine[Any, Any, T]],
+    patience: Callable[[], timedelta],
+    metrics: Metrics,
+) -> tuple[T, list[T]]:
+    """What *own* came to, and those of *shared* that were there within *patience* after it, in their order. All run
+    at the same time. What fails of the shared ones is left out; what *own* raises is raised."""
+    tasks = {owner: asyncio.create_task(search, name="shared search") for owner, search in shared.items()}
+    try:
+        mine = await own
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=max(0.0, patience().total_seconds()))
+        return mine, [task.result() for owner, task in tasks.items() if _came(owner, task, metrics)]
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+def _came(owner: Owner, task: asyncio.Task[T], metrics: Metrics) -> bool:
+    """Whether there is a result. What is no error of ours is a bug, and shows when the result is asked for."""
+    error = task.exception() if task.done() else None
+    outcome = "searched" if task.done() else "late"
+    if isinstance(error, MemoryExtprocError):
+        outcome = "unavailable"
+        log.warning("recall.shared_unavailable", scope=owner.kind.value, kind=type(error).__name__)
+    metrics.shared_searches.labels(owner.kind.value, outcome).inc()
+    return outcome == "searched"
+
+
+# --- coming ------------------------------------------------------------------------------------------
+# The vectors of a question's texts, on their way while other things are done.
+
+Vectors = Sequence[Vector | None]
+
+
+class Coming:
+    """One embedding, for as long as it is entered; leaving it ends what still runs."""
+
+    def __init__(self, embedding: Coroutine[Any, Any, Vectors], clock: Callable[[], float]) -> None:
+        self._embedding, self._clock = embedding, clock
+        self._task: asyncio.Task[Vectors]
+        self.there = 0.0  # when it was done, by *clock*
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._embedded(), name="embedding")
+        # Tasks begin when the loop comes to them: before what is done meanwhile, and not behind it.
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def at(self, place: int) -> Vector | None:
+        """Of the text at *place*. Who no longer waits for it takes it from nobody else."""
+        vectors = self._task.result() if self._task.done() else await asyncio.shield(self._task)
+        return vectors[place]
+
+    async def _embedded(self) -> Vectors:
+        try:
+            return await self._embedding
+        finally:
+            self.there = self._clock()
+
+
+# --- union -------------------------------------------------------------------------------------------
+# Several searches for one question as one.
+
+
+def strongest(rankings: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+    """The candidates of several queries as one ranking, best first: each memory as the query saw it that it fits
+    best. The relevance decides, because it is calibrated and means the same for each query; the score, which
+    does not, only between equals."""
+    best: dict[str, Candidate] = {}
+    for one in (one for ranking in rankings for one in ranking):
+        known = best.get(one.memory.id)
+        if known is None or (one.relevance, one.score) > (known.relevance, known.score):
+            best[one.memory.id] = one
+    return sorted(best.values(), key=lambda one: (-one.relevance, -one.score, one.memory.id))

@@ -5,12 +5,15 @@ A file belongs to the embedding models it names. What needs no vectors in it, th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.index.features import (
@@ -22,6 +25,7 @@ from memory_extproc.index.features import (
     READ_BESIDES,
     READ_CLOSELY,
 )
+from memory_extproc.model import Candidates
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -147,3 +151,104 @@ MEASURES = (
     FOREIGN,
     *(f"foreign_{name}" for name in IN_FOREIGN),
 )
+
+
+# --- calibration -------------------------------------------------------------------------------------
+# From scores to relevance in [0, 1]: is there anything worth injecting, and then, which of it.
+#
+# A gate for the question as a whole loses far less of what helps than a threshold for each memory by itself
+# would.
+
+Floats = npt.NDArray[np.float64]
+SUREST = 3.0  # log-odds; a question that is surer than that says no more for memories that lack much
+_FIRST = 3  # candidates looked at beside the best
+# What a memory has in common with a question that it has nothing to do with, in English and in other languages.
+# With three memories, the owner's own mean says little; with one, nothing.
+_USUAL = {"dense": (0.07, 0.35), "near": (0.02, 0.02), CLOSELY: (0.12, 0.3)}
+# The most that is taken for it: where all that somebody ever said is about what is asked, all of it is near.
+_MOST_USUAL = {"dense": (0.25, 0.6), "near": (0.15, 0.15), CLOSELY: (0.3, 0.5)}
+_IMAGINED = 3.0  # memories of the usual kind that are taken to stand beside the owner's
+
+
+def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floats) -> dict[str, float]:
+    """What tells whether anything helps, from the candidates' features and their scores. All zero without
+    candidates."""
+    if not len(scores):
+        return dict.fromkeys(MEASURES, 0.0)
+    first = np.argsort(-scores, kind="stable")[:_FIRST]
+    place = {name: at for at, name in enumerate(found.names)}
+    measured: dict[str, float] = dict.fromkeys(MEASURES, 0.0)
+    raw = [name for name in RAW if name in place]
+    values = _raw(found, raw, place)
+    kinds = {"most": values.max(axis=0), "best": values[first[0]], "first": values[first].mean(axis=0)}
+    for kind, row in kinds.items():
+        measured.update(zip((f"{kind}_{name}" for name in raw), row.tolist(), strict=True))
+    for name in OUTLYING:
+        if name in standardised:
+            measured[f"outlying_{name}"] = float(standardised[name].max())
+    for name in WHOLE:
+        measured[name] = float(found.features[0, place[name]])
+    measured["best_score"] = float(scores[first[0]])
+    measured[SIZE] = math.log1p(found.searched)
+    foreign = FOREIGN in place and bool(found.features[0, place[FOREIGN]])
+    for name in ABOVE:
+        if name in place:
+            count = len(found.memories) if name in READ_CLOSELY else found.searched
+            centre = float(known(found.centre[place[name]]))
+            usual = _usual(centre, measured[f"most_{name}"], count, _USUAL[name][foreign])
+            usual = min(usual, _MOST_USUAL[name][foreign])
+            measured[f"above_{name}"] = measured[f"most_{name}"] - usual
+            measured[f"best_above_{name}"] = measured[f"best_{name}"] - usual
+    if foreign:
+        measured[FOREIGN] = 1.0
+        measured.update((f"foreign_{name}", measured[name]) for name in IN_FOREIGN)
+    return measured
+
+
+def _usual(mean: float, most: float, count: int, imagined: float) -> float:
+    """What an owner's memories have but for the one with *most*: *mean* is that of all *count*."""
+    return (count * mean - most + _IMAGINED * imagined) / (count - 1 + _IMAGINED)
+
+
+def _raw(found: Candidates, names: Sequence[str], place: Mapping[str, int]) -> Floats:
+    """The columns of *names*. What was read closely and stands in no session has its own words' match in place of
+    that of its surroundings, so that a store of notes is not taken for one in which nothing matches."""
+    values = found.features[:, [place[name] for name in names]]
+    for at, name in enumerate(names):
+        if name in READ_CLOSELY:
+            values[:, at] = np.where(np.isnan(values[:, at]), found.features[:, place[CLOSELY]], values[:, at])
+    return known(values)
+
+
+def worth_of(worth: Worth, measured: Mapping[str, float]) -> float:
+    """In (0, 1)."""
+    return _logistic(worth.bias + sum(weight * measured[name] for name, weight in worth.weights.items()))
+
+
+def relevances(relevance: Relevance, worth: float, found: Candidates, scores: Floats) -> Floats:
+    """Of each candidate, in [0, 1]: the worth of the question, less what the candidate lacks of being sound."""
+    if not len(scores):
+        return scores
+    lacks = np.maximum(0.0, relevance.enough - soundness(relevance.weights, found, scores)) * relevance.slope
+    odds = min(SUREST, math.log(max(worth, 1e-9) / max(1.0 - worth, 1e-9)))
+    likely: Floats = 1.0 / (1.0 + np.exp(np.minimum(lacks - odds, 50.0)))
+    return likely
+
+
+def soundness(weights: Mapping[str, float], found: Candidates, scores: Floats) -> Floats:
+    """Points of score that a candidate is behind the best (so none is above 0), and what its own features are
+    worth, in the same points: in a small store the best is no yardstick for the others."""
+    total: Floats = scores - scores.max()
+    for name, weight in weights.items():
+        if name in found.names:
+            total = total + weight * known(found.features[:, found.names.index(name)])
+    return total
+
+
+def known(values: Floats) -> Floats:
+    """*values* with zeros where nothing is known."""
+    return np.where(np.isnan(values), 0.0, values)
+
+
+def _logistic(value: float) -> float:
+    return 1.0 / (1.0 + math.exp(-max(-50.0, min(50.0, value))))

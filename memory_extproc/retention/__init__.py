@@ -1,6 +1,5 @@
 """What becomes of memories with time.
 
-Rules say it, purely (`rules`, `duplicates`, `histories`, `derived`, `themes`); `keeper` applies them to one
-owner, `job` to everybody. Models come in by `subjects` and `reflections`. `accesses` and `noticing` tell what
-happened to memories, `reembedding` finds vectors of another model.
+Rules say it, purely (`rules`, `merge`); `passes` applies them to one owner, `scheduler` to everybody. `reflection`
+asks models, `usage` counts what models were given, `reembed` finds vectors of another model.
 """

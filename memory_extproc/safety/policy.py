@@ -2,14 +2,253 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from importlib.resources import files
 
 from memory_extproc.model import Exchanged, Message, Role
-from memory_extproc.safety.identifiers import Identifiers, without_identifiers
-from memory_extproc.safety.secrets import find_secrets
-from memory_extproc.safety.sensitive import Category, Trimmed, asks_to_keep, of_assistant, of_caller
-from memory_extproc.safety.spans import Span, masked
+from memory_extproc.safety.secrets import Masked, Span, find_secrets, masked
+from memory_extproc.text.sentences import sentence_ends
+
+# --- identifiers -------------------------------------------------------------------------------------
+# What names or reaches a person: mail addresses, phones, national ids, street addresses. Pure.
+#
+# Phones are found by Google's libphonenumber, national ids by python-stdnum's checksums. Both are imported when
+# they are first needed, which is where a policy other than `keep` is configured.
+
+MAIL, PHONE, NATIONAL_ID, ADDRESS = "mail address", "phone number", "national id", "street address"
+
+
+class Identifiers(StrEnum):
+    """What becomes of them in what is stored."""
+
+    KEEP = "keep"
+    MASK = "mask"  # a word for the kind stands in their place
+    DROP = "drop"  # the sentence that has one is not stored
+
+
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}(?![\w-])")
+_ENOUGH_DIGITS = re.compile(r"\d(?:[^\w\n]{0,3}\d){5}")
+# A number without a country is a phone where a word says so.
+_CALLS = re.compile(
+    r"(?i)\b(?:phone|mobile|cell|tel|telephone|call|text|whatsapp|fax|reach|ring|handy\w*|telefon\w*|rufnummer|ruf|anrufen"
+    r"|t\u00e9l\w*|portable|appelle\w*|tel\u00e9fono|m\u00f3vil|celular|ll\u00e1mame)\b|\u7535\u8bdd|\u624b\u673a"
+)
+_LOCAL = re.compile(r"(?<![\w.,/-])\(?0?\d{2,5}\)?(?:[ \-/.\u00a0]{0,2}\d{2,5}){1,5}(?![\w]|[.,]\d)")
+_LEAST_LOCAL, _MOST_LOCAL, _NEAR = 7, 13, 40
+_ADDRESS = re.compile(
+    r"""(?x)\b(?:\d{1,5}[a-zA-Z]?,?\ (?:[A-Z][\w'.-]{1,30}\ ){1,4}
+        (?:Street|St|Avenue|Ave|Road|Rd|Lane|Ln|Drive|Dr|Boulevard|Blvd|Court|Ct|Place|Pl|Square|Terrace|Crescent)\b\.?
+      |(?:[A-Z\u00c4\u00d6\u00dc][\w.-]{1,30}\ ?){1,3}
+        (?:stra\u00dfe|strasse|str\.|weg|platz|allee|gasse|ring|Stra\u00dfe|Weg|Platz|Allee)
+        \ \d{1,4}\ ?[a-zA-Z]?\b
+      |\d{1,4},?\ (?:bis\ |ter\ )?(?:rue|avenue|boulevard|place|chemin|all\u00e9e)\ [\w'\u00e0-\u00ff -]{3,40}
+      |(?:Calle|C/|Avenida|Plaza|Via|Rua)\ [\w'\u00e0-\u00ff ]{3,40},?\ \d{1,4}\b)"""
+)
+# As written, and python-stdnum's module that knows the checksum. *sure*: the checksum and shape alone tell.
+_NATIONAL: tuple[tuple[re.Pattern[str], str, bool], ...] = (
+    (re.compile(r"(?<![\w-])\d{3}-\d{2}-\d{4}(?![\w-])"), "us.ssn", True),
+    (re.compile(r"(?<!\w)[12]\ ?\d{2}\ ?\d{2}\ ?\d[\dAB]\ ?\d{3}\ ?\d{3}\ ?\d{2}(?!\w)"), "fr.nir", True),
+    (re.compile(r"(?<!\w)\d{8}-?[A-Z](?!\w)"), "es.dni", True),
+    (re.compile(r"(?<!\w)[XYZ]-?\d{7}-?[A-Z](?!\w)"), "es.nie", True),
+    (re.compile(r"(?<!\w)[A-Z]{6}\d{2}[A-Z]\d{2}[A-Z]\d{3}[A-Z](?!\w)"), "it.codicefiscale", True),
+    (re.compile(r"(?<![\w.])\d{3}\.\d{3}\.\d{3}-\d{2}(?!\w)"), "br.cpf", True),
+    (re.compile(r"(?<!\w)\d{17}[\dX](?!\w)"), "cn.ric", True),
+    (re.compile(r"(?<!\w)\d{4}\ \d{4}\ \d{4}(?!\w)"), "in_.aadhaar", False),
+    (re.compile(r"(?<!\w)\d{2}\ ?\d{3}\ ?\d{3}\ ?\d{3}(?!\w)"), "de.idnr", False),
+    (re.compile(r"(?<!\w)\d{9}(?!\w)"), "nl.bsn", False),
+    (re.compile(r"(?<!\w)\d{11}(?!\w)"), "pl.pesel", False),
+)
+_IDENTIFIES = re.compile(
+    r"(?i)\b(?:ssn|social security|national id|id number|identity|tax id|steuer-?id\w*|idnr|bsn|pesel|aadhaar"
+    r"|nino|ausweis\w*)\b"
+)
+
+
+def without_identifiers(text: str, policy: Identifiers) -> Masked:
+    """*text* as *policy* wants it stored."""
+    if policy is Identifiers.KEEP:
+        return Masked(text)
+    found = sorted(identifiers(text))
+    if policy is Identifiers.MASK or not found:
+        return masked(text, found)
+    return masked(text, _sentences_with(text, found), drop=True)
+
+
+def identifiers(text: str) -> Iterator[Span]:
+    """Where they stand, in no particular order; spans may overlap."""
+    if "@" in text:
+        for match in _MAIL.finditer(text):
+            yield Span(match.start(), match.end(), MAIL)
+    for match in _ADDRESS.finditer(text):
+        yield Span(match.start(), match.end(), ADDRESS)
+    if _ENOUGH_DIGITS.search(text) is not None:
+        yield from _national(text)
+        yield from _phones(text)
+
+
+def _national(text: str) -> Iterator[Span]:
+    from stdnum import get_cc_module  # noqa: PLC0415 - see above
+
+    for shape, name, sure in _NATIONAL:
+        country, _, kind = name.partition(".")
+        for match in shape.finditer(text):
+            told = sure or _IDENTIFIES.search(text, max(0, match.start() - _NEAR), match.start())
+            module = get_cc_module(country.rstrip("_"), kind)
+            if told and module is not None and module.is_valid(match[0]):
+                yield Span(match.start(), match.end(), NATIONAL_ID)
+
+
+def _phones(text: str) -> Iterator[Span]:
+    from phonenumbers import PhoneNumberMatcher  # noqa: PLC0415 - see above
+
+    for found in PhoneNumberMatcher(text, None):
+        yield Span(found.start, found.end, PHONE)
+    for match in _LOCAL.finditer(text):
+        digits = sum(sign.isdigit() for sign in match[0])
+        near = _CALLS.search(text, max(0, match.start() - _NEAR), match.start())
+        if near and _LEAST_LOCAL <= digits <= _MOST_LOCAL:
+            yield Span(match.start(), match.end(), PHONE)
+
+
+def _sentences_with(text: str, found: list[Span]) -> Iterator[Span]:
+    start = 0
+    for end in (*sentence_ends(text), len(text)):
+        inside = next((one for one in found if start <= one.start < end), None)
+        if inside is not None:
+            yield Span(start, end, inside.kind)
+        start = end
+
+
+# --- sensitive ---------------------------------------------------------------------------------------
+# What people say of themselves that belongs to a special category: health, religion, politics and their like.
+#
+# Such a sentence is not kept unless the configuration keeps its category, or the person asked for it to be
+# remembered: a request to keep something is consent to keeping it.
+#
+# Pure. The lists are of words, so what is said without them is missed.
+
+
+class Category(StrEnum):
+    """Also what `privacy.sensitive` lists and a memory's sensitivity says, so a value is never renamed."""
+
+    HEALTH = "health"
+    RELIGION = "religion"
+    POLITICS = "politics"
+    SEXUALITY = "sexuality"
+    ETHNICITY = "ethnicity"
+    UNION = "union"  # membership in a trade union
+    CRIME = "crime"  # convictions and offences
+    BIOMETRY = "biometry"  # and genetics
+    DIET = "diet"  # what somebody cannot eat: food allergies and intolerances
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE | re.VERBOSE)
+
+
+_WORDS = tomllib.loads((files(__package__) / "sensitive.toml").read_text(encoding="utf-8"))
+_CATEGORIES = {category: _compiled(_WORDS[category.value]["words"]) for category in Category}
+_ANY = _compiled("|".join(f"(?:{_WORDS[category.value]['words']})" for category in Category))
+_PERSON = _compiled(_WORDS["person"]["words"])
+_ADDRESSED = _compiled(_WORDS["person"]["addressed"])
+_ASKED_TO_KEEP = _compiled(_WORDS["person"]["asked_to_keep"])
+_GOES_ON = re.compile(
+    r"(?i)^\W*(?:it|it's|this|that|that's|they|she|he|also|and|es|das|c'est|eso|es\ ist|\u8fd9)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """A text without its sentences of special categories, and which those were."""
+
+    text: str
+    dropped: tuple[Category, ...] = ()
+
+
+# A search of a regular expression holds up every other thread, and with them every stream: some 5 ms for so much.
+_AT_ONCE = 4_000  # characters
+_LONGEST = 400  # of a match with what it looks ahead to, but for words that go on for ever
+
+
+def _stands(words: re.Pattern[str], text: str) -> bool:
+    """Whether *words* match anywhere in *text*, looked for in parts. What begins near the end of one, where a word
+    may be cut and look like another, is left to the next, which begins before it."""
+    start = 0
+    while start + _AT_ONCE < len(text):
+        end = start + _AT_ONCE
+        found = words.search(text, start, end)
+        start = end - _LONGEST
+        if found is not None and found.start() < start:
+            return True
+    return words.search(text, start) is not None
+
+
+def sensitivity(text: str) -> Category | None:
+    """The first category that *text* has words of, whoever it speaks of."""
+    if not _stands(_ANY, _straight(text)):
+        return None
+    return next(category for category, words in _CATEGORIES.items() if words.search(_straight(text)))
+
+
+def asks_to_keep(text: str) -> bool:
+    """Whether it asks for something to be remembered."""
+    return _stands(_ASKED_TO_KEEP, _straight(text))
+
+
+def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
+    """A person's words without what they say of themselves in categories that are not *kept*. Everything stays
+    where they ask for it to be remembered, and a text with none of that stays as it is."""
+    if not _stands(_ANY, _straight(text)) or asks_to_keep(text):
+        return Trimmed(text)
+    return _trimmed(text, _PERSON, kept)
+
+
+def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Category]) -> Trimmed:
+    """An answer without what it says of whom it addresses; of categories that were *dropped* from the question it
+    answers, without any sentence."""
+    if not _stands(_ANY, _straight(text)):
+        return Trimmed(text)
+    return _trimmed(text, _ADDRESSED, kept, dropped)
+
+
+def _trimmed(
+    text: str, person: re.Pattern[str], kept: frozenset[Category], anyway: frozenset[Category] = frozenset()
+) -> Trimmed:
+    parts: list[str] = []
+    dropped: list[Category] = []
+    personal = False  # the sentence before spoke of the person
+    for sentence in _sentences(text):
+        straight = _straight(sentence)
+        goes_on = personal and _GOES_ON.match(straight) is not None
+        personal = person.search(straight) is not None or goes_on
+        found = [one for one, words in _CATEGORIES.items() if one not in kept and words.search(straight)]
+        unwanted = [one for one in found if personal or one in anyway]
+        if unwanted:
+            dropped += unwanted
+        else:
+            parts.append(sentence)
+    return Trimmed("".join(parts).strip(), tuple(dict.fromkeys(dropped))) if dropped else Trimmed(text)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Every character of *text*, cut behind its sentences."""
+    start = 0
+    for end in sentence_ends(text):
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _straight(text: str) -> str:
+    return text.replace("\u2019", "'")
+
+
+# --- policy ------------------------------------------------------------------------------------------
 
 _WRITTEN = 3  # of the user's messages before, at most, go into a record (learn/sessions.py)
 _SHORTEST_REPEATED = 5  # characters; a shorter secret said again without its word is not told from any other text

@@ -8,19 +8,11 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from memory_extproc.api.principal import CertificateHolder, Role
-from memory_extproc.api.secrets import SECRET_BYTES
-from memory_extproc.settings.edge import Listen, Tls
+from memory_extproc.api.principal import SECRET_BYTES, CertificateHolder, Role
+from memory_extproc.request.identity import optional
 from memory_extproc.settings.identity import IdentitySection, Signed
-from memory_extproc.settings.values import (
-    Duration,
-    OptionalHeader,
-    Positive,
-    Section,
-    Size,
-    on_loopback,
-)
-from memory_extproc.wire.identity import optional
+from memory_extproc.settings.traffic import Listen, Tls
+from memory_extproc.settings.types import Duration, OptionalHeader, Positive, Section, Size, on_loopback
 
 MIB = 1 << 20
 Way = Literal["mtls", "jwt", "api_key", "trusted_proxy", "none"]

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Literal, Self
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from memory_extproc.settings.agreement import broken
+from memory_extproc.request.identity import HASH_KEY_BYTES
 from memory_extproc.settings.api import (
     Api,
+    ApiJwt,
+    api_is_shut,
+    api_names_are_sound,
     api_notices,
+    api_ways_are_whole,
 )
-from memory_extproc.settings.deadlines import deadline_of, message_timeout_of
-from memory_extproc.settings.edge import EnvoySection, Limits, Listen, Shutdown, Tls
-from memory_extproc.settings.forgetting import Forgetting
-from memory_extproc.settings.identity import IdentitySection, Scopes
-from memory_extproc.settings.memory import ExternalModel, Memory, ModelRole
-from memory_extproc.settings.privacy import Privacy
-from memory_extproc.settings.prompt import Compress, Inject
-from memory_extproc.settings.retention import Retention
-from memory_extproc.settings.rules import RuleSection, SignalsSection
-from memory_extproc.settings.telemetry import Telemetry, telemetry_notices
-from memory_extproc.settings.topics import Topics
-from memory_extproc.settings.values import Section, on_loopback
-from memory_extproc.settings.work import CoordinationSection, Learn, Recall
+from memory_extproc.settings.identity import IdentitySection, Jwt, Privacy, Scopes
+from memory_extproc.settings.memory import ExternalModel, Forgetting, Memory, ModelRole, Provider, Retention, Topics
+from memory_extproc.settings.paths import CoordinationSection, Learn, Recall
+from memory_extproc.settings.traffic import (
+    Compress,
+    EnvoySection,
+    Inject,
+    Limits,
+    Listen,
+    RuleSection,
+    Shutdown,
+    SignalsSection,
+    Telemetry,
+    Tls,
+    telemetry_agrees,
+    telemetry_notices,
+)
+from memory_extproc.settings.types import Section, is_loopback, on_loopback
 
 
 class Settings(Section):
@@ -123,3 +133,280 @@ def _notices(settings: Settings) -> Iterator[str]:
     if settings.privacy.encrypt_content:
         yield "privacy.encrypt_content: a lost master key, or lost wrapped keys, leave all texts unreadable"
     yield from telemetry_notices(settings.telemetry)
+
+
+# --- agreement ---------------------------------------------------------------------------------------
+# The rules between sections of the configuration, each with the words for who broke it.
+
+Faults = Iterator[str]
+
+
+def _dimensions_agree(memory: Memory) -> Faults:
+    if memory.milvus.dimension != memory.embedding.dimension:
+        yield (
+            f"memory.milvus.dimension: {memory.milvus.dimension} is not memory.embedding.dimension, "
+            f"{memory.embedding.dimension}"
+        )
+
+
+def _milvus_is_whole(memory: Memory) -> Faults:
+    milvus = memory.milvus
+    if not milvus.address:
+        for key in ("user", "database", "token", "password"):
+            value = getattr(milvus, key)
+            if value if isinstance(value, str) else value.get_secret_value():
+                yield f"memory.milvus.{key}: Milvus Lite has none; memory.milvus.address is empty"
+        if milvus.tls.enabled:
+            yield "memory.milvus.tls.enabled: Milvus Lite has no connection; memory.milvus.address is empty"
+        if milvus.layout == "single":
+            yield "memory.milvus.layout: single needs a server: Lite searches whole collections row by row"
+    if milvus.token.get_secret_value() and (milvus.user or milvus.password.get_secret_value()):
+        yield "memory.milvus.token: stands instead of user and password, not beside them"
+    if milvus.address and milvus.password.get_secret_value() and not milvus.user:
+        yield "memory.milvus.user: a password is given, but not whose"
+    if bool(milvus.tls.cert) != bool(milvus.tls.key):
+        yield "memory.milvus.tls: cert and key belong together"
+
+
+def _embedding_is_whole(memory: Memory) -> Faults:
+    embedding = memory.embedding
+    remote = embedding.provider is Provider.OPENAI
+    if remote and not embedding.endpoint:
+        yield "memory.embedding.endpoint: provider openai needs one"
+    if not remote and embedding.endpoint:
+        yield f"memory.embedding.endpoint: provider {embedding.provider} uses none"
+    if not remote and embedding.access_key.get_secret_value():
+        yield f"memory.embedding.access_key: provider {embedding.provider} uses none"
+
+
+def _one_model_each(external_models: tuple[ExternalModel, ...]) -> Faults:
+    roles = [model.model_role for model in external_models]
+    for index, role in enumerate(roles):
+        if role in roles[:index]:
+            yield f"external_models[{index}].model_role: {role} was given before"
+
+
+def _models_are_there(external_models: tuple[ExternalModel, ...], recall: Recall, learn: Learn) -> Faults:
+    roles = {model.model_role for model in external_models}
+    if recall.with_model and not roles:
+        wanted = {"query_rewrite": recall.query_rewrite != "off", "hyde": recall.hyde, "rerank": True}
+        key = next(key for key, asked in wanted.items() if asked)
+        role = ModelRole.MEMORY_RERANK if key == "rerank" else ModelRole.MEMORY_REWRITE
+        yield f"recall.{key}: needs a model of role {role} or memory_extraction in external_models"
+    if learn.extractor == "llm" and ModelRole.MEMORY_EXTRACTION not in roles:
+        yield "learn.extractor: llm needs a model of role memory_extraction in external_models"
+    by_model = learn.extractor in {"auto", "llm"} and ModelRole.MEMORY_EXTRACTION in roles
+    if learn.notepad and not by_model:
+        yield "learn.notepad: needs a model of role memory_extraction in external_models that extracts"
+
+
+def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:
+    if tls.given:
+        for key in ("cert", "key", "client_ca", "allowed_names"):
+            if not getattr(tls, key):
+                yield f"tls.{key}: is missing; TLS here is mutual, with names that may call us"
+    elif tls.client_ca or tls.allowed_names:
+        yield "tls.cert: is missing; without cert and key the other keys of tls do nothing"
+    elif not listen.insecure and not on_loopback(listen.ext_proc):
+        yield (
+            f"listen.ext_proc: {listen.ext_proc} is off loopback, and it is a door to memories: give tls with "
+            "client_ca and allowed_names, or write listen.insecure: true"
+        )
+
+
+def _addresses_differ(listen: Listen) -> Faults:
+    taken: dict[str, str] = {}
+    for key in ("ext_proc", "api", "http"):
+        address: str = getattr(listen, key)
+        if address in taken and not address.endswith(":0"):
+            yield f"listen.{key}: {address} is listen.{taken[address]} too; each needs a port of its own"
+        taken.setdefault(address, key)
+
+
+def _one_source_of_identity(identity: IdentitySection) -> Faults:
+    jwt = identity.jwt
+    if identity.metadata and jwt.given:
+        yield "identity.metadata: identity.jwt is given too; there is one source of identity"
+    if not (identity.metadata or jwt.given or identity.user_header):
+        yield "identity.user_header: is empty, and neither metadata nor jwt says who asks"
+    if identity.metadata_tenant and not identity.metadata:
+        yield "identity.metadata_tenant: it comes from where the user comes from, and identity.metadata is empty"
+    if identity.trust_body and (identity.metadata or jwt.given):
+        yield "identity.trust_body: a body cannot stand in for a verified identity"
+
+
+def _membership_is_verified(identity: IdentitySection, scopes: Scopes) -> Faults:
+    jwt = identity.jwt
+    sources = bool(identity.metadata_projects) + bool(jwt.projects_claim)
+    if sources > 1:
+        yield "identity.metadata_projects: jwt.projects_claim is given too; there is one source of membership"
+    for key in ("recall", "learn"):
+        if getattr(scopes.project, key) and not sources:
+            yield (
+                f"scopes.project.{key}: nothing says who is a member; give identity.jwt.projects_claim or "
+                "identity.metadata_projects (a header alone never does)"
+            )
+    if scopes.project.learn and not scopes.project.recall:
+        yield "scopes.project.learn: needs scopes.project.recall; what is learned there would reach nobody"
+
+
+def _tokens_can_be_verified(identity: IdentitySection) -> Faults:
+    yield from _sound_tokens("identity.jwt", identity.jwt)
+
+
+def _api_tokens_can_be_verified(api: Api) -> Faults:
+    # Without keys of its own it takes those of identity, and may still say where the roles stand.
+    if api.jwt.given or api.jwt != ApiJwt(roles_claim=api.jwt.roles_claim):
+        yield from _sound_tokens("api.jwt", api.jwt)
+
+
+def _sound_tokens(path: str, jwt: Jwt | ApiJwt) -> Faults:
+    if jwt.jwks_file and jwt.jwks_url:
+        yield f"{path}.jwks_file: jwks_url is given too: keep one"
+    if not jwt.given and jwt != type(jwt)():
+        yield f"{path}: names no keys: give jwks_file or jwks_url"
+    if jwt.given:
+        for key in ("issuer", "audience"):
+            if not getattr(jwt, key):
+                yield f"{path}.{key}: is missing; a token made for someone else would be taken"
+    parts = urlsplit(jwt.jwks_url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        yield f"{path}.jwks_url: keys fetched without TLS can be anyone's: use https"
+
+
+def _share_of_callers(mode: str, percent: float | None) -> Faults:
+    if mode == "gradual" and percent is None:
+        yield "percent: mode gradual needs one"
+    if mode != "gradual" and percent is not None:
+        yield f"percent: mode {mode} takes none"
+
+
+def _envoy_is_patient_enough(recall: Recall, learn: Learn, envoy: EnvoySection) -> Faults:
+    deadline, patience = deadline_of(recall), message_timeout_of(envoy, recall)
+    if deadline >= patience:
+        yield (
+            f"recall.deadline: {deadline.total_seconds():g}s is not below envoy.message_timeout, "
+            f"{patience.total_seconds():g}s; Envoy would give up on us first"
+        )
+    # The last reply waits twice as long at most, as a guard behind the journal's own bound.
+    if 2 * learn.journal.wait >= patience:
+        yield "learn.journal.wait: is not below half of envoy.message_timeout"
+    if recall.settle >= deadline:
+        yield "recall.settle: is not below recall.deadline"
+
+
+def _hashes_have_a_key(privacy: Privacy) -> Faults:
+    key = privacy.hash_key.get_secret_value()
+    if privacy.hash_user_ids and len(key.encode()) < HASH_KEY_BYTES:
+        yield f"privacy.hash_key: hash_user_ids needs a key of {HASH_KEY_BYTES} bytes or more"
+    if key and not privacy.hash_user_ids:
+        yield "privacy.hash_key: is given, but hash_user_ids is off"
+
+
+def _sealing_is_whole(privacy: Privacy, coordination: CoordinationSection) -> Faults:
+    if privacy.encrypt_content and not privacy.master_key_file:
+        yield "privacy.master_key_file: encrypt_content needs one; `memory-extproc keys new` prints a key for it"
+    for key in ("master_key_file", "keys_file"):
+        if getattr(privacy, key) and not privacy.encrypt_content:
+            yield f"privacy.{key}: is given, but encrypt_content is off"
+    if privacy.encrypt_content and coordination.url and coordination.accept_volatile:
+        yield "coordination.accept_volatile: that Redis holds the keys of all texts, which would be lost with it"
+    if privacy.keys_file and coordination.url:
+        yield "privacy.keys_file: replicas share their keys in Redis, and coordination.url names one"
+
+
+def _bodies_fit(limits: Limits) -> Faults:
+    if limits.request_body + limits.answer_capture > limits.process_bytes:
+        yield "limits.process_bytes: is below request_body and answer_capture together: one exchange would fill it"
+
+
+def _envoy_notices_leaving(shutdown: Shutdown, envoy: EnvoySection) -> Faults:
+    if shutdown.announce < 2 * envoy.health_interval:
+        yield "shutdown.announce: is below two of envoy.health_interval; Envoy would still send us requests"
+
+
+def _redis_password_has_a_server(coordination: CoordinationSection) -> Faults:
+    if coordination.password.get_secret_value() and not coordination.url:
+        yield "coordination.password: is given, but url is empty"
+
+
+def _a_lease_outlives_calls(coordination: CoordinationSection) -> Faults:
+    least = 3 * coordination.timeout
+    if coordination.lease < least:
+        yield (
+            f"coordination.lease: {coordination.lease.total_seconds():g}s is shorter than three calls of "
+            f"coordination.timeout, {least.total_seconds():g}s: a slow call would pass the work to another replica"
+        )
+
+
+def _retention_agrees(retention: Retention) -> Faults:
+    for kind, ttl in retention.ttl.given().items():
+        if ttl < retention.protect:
+            yield f"retention.ttl.{kind}: is shorter than retention.protect, which would keep them longer"
+
+
+def _reflecting_has_a_model(retention: Retention, external_models: tuple[ExternalModel, ...]) -> Faults:
+    roles = {model.model_role for model in external_models}
+    if retention.reflect.enabled and ModelRole.MEMORY_EXTRACTION not in roles:
+        yield "retention.reflect.enabled: needs a model of role memory_extraction in external_models"
+
+
+# Which sections a rule needs, and the rule. A rule is asked as soon as its sections are sound by themselves, so
+# that one run shows every fault there is.
+RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
+    (("memory",), _dimensions_agree),
+    (("memory",), _milvus_is_whole),
+    (("memory",), _embedding_is_whole),
+    (("external_models",), _one_model_each),
+    (("external_models", "recall", "learn"), _models_are_there),
+    (("listen", "tls"), _the_door_is_shut),
+    (("listen",), _addresses_differ),
+    (("identity",), _one_source_of_identity),
+    (("identity",), _tokens_can_be_verified),
+    (("identity", "scopes"), _membership_is_verified),
+    (("api",), _api_tokens_can_be_verified),
+    (("api", "identity"), api_ways_are_whole),
+    (("api",), api_names_are_sound),
+    (("listen", "tls", "api", "identity"), api_is_shut),
+    (("mode", "percent"), _share_of_callers),
+    (("recall", "learn", "envoy"), _envoy_is_patient_enough),
+    (("privacy",), _hashes_have_a_key),
+    (("privacy", "coordination"), _sealing_is_whole),
+    (("limits",), _bodies_fit),
+    (("retention",), _retention_agrees),
+    (("retention", "external_models"), _reflecting_has_a_model),
+    (("shutdown", "envoy"), _envoy_notices_leaving),
+    (("coordination",), _redis_password_has_a_server),
+    (("telemetry",), telemetry_agrees),
+    (("coordination",), _a_lease_outlives_calls),
+)
+
+
+def broken(sections: Mapping[str, Any]) -> list[str]:
+    """The faults of every rule whose sections are in *sections*, each with its path."""
+    return [
+        fault
+        for needs, rule in RULES
+        if all(name in sections for name in needs)
+        for fault in rule(*(sections[name] for name in needs))
+    ]
+
+
+# --- deadlines ---------------------------------------------------------------------------------------
+# How long a request may wait, as several sections say it together.
+
+DEADLINE = timedelta(milliseconds=150)
+DEADLINE_WITH_MODEL = timedelta(seconds=1.5)
+LEAST_MESSAGE_TIMEOUT = timedelta(seconds=1)
+
+
+def deadline_of(recall: Recall) -> timedelta:
+    if recall.deadline != "auto":
+        return recall.deadline
+    return DEADLINE_WITH_MODEL if recall.with_model else DEADLINE
+
+
+def message_timeout_of(envoy: EnvoySection, recall: Recall) -> timedelta:
+    if envoy.message_timeout != "auto":
+        return envoy.message_timeout
+    return max(LEAST_MESSAGE_TIMEOUT, 4 * deadline_of(recall))

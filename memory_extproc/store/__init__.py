@@ -1,8 +1,5 @@
-"""Where memories rest, and what this process holds of them.
+"""The memories that this process holds, and where they are stored.
 
-- Milvus: `milvus` over `opened`, with `opening`, `schema`, `rows` and `placement`; `archive` for collections as a
-  whole; `lite*`, `flusher`, `gate` and `rewriting` for the embedded one.
-- In front of any store: `partition`, the memories of active owners, with `roster`, `owned`, `held` and
-  `filling`.
-- `transient` is the fake; `rules` is what every store refuses.
+`partition` holds the memories of active owners: `overlay` over `resident` rows, filled by `loader`. `milvus/` is
+the store; `rules` is what every store refuses; `archive` writes a store to a file.
 """

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.store.rows import SCALARS, VECTOR
+from memory_extproc.store.milvus.rows import SCALARS, VECTOR
 
 FORMAT = "memory-extproc store"
 VERSION = 1

@@ -9,7 +9,7 @@ search answers with the overlay laid over it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from memory_extproc.model import (
     Embedded,
     Found,
     Memory,
+    MemoryState,
     Owner,
     Scope,
     Searched,
@@ -30,14 +31,9 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now, Steady
-from memory_extproc.store.alone import Alone
-from memory_extproc.store.changes import confirmed, superseded
-from memory_extproc.store.filling import FillLimits, Fills
-from memory_extproc.store.held import Glance, candidates_among, nearest_of, order
-from memory_extproc.store.owned import Owned
-from memory_extproc.store.reading import held_rows, read_ahead, stored_rows
-from memory_extproc.store.roster import Roster
-from memory_extproc.store.wording import Words
+from memory_extproc.store.loader import FillLimits, Fills, Words, held_rows, read_ahead, stored_rows
+from memory_extproc.store.overlay import Owned, Roster
+from memory_extproc.store.resident import Glance, candidates_among, nearest_of, order
 
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
@@ -359,3 +355,48 @@ class Partitions:
 
 def _of_fills(limits: PartitionLimits) -> FillLimits:
     return FillLimits(bytes=limits.bytes, page=limits.page, at_once=limits.fills, retry=limits.retry)
+
+
+# --- alone -------------------------------------------------------------------------------------------
+# An owner's partition in the hands of one caller.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alone:
+    """Good as long as the owner's other writes are held off."""
+
+    unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
+    withdraw: Callable[[Sequence[str]], None]  # of them, as if they had never been written
+    delete: Callable[[Sequence[str]], Awaitable[None]]
+    delete_all: Callable[[], Awaitable[None]]
+
+
+# --- changes -----------------------------------------------------------------------------------------
+# What the write path changes in a memory that is there. Pure.
+
+# That said a fact again, kept with it, each with the facts beside it; metadata has its bounds.
+_MOST_TURNS = 16
+_MOST_BESIDE = 4
+
+
+def superseded(memory: Memory, *, by: str, at: datetime) -> Memory:
+    """*memory* as history since *at*, when *by* took its place."""
+    return replace(
+        memory,
+        state=MemoryState.SUPERSEDED,
+        superseded_by=by,
+        valid_to=at,
+        updated_at=max(at, memory.updated_at),
+    )
+
+
+def confirmed(memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = ()) -> Memory:
+    """*memory*, said again at *at* by *turn* together with the facts *beside*."""
+    before = memory.metadata.get("confirmations", 0)
+    count = before + 1 if isinstance(before, int) else 1
+    metadata = {**memory.metadata, "confirmations": count}
+    if turn and len(beside) <= _MOST_BESIDE:
+        known = memory.metadata.get("also")
+        also = [*(known.items() if isinstance(known, dict) else ()), (turn, list(beside))]
+        metadata["also"] = dict(also[-_MOST_TURNS:])
+    return replace(memory, updated_at=max(at, memory.updated_at), metadata=metadata)

@@ -10,11 +10,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from memory_extproc.api.api_keys import parse_keys
 from memory_extproc.api.audit import CURRENT, Audited, AuditLog, AuditOptions
-from memory_extproc.api.authenticate import key_hash
-from memory_extproc.api.principal import Means, Principal, Role
-from memory_extproc.api.secrets import derived, secret_in
+from memory_extproc.api.authentication import key_hash, parse_keys
+from memory_extproc.api.principal import Means, Principal, Role, derived, secret_in
 from memory_extproc.cli.root import app
 from tests.builders import ANN, MONDAY
 

@@ -18,13 +18,13 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from memory_extproc.app import utc_now
-from memory_extproc.app.tending import Tended, tending
+from memory_extproc.app.offline import Tended, tending
 from memory_extproc.cli.root import app
-from memory_extproc.coordination.ledger_sqlite import SqliteLedger
-from memory_extproc.erasure.marks import Blind, Kind
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.coordination.sqlite import SqliteLedger
+from memory_extproc.encryption.keys import new_master_key
+from memory_extproc.erasure.tombstones import Blind, Kind
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, LedgerJob, Memory, Owner, Scope
-from memory_extproc.sealing.master import new_master_key
 from memory_extproc.settings import load
 from tests.builders import a_memory, a_turn
 from tests.fixtures.models import int8_model_dir

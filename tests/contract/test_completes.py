@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
-from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
-from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Completes
+from memory_extproc.testing.models import CannedCompletions
 from tests.fixtures.endpoint import Reply, a_completion, an_error, serving
 
 Answers = list[str | Exception]

@@ -12,10 +12,10 @@ import pytest
 
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent, TransientConsent
 from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
-from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]

@@ -12,14 +12,12 @@ import pytest
 
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.encryption.codecs import SealedCoordination
+from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
-from memory_extproc.sealing.coordination import SealedCoordination
-from memory_extproc.sealing.keys import WrappedKeys
-from memory_extproc.sealing.master import TransientMaster
-from memory_extproc.sealing.tables import TransientKeyTable
+from memory_extproc.testing.adapters import TransientCoordination
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
 

@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner, Result
 
-from memory_extproc.api.audit_verify import verify
-from memory_extproc.api.secrets import derived, read_secret
+from memory_extproc.api.audit import verify
+from memory_extproc.api.principal import derived, read_secret
 from memory_extproc.cli.root import app
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
-from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]

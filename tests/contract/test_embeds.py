@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.inference.batching_embedder import EmbedderLimits
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.inference.model_directory import Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.onnx_embedder import open_onnx_embedder
-from memory_extproc.inference.openai_embedder import OpenAIEmbedder, RemoteEmbedderLimits
-from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
-from memory_extproc.inference.prepare import prepare
-from memory_extproc.inference.sentence_transformers_embedder import open_sentence_transformers_embedder
+from memory_extproc.inference.batching import EmbedderLimits
+from memory_extproc.inference.model_files import Precision
+from memory_extproc.inference.onnx import open_onnx_embedder
+from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits
+from memory_extproc.inference.prepare import parse_source, prepare
+from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds
+from memory_extproc.testing.models import CannedEmbedder
 from tests.fixtures.endpoint import Reply, serving
 from tests.fixtures.tiny_bert import write_tiny_bert
 

@@ -14,12 +14,10 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.bert_graph import bert_graph
-from memory_extproc.inference.cross_encoder import CrossEncoderModel
-from memory_extproc.inference.model_directory import ModelKind, Precision
-from memory_extproc.inference.model_source import ModelSource, fetch, parse_source
-from memory_extproc.inference.onnx_embedder import OnnxModel
-from memory_extproc.inference.prepare import prepare
+from memory_extproc.inference.bert_onnx import bert_graph
+from memory_extproc.inference.model_files import ModelKind, Precision
+from memory_extproc.inference.onnx import CrossEncoderModel, OnnxModel
+from memory_extproc.inference.prepare import ModelSource, fetch, parse_source, prepare
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.inference.batching_embedder import EmbedderLimits
-from memory_extproc.inference.model_source import DEFAULT_WEIGHTS_SHA256
-from memory_extproc.inference.onnx_embedder import OnnxModel, open_onnx_embedder
+from memory_extproc.inference.batching import EmbedderLimits
+from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
+from memory_extproc.inference.prepare import DEFAULT_WEIGHTS_SHA256
 from memory_extproc.model import Matrix
 
 REFERENCE = Path(__file__).parents[1] / "reference"

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.model import Embedded, JournalState
-from memory_extproc.redis_link import LinkLimits, RedisLink
-from memory_extproc.store.rows import to_memory, to_row
+from memory_extproc.store.milvus.rows import to_memory, to_row
 from tests.fixtures import older_store
 from tests.fixtures.frozen import (
     ANN,
@@ -184,7 +184,7 @@ def test_what_a_later_version_adds_to_a_record_is_left_out(name: str, form: str,
 def test_every_record_with_places_for_fields_is_frozen() -> None:
     """Or is part of one that is: a new one is to be added to the version in which it came."""
     parts = {"_Spot", "_Counted", "Decision", "Given", "SaidTurn", "Thread", "Finished"}
-    in_redis_json = {f"memory_extproc.coordination.{name}" for name in ("ledger_redis:_Kept", "consent:_Written")}
+    in_redis_json = {f"memory_extproc.coordination.{name}" for name in ("redis:_Kept", "consent:_Written")}
     known = {param.values[0] for param in _records()} | in_redis_json
     found = set()
     for path in sorted((ROOT / "memory_extproc").rglob("*.py")):

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.wire.identity_tokens import MAX_KEYS_BYTES, ReadKeys, keys_at_url, keys_in_file
+from memory_extproc.request.jwt import MAX_KEYS_BYTES, ReadKeys, keys_at_url, keys_in_file
 
 
 class File:

@@ -13,17 +13,15 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.journal_redis import RedisJournal
-from memory_extproc.learn.journal_spare import SparedJournal
-from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.encryption.codecs import SealedJournal
+from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
+from memory_extproc.journal.failover import SparedJournal
+from memory_extproc.journal.redis import RedisJournal
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
 from memory_extproc.ports import Journal
-from memory_extproc.redis_link import LinkLimits, RedisLink
-from memory_extproc.sealing.journal import SealedJournal
-from memory_extproc.sealing.keys import WrappedKeys
-from memory_extproc.sealing.master import TransientMaster
-from memory_extproc.sealing.tables import TransientKeyTable
+from memory_extproc.testing.adapters import TransientJournal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 

@@ -10,9 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.redis_link import LinkLimits, RedisLink
-from memory_extproc.sealing.keys import KeyTable
-from memory_extproc.sealing.tables import RedisKeyTable, SqliteKeyTable, TransientKeyTable
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.encryption.keys import KeyTable, RedisKeyTable, SqliteKeyTable, TransientKeyTable
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]

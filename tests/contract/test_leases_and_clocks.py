@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.ports import Coordination
+from memory_extproc.testing.adapters import TransientCoordination
 from tests.builders import Clock
 
 MINUTE = timedelta(minutes=1)

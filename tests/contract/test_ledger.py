@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.ledger_redis import RedisLedger
-from memory_extproc.coordination.ledger_sqlite import SqliteLedger
-from memory_extproc.coordination.ledger_transient import TransientLedger
+from memory_extproc.coordination.redis import RedisLedger
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob, LedgerMarks
 from memory_extproc.ports import Ledger
-from memory_extproc.redis_link import LinkLimits, RedisLink
+from memory_extproc.testing.adapters import TransientLedger
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]

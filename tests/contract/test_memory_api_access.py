@@ -19,9 +19,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from memory_extproc.api.api_keys import ApiKeys
-from memory_extproc.api.authenticate import (
+from memory_extproc.api.authentication import (
     ApiKey,
+    ApiKeys,
     Jwt,
     JwtClaims,
     Mtls,
@@ -31,16 +31,15 @@ from memory_extproc.api.authenticate import (
     TrustedProxy,
     key_hash,
 )
-from memory_extproc.api.call import Call
+from memory_extproc.api.authorization import RateLimits
+from memory_extproc.api.call import Call, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.api.principal import METHODS, Access, CertificateHolder, Role
-from memory_extproc.api.rate import RateLimits
-from memory_extproc.api.refusal import RefusedError
+from memory_extproc.extproc.server import ServerTls
 from memory_extproc.model import Owner
-from memory_extproc.wire.events import Headers
-from memory_extproc.wire.identity_tokens import TokenOptions, Tokens
-from memory_extproc.wire.server import ServerTls
+from memory_extproc.model.headers import Headers
+from memory_extproc.request.jwt import TokenOptions, Tokens
 from tests.fixtures.authority import Authority
 from tests.fixtures.memory_api import ApiStand, reason_of
 

@@ -12,18 +12,18 @@ import grpc
 import grpc.aio
 import pytest
 
-from memory_extproc.api.choices import Consents
-from memory_extproc.api.forgetting import Forgetting
+from memory_extproc.api.call import Repeats
+from memory_extproc.api.forget import Forgetting
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.repeats import Repeats
-from memory_extproc.coordination.ledger_transient import TransientLedger
+from memory_extproc.api.settings import Consents
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.curate.catalogue import Catalogue
-from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.curation.editor import Catalogue
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
-from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
 from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import TransientLedger
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.fixtures.memory_api import KEY, ApiStand, violations_of
 

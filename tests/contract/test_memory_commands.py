@@ -14,11 +14,10 @@ from typer.testing import CliRunner, Result
 
 from memory_extproc.api.call import Call
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.transfers import Transfers
+from memory_extproc.api.transfer import Transfers
 from memory_extproc.cli.root import app
 from memory_extproc.model import Embedded, Memory, MemoryState
-from memory_extproc.portability.exporter import Exporter, ExportLimits
-from memory_extproc.portability.importer import Importer
+from memory_extproc.portability.importer import Exporter, ExportLimits, Importer
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_turn, later
 from tests.fixtures.memory_api import ApiStand
 

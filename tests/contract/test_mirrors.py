@@ -19,7 +19,7 @@ from memory_extproc.coordination.mirror import (
 )
 from memory_extproc.model import LedgerJob
 from memory_extproc.ports import Mirror
-from memory_extproc.store.meta import MetaCollection
+from memory_extproc.store.milvus.meta import MetaCollection
 from tests.fixtures.milvus_stores import milvus, milvus_lite, opened, options
 
 __all__ = ["milvus", "milvus_lite"]

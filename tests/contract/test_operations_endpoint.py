@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.observe.endpoint import OperationsEndpoint
+from memory_extproc.observe.http import OperationsEndpoint
 from memory_extproc.observe.metrics import Metrics
 
 

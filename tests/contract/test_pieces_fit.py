@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from memory_extproc.inference.model_directory import TOKENIZER, verify
-from memory_extproc.learn.pieces import PieceLimits, pieces
+from memory_extproc.inference.model_files import TOKENIZER, verify
+from memory_extproc.learn.chunking import PieceLimits, pieces
 
 ROOT = Path(__file__).parents[2]
 LONG = {

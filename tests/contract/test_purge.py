@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
-from memory_extproc.store.rewriting import Rewriting, twin
+from memory_extproc.store.milvus.lite_compaction import Rewriting, twin
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_memory
 
 CANARY = "the heron nests at Quillfeather Lagoon"

@@ -9,14 +9,13 @@ from typing import Protocol
 import numpy as np
 import pytest
 
-from memory_extproc.index.packing import cosines, unpack
-from memory_extproc.inference.batching_embedder import EmbedderLimits
-from memory_extproc.inference.canned import CannedWords
-from memory_extproc.inference.model_directory import Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.onnx_embedder import open_onnx_embedder
-from memory_extproc.inference.prepare import prepare
+from memory_extproc.index.entries import cosines, unpack
+from memory_extproc.inference.batching import EmbedderLimits
+from memory_extproc.inference.model_files import Precision
+from memory_extproc.inference.onnx import open_onnx_embedder
+from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import Embeds, ReadsWords
+from memory_extproc.testing.models import CannedWords
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from memory_extproc import app
 from memory_extproc.cli.root import app as commands
 from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.redis_client import LinkLimits, NewerKeysError, RedisLink
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.redis_link import LinkLimits, NewerKeysError, RedisLink
 from memory_extproc.settings import load
 from tests.builders import ANN
 from tests.fixtures.models import int8_model_dir

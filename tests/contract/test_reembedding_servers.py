@@ -13,20 +13,18 @@ from typing import Any, Self
 
 import pytest
 
-from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
-from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import Embedded, ForgetScope, Matrix, Memory, MemoryState, Owner, Scope
-from memory_extproc.retention.reembedding import Checked, Pace, Reembedding
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.retention.reembed import Checked, Pace, Reembedding
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientLedger
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import MONDAY, a_memory, later
 from tests.fixtures.milvus_server import Process
 from tests.fixtures.milvus_stores import metrics, milvus_lite, options, somebody

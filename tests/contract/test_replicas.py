@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import WaitingPlace
-from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.inference.canned import CannedCompletions, CannedReranker
-from memory_extproc.inference.cross_encoder import CrossEncoderLimits, open_cross_encoder
-from memory_extproc.inference.model_directory import ModelKind, Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.prepare import prepare
+from memory_extproc.inference.model_files import ModelKind, Precision
+from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder
+from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import Reranks
-from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.testing.models import CannedCompletions, CannedReranker
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 AWKWARD = ["", " ", "\n", "\x00", "\ud800", "a\udfffb", "😀" * 2000, "a" * 1_000_000, "我住在上海", "x " * 100_000]

@@ -22,7 +22,7 @@ from memory_extproc.cli.root import app
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
-from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.builders import a_memory
 from tests.fixtures.models import int8_model_dir
 

@@ -14,14 +14,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from memory_extproc.app.sealing import keys_alone, open_keys, sealed_coordination, sealed_journal
+from memory_extproc.app.storage import keys_alone, open_keys, sealed_coordination, sealed_journal
 from memory_extproc.cli.root import app as command_line
-from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.learn.journal_transient import TransientJournal
-from memory_extproc.redis_link import LinkLimits, RedisLink
-from memory_extproc.sealing.master import new_master_key
 from memory_extproc.settings import Settings, load
+from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
 from tests.builders import ANN, MONDAY
 from tests.fixtures.ports import free_port as unused_port
 from tests.fixtures.redis import RedisServer, redis_server

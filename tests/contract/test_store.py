@@ -18,17 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.encryption.cipher import sealable
+from memory_extproc.encryption.codecs import SealedStore
+from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.sealing.box import sealable
-from memory_extproc.sealing.keys import WrappedKeys
-from memory_extproc.sealing.master import TransientMaster
-from memory_extproc.sealing.store import SealedStore
-from memory_extproc.sealing.tables import TransientKeyTable
 from memory_extproc.store.rules import CONTENT_BYTES
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientStore
 from tests.builders import MONDAY, a_memory
 from tests.fixtures.milvus_stores import (
     DIMENSION,

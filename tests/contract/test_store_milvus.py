@@ -26,10 +26,10 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError
 from memory_extproc.model import Owner, Scope
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.client import AsyncMilvusClient, DataType, MilvusException, connect
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import Layout, MilvusOptions
-from memory_extproc.store.schema import physical_name
+from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType, MilvusException, connect
+from memory_extproc.store.milvus.options import Layout, MilvusOptions
+from memory_extproc.store.milvus.schema import physical_name
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.builders import ANN, BOB
 from tests.fixtures.copying import copied_at_once
 from tests.fixtures.milvus_server import Process, lite_server, milvus_server
@@ -515,7 +515,8 @@ def test_importing_the_adapter_reads_no_env_file_and_keeps_the_environment(tmp_p
     script = tmp_path / "program.py"
     script.write_text(
         "import os\nbefore = dict(os.environ)\n"
-        "import memory_extproc.store.milvus\nassert dict(os.environ) == before, set(os.environ) ^ set(before)\n"
+        "import memory_extproc.store.milvus.store\n"
+        "assert dict(os.environ) == before, set(os.environ) ^ set(before)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -13,11 +13,11 @@ import pytest
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Memory, Owner
-from memory_extproc.store.client import AsyncMilvusClient, connect
-from memory_extproc.store.lite import EmbeddedLite
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
-from memory_extproc.store.rows import to_memory
+from memory_extproc.store.milvus.client import AsyncMilvusClient, connect
+from memory_extproc.store.milvus.lite import EmbeddedLite
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.rows import to_memory
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.builders import ANN, BOB
 from tests.fixtures import older_store
 from tests.fixtures.milvus_server import Process

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memory_extproc.doctor.finding import Verdict
+from memory_extproc.doctor.gateway import Verdict
 from memory_extproc.model import Outcome
 from scripts import docs_site, filter_pictures
 

@@ -15,8 +15,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from memory_extproc.cli.doctor import Through, examine_through, options_from
-from memory_extproc.doctor.echo import echo_app
-from memory_extproc.doctor.finding import Finding
+from memory_extproc.doctor.gateway import Finding, echo_app
 from memory_extproc.errors import MemoryExtprocError
 from tests.fixtures.envoy import Wiring
 from tests.fixtures.ports import free_port

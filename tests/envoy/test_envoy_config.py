@@ -17,10 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from memory_extproc.api.descriptors import SERVICE, descriptor_set
-from memory_extproc.errors import ConfigurationError
-from memory_extproc.model import Outcome
-from memory_extproc.wire.envoy_config_options import (
+from memory_extproc.api.service import SERVICE_NAME, descriptor_set
+from memory_extproc.envoyconfig.bootstrap import (
     JWT_AUTHN,
     Bodies,
     ClientTls,
@@ -30,8 +28,10 @@ from memory_extproc.wire.envoy_config_options import (
     Upstream,
     Verified,
 )
-from memory_extproc.wire.envoy_config_shapes import Shape, render
-from memory_extproc.wire.identity import IdentityOptions, MetadataPath
+from memory_extproc.envoyconfig.manifests import Shape, render
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.model import Outcome
+from memory_extproc.request.identity import IdentityOptions, MetadataPath
 from tests.fixtures.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat
 from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import BLOCK
@@ -44,7 +44,7 @@ MIB = 1024 * 1024
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 USER = "x-authz-user-id"
 
-REST = RestApi("127.0.0.1:50052", SERVICE, descriptor_set())
+REST = RestApi("127.0.0.1:50052", SERVICE_NAME, descriptor_set())
 OVER_SOCKET = replace(REST, address="unix:/run/memory-api.sock")
 
 

@@ -13,11 +13,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from memory_extproc.api.audit_verify import verify
-from memory_extproc.api.authenticate import key_hash
+from memory_extproc.api.audit import verify
+from memory_extproc.api.authentication import key_hash
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
-from memory_extproc.api.secrets import derived
+from memory_extproc.api.principal import derived
 from tests.fixtures.authority import Authority
 from tests.fixtures.whole import WholeStand
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from memory_extproc import app
 from memory_extproc.cli.root import app as command_line
+from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import ForgetScope, ForgetState, Owner
-from memory_extproc.sealing.master import new_master_key
 from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.inference.model_directory import ModelKind, Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.prepare import prepare
+from memory_extproc.inference.model_files import ModelKind, Precision
+from memory_extproc.inference.prepare import parse_source, prepare
 from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
 from tests.fixtures.tiny_bert import write_tiny_bert
 from tests.fixtures.whole import WholeStand

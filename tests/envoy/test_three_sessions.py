@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Source
-from memory_extproc.topics.shift import Stage
+from memory_extproc.topics.boundaries import Stage
 from tests.fixtures.upstream import ANSWER, Upstream, answer_json
 from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand

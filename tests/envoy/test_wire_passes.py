@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.model import Outcome
-from memory_extproc.wire.options import Mode
+from memory_extproc.request.admission import Mode
 from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
 from tests.fixtures.sidecar import BLOCK, wire_options
 from tests.fixtures.upstream import an_answer

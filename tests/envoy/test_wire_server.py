@@ -18,11 +18,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.extproc.gen import ext_proc_pb2 as pb
+from memory_extproc.extproc.processor import SERVICE
+from memory_extproc.extproc.server import GrpcServer, ServerOptions, ServerTls
 from memory_extproc.model import Outcome
-from memory_extproc.wire.gen import ext_proc_pb2 as pb
-from memory_extproc.wire.peers import AllowedPeers
-from memory_extproc.wire.processor import SERVICE
-from memory_extproc.wire.server import GrpcServer, ServerOptions, ServerTls
+from memory_extproc.request.identity import AllowedPeers
 from tests.fixtures.authority import Authority
 from tests.fixtures.sidecar import BLOCK, Sidecar
 from tests.fixtures.waiting import until

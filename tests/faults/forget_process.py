@@ -19,24 +19,23 @@ from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.ledger_sqlite import SqliteLedger
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
-from memory_extproc.erasure.forgotten import Forgotten, HidingStore
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.journal.sqlite import SqliteJournal
+from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, Stored
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB
 from tests.fixtures.waiting import until
 from tests.unit.learn.learning import ListingExtractor

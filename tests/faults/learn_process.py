@@ -26,14 +26,14 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import GiveUpError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.journal_redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.sqlite import SqliteJournal
+from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.limits import LearnLimits
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,
@@ -52,7 +52,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, JournalEntry
-from memory_extproc.redis_link import LinkLimits, RedisLink
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB
 from tests.fixtures.waiting import until
 from tests.unit.learn.learning import ListingExtractor

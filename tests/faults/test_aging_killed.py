@@ -20,28 +20,25 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
-from memory_extproc.learn.budget import Budget, BudgetLimits
-from memory_extproc.learn.llm_reflector import LlmReflector
-from memory_extproc.learn.remember import message_id, provenance
-from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.learn.conflicts import about, agree, saying
+from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_notes import LlmReflector
+from memory_extproc.learn.messages import message_id, provenance
 from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
-from memory_extproc.recall.profile import ProfileLimits, Profiles
-from memory_extproc.retention.job import JobLimits, RetentionJob
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
-from memory_extproc.retention.reflections import ReflectionLimits, Reflections
+from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
+from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.retention.rules import RetentionRules
-from memory_extproc.retention.themes import ThemeRules
+from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
-from memory_extproc.topics.closing import Closing
-from memory_extproc.topics.follower import TopicLimits, Topics
-from memory_extproc.topics.rebuilding import Rebuilding
-from memory_extproc.topics.sayings import Sayings
-from memory_extproc.topics.summing import Summaries
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
+from memory_extproc.topics.state import Sayings
+from memory_extproc.topics.summarizer import Summaries
+from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.writer import Closing, Rebuilding
 from tests.builders import ANN, MONDAY, a_memory, memories_of
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until

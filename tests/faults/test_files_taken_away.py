@@ -18,14 +18,13 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.holding import FilesInUse
-from memory_extproc.coordination.ledger_sqlite import SqliteLedger
-from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.app.data_dir import FilesInUse
+from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
+from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import LedgerJob, LedgerMarks, Stored, Turn, digest
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.sqlite_file import Schema, SqliteFile
 from tests.builders import ANN, MONDAY, a_turn
 
 LONG = timedelta(hours=1)

@@ -12,12 +12,12 @@ import pytest
 import structlog.testing
 from pymilvus import MilvusException
 
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.journal_redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import Owner, Stored
-from memory_extproc.redis_link import LinkLimits, RedisLink
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientStore
 from tests.builders import MONDAY
 from tests.fixtures.ailing import MilvusWeather
 from tests.fixtures.redis import RedisServer, redis_server

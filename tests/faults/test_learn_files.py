@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TryLaterError, UnknownFaultError
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Stored, Turn, digest
-from memory_extproc.sqlite_file import Schema, SqliteFile
 from tests.builders import ANN, BOB, MONDAY, a_turn
 
 LONG = timedelta(hours=1)

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.learn.journal_redis import RedisJournal, Sharing
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.model import Caller, JournalState, Owner, Stored, Turn, digest
-from memory_extproc.redis_link import LinkLimits, RedisLink
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until

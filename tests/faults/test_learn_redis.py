@@ -13,6 +13,7 @@ from redis import exceptions as faults
 from redis.asyncio import Redis
 
 from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.redis_client import Keeping, LinkLimits, Persistence, RedisLink, translated
 from memory_extproc.errors import (
     GiveUpError,
     MemoryExtprocError,
@@ -20,11 +21,10 @@ from memory_extproc.errors import (
     TryLaterError,
     UnknownFaultError,
 )
-from memory_extproc.learn.journal import SqliteJournal
-from memory_extproc.learn.journal_redis import RedisJournal
-from memory_extproc.learn.journal_spare import SparedJournal
+from memory_extproc.journal.failover import SparedJournal
+from memory_extproc.journal.redis import RedisJournal
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Stored
-from memory_extproc.redis_link import Keeping, LinkLimits, Persistence, RedisLink, translated
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis

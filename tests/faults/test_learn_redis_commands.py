@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from redis import Redis
 from typer.testing import CliRunner
 
-from memory_extproc.app.coordinating import open_journal, open_link
+from memory_extproc.app.coordination import open_journal, open_link
 from memory_extproc.cli.root import app
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Stored, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal

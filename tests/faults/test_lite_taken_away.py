@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import NotReadyError
 from memory_extproc.model import Embedded
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus import MilvusStore
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.builders import ANN, BOB, MONDAY, a_memory
 from tests.fixtures.copying import copied_at_once
 

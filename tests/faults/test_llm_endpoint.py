@@ -16,10 +16,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.breaker import BreakerLimits
-from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
-from memory_extproc.inference.openai_embedder import BATCH, OpenAIEmbedder, RemoteEmbedderLimits, longest_answer
-from memory_extproc.inference.openai_endpoint import OUTCOMES, Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import OUTCOMES, BreakerLimits, Endpoint, EndpointLimits
+from memory_extproc.inference.openai_models import (
+    BATCH,
+    CompletionLimits,
+    OpenAICompletions,
+    OpenAIEmbedder,
+    RemoteEmbedderLimits,
+    longest_answer,
+)
 from memory_extproc.observe.metrics import Metrics
 from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
 from tests.fixtures.waiting import until

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.completions import CompletionLimits, OpenAICompletions
-from memory_extproc.inference.openai_endpoint import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
 from tests.fixtures.authority import Authority
 from tests.fixtures.endpoint_tls import serving_tls

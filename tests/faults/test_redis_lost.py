@@ -17,15 +17,14 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.coordinating import open_link
-from memory_extproc.app.erasing import Erasing, open_erasing
-from memory_extproc.coordination.directory_file import FILE
+from memory_extproc.app.coordination import Erasing, open_erasing, open_link
 from memory_extproc.coordination.mirror import Copied, TransientMirror
+from memory_extproc.coordination.recovery import FILE
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.redis_link import RedisLink
 from memory_extproc.settings import Settings, load
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, Owner
-from memory_extproc.sealing.master import new_master_key
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
 from tests.fixtures.faults import USER as ANN
 from tests.fixtures.waiting import until

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from memory_extproc import app
-from memory_extproc.app.erasing import MIRROR
+from memory_extproc.app.coordination import MIRROR
 from memory_extproc.coordination.mirror import SqliteMirror
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
-from memory_extproc.redis_link import LinkLimits, RedisLink
-from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.fixtures.envoy import Envoy
 from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
 from tests.fixtures.redis import RedisServer

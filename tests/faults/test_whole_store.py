@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.store.client import connect
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.client import connect
+from memory_extproc.store.milvus.options import MilvusOptions
 from tests.fixtures.endpoint import serving
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link, embeddings
 from tests.fixtures.waiting import until

@@ -14,7 +14,7 @@ import grpc.aio
 
 from memory_extproc.api.gen import memory_pb2 as api
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
-from memory_extproc.wire.gen import ext_proc_pb2 as pb
+from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 
 NAMESPACE = "verified"  # of Envoy's metadata, where a filter in front puts memberships
 ROLES = "x-roles"

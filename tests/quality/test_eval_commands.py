@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from memory_extproc.app import LOCK, milvus_options
 from memory_extproc.cli import eval as evaluate
 from memory_extproc.cli.root import app
-from memory_extproc.evaluation.asking import System
-from memory_extproc.inference.onnx_embedder import OnnxModel
+from memory_extproc.evaluation.runner import System
+from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
-from memory_extproc.store.milvus import MilvusStore
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.builders import a_memory
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 

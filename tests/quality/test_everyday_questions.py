@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits
-from memory_extproc.inference.onnx_embedder import open_onnx_embedder
+from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.model import Embedded, Memory, Role, Scope, Sought
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.rank import chosen, weigh
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.held import Held
+from memory_extproc.store.resident import Held
 from tests.builders import MONDAY, a_memory, a_message, later
 
 BUDGET = a_memory("User's budget for Hawaii is $10,000")

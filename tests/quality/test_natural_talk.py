@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.evaluation.asking import Bounds, System
-from memory_extproc.evaluation.composing import bench
-from memory_extproc.evaluation.figures import figures
-from memory_extproc.evaluation.reading import read_dataset
-from memory_extproc.evaluation.running import Asked, Run, run
+from memory_extproc.evaluation.bench import bench
+from memory_extproc.evaluation.datasets import read_dataset
+from memory_extproc.evaluation.metrics import figures
+from memory_extproc.evaluation.runner import Asked, Bounds, Run, System, run
 from memory_extproc.settings import Settings
 
 SET = Path(__file__).parent / "natural.jsonl"

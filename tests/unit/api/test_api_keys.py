@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.api.api_keys import MAX_KEYS, ApiKeys, parse_keys
-from memory_extproc.api.authenticate import key_hash
+from memory_extproc.api.authentication import MAX_KEYS, ApiKeys, key_hash, parse_keys
 from memory_extproc.api.principal import Role
 from memory_extproc.errors import ConfigurationError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.api.audit import CURRENT, HEAD, Audited, AuditLog, AuditOptions
-from memory_extproc.api.audit_verify import FaultKind, verify
+from memory_extproc.api.audit import CURRENT, HEAD, Audited, AuditLog, AuditOptions, FaultKind, verify
 from memory_extproc.api.principal import Means, Principal, Role
 from memory_extproc.errors import ConfigurationError, TryLaterError
 from tests.builders import ANN, BOB, MONDAY

@@ -7,14 +7,12 @@ from datetime import timedelta
 import grpc
 import pytest
 
-from memory_extproc.api.call import Call
+from memory_extproc.api.call import Call, Noted, Reason, RefusedError, Repeats
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Means, Principal, Role
-from memory_extproc.api.refusal import Reason, RefusedError
-from memory_extproc.api.repeats import Noted, Repeats
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Owner
+from memory_extproc.testing.adapters import TransientCoordination
 from tests.builders import ANN, MONDAY
 
 REQUEST = pb.StoreMemoryRequest(content="I like tea.", request_id="r-1")

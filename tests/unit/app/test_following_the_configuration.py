@@ -13,8 +13,8 @@ import structlog
 import yaml
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.live import Live
-from memory_extproc.app.reloading import Reloading, Source, changes_in
+from memory_extproc.app.context import Live
+from memory_extproc.app.sidecar import Reloading, Source, changes_in
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings
 from tests.fixtures.waiting import until

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memory_extproc.coordination.consent import TransientConsent
-from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Consent, ConsentChange, Owner
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.coordination.directory_file import FILE, DirectoryFile
+from memory_extproc.coordination.recovery import FILE, DirectoryFile
 
 
 def test_a_directory_keeps_its_name_and_what_it_saw(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TryLaterError
-from memory_extproc.sqlite_file import Schema, SqliteFile
 
 FIRST = Schema(application=7, version=1, script="CREATE TABLE words (word TEXT PRIMARY KEY)")
 # As FIRST's file is after both upgrades.

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from redis import exceptions as faults
 
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TryLaterError
-from memory_extproc.redis_link import LinkLimits, RedisLink
 
 NOBODY = "redis://127.0.0.1:1"
 LIMITS = LinkLimits(timeout=timedelta(seconds=30))

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memory_extproc.dialect.base import Answer, ReadsAnswer
-from memory_extproc.dialect.routes import dialect_for
+from memory_extproc.dialect.registry import dialect_for
 
 CASSETTES = Path(__file__).with_name("cassettes")
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.dialect.base import BodyControls, Dialect, Edit, Form, Placing, apply
-from memory_extproc.dialect.routes import dialect_for
+from memory_extproc.dialect.registry import dialect_for
 from tests.unit.dialect.json_texts import BLOCK, OURS, Body, Tree, bodies, tree
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

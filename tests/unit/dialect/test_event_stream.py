@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.dialect import answers
-from memory_extproc.dialect.chat_answer import ChatAnswer
-from memory_extproc.dialect.sse import Event, EventStream
+from memory_extproc.dialect import answer_reader
+from memory_extproc.dialect.answer_reader import Event, EventStream
+from memory_extproc.dialect.openai_chat import ChatAnswer
 from memory_extproc.errors import BadBodyError
 
 
@@ -67,7 +67,7 @@ def test_keep_alives_and_finished_events_are_not_held() -> None:
 
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
 def test_an_answer_beyond_any_size_is_not_complete(content_type: str) -> None:
-    reader = answers.reader(content_type, ChatAnswer(), limit=300)
+    reader = answer_reader.reader(content_type, ChatAnswer(), limit=300)
     assert reader is not None
     choice = b'"choices":[{"index":0,"delta":{"content":"a"},"message":{"content":"a"},"finish_reason":"stop"}]}'
     whole = b"data: {" + choice + b"\n\n" if content_type == "text/event-stream" else b"{" + choice
@@ -78,7 +78,7 @@ def test_an_answer_beyond_any_size_is_not_complete(content_type: str) -> None:
 
 
 def test_an_event_beyond_the_bound_ends_the_reading_quietly() -> None:
-    reader = answers.reader("text/event-stream", ChatAnswer())
+    reader = answer_reader.reader("text/event-stream", ChatAnswer())
     assert reader is not None
     reader.feed(b"data: " + b"x" * (4 * 1024 * 1024))
     reader.feed(b"\n\ndata: [DONE]\n\n")

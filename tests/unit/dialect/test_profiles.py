@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.dialect.base import ChatRequest, Form
-from memory_extproc.dialect.profiles import UNKNOWN, InjectAs, Profile, choose_form, profile_for, room
+from memory_extproc.dialect.registry import UNKNOWN, InjectAs, Profile, choose_form, profile_for, room
 
 
 def a_request(*, has_system: bool = False, prompt_tokens: int = 0, max_tokens: int | None = None) -> ChatRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.dialect.routes import dialect_for
+from memory_extproc.dialect.registry import dialect_for
 
 
 @pytest.mark.parametrize(

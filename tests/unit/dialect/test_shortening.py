@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.dialect.anthropic import Anthropic
+from memory_extproc.dialect.anthropic_messages import Anthropic
 from memory_extproc.dialect.base import apply
-from memory_extproc.dialect.chat_completions import ChatCompletions
-from memory_extproc.dialect.responses import Responses
-from memory_extproc.dialect.shortening import READ, latest_cut, shortened
+from memory_extproc.dialect.messages import READ, latest_cut, shortened
+from memory_extproc.dialect.openai_chat import ChatCompletions
+from memory_extproc.dialect.openai_responses import Responses
 
 DIALECTS = {one.name: one for one in (ChatCompletions(), Responses(), Anthropic())}
 STATE = 'What was said: "5" < 6\nand \u00fcber'

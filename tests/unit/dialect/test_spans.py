@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from memory_extproc.dialect import spans
+from memory_extproc.dialect import json_spans
 
 TOOL = {"name": "f", "parameters": {"properties": {"größe": {"enum": ["a]", "b}", '"'], "minimum": 1.0}}}}
 
@@ -17,7 +17,7 @@ TOOL = {"name": "f", "parameters": {"properties": {"größe": {"enum": ["a]", "b
 def test_the_end_of_a_list_is_found_whatever_is_nested_in_it(count: int, ascii_only: bool) -> None:
     value = json.dumps([TOOL] * count, ensure_ascii=ascii_only).encode()
     body = b'{"\xc3\xa4": ' + value + b' , "after": [1]}'
-    first, second = spans.members(body, 0)
+    first, second = json_spans.members(body, 0)
     assert body[first.value : first.end] == value
     assert (second.name, body[second.value : second.end]) == ("after", b"[1]")
 
@@ -25,12 +25,12 @@ def test_the_end_of_a_list_is_found_whatever_is_nested_in_it(count: int, ascii_o
 def test_numbers_of_any_length_and_control_characters_are_passed_over() -> None:
     value = b"[" + b"[]," * 1000 + b"1" * 5000 + b',1e999,"\\ud800\x7f"]'
     body = b'{"a":' + value + b"}"
-    assert spans.value_end(body, 5) == 5 + len(value)
+    assert json_spans.value_end(body, 5) == 5 + len(value)
 
 
 def test_ten_thousand_tools_before_the_messages_cost_little() -> None:
     """Some thirty milliseconds, in truth; the bound is for what grows faster than a body."""
     body = json.dumps({"tools": [TOOL] * 10_000, "messages": []}).encode()
     started = time.process_time()
-    assert [member.name for member in spans.members(body, 0)] == ["tools", "messages"]
+    assert [member.name for member in json_spans.members(body, 0)] == ["tools", "messages"]
     assert time.process_time() - started < 1.0

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from memory_extproc.cli.doctor import show, summed_up
 from memory_extproc.cli.root import app
-from memory_extproc.doctor.finding import fail, ok, unknown, warn
+from memory_extproc.doctor.gateway import fail, ok, unknown, warn
 
 
 @pytest.mark.parametrize(

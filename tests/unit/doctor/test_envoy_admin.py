@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.doctor import checks_envoy
-from memory_extproc.doctor.envoy_admin import Chain, read_chains, read_counters, seconds
-from memory_extproc.doctor.finding import Verdict
+from memory_extproc.doctor import check_envoy
+from memory_extproc.doctor.check_envoy import Chain, read_chains, read_counters, seconds
+from memory_extproc.doctor.gateway import Verdict
 
 Named = tuple[str, str, Mapping[str, Any]]
 KINDS = {
@@ -103,14 +103,14 @@ def test_routes_of_another_place_are_found_by_their_name() -> None:
     ],
 )  # fmt: skip
 def test_the_order_of_filters_is_judged(filters: tuple[Named, ...], verdict: Verdict, said: str) -> None:
-    finding = checks_envoy.the_order(chains(*filters))
+    finding = check_envoy.the_order(chains(*filters))
     assert finding.verdict is verdict
     assert said in finding.seen
 
 
 def test_without_the_filter_nothing_more_is_judged() -> None:
-    assert checks_envoy.the_order([]).verdict is Verdict.FAIL
-    rest = [checks_envoy.the_modes([]), checks_envoy.the_limits([], 1), checks_envoy.the_timeouts([])]
+    assert check_envoy.the_order([]).verdict is Verdict.FAIL
+    rest = [check_envoy.the_modes([]), check_envoy.the_limits([], 1), check_envoy.the_timeouts([])]
     assert {finding.verdict for finding in rest} == {Verdict.UNKNOWN}
 
 
@@ -129,15 +129,15 @@ def test_modes_in_which_memory_does_not_work_are_found(
     modes: Mapping[str, str], allow: bool, verdict: Verdict
 ) -> None:
     ours = ext_proc("memory", processing_mode=modes, failure_mode_allow=allow)
-    assert checks_envoy.the_modes(chains(ours, ROUTER)).verdict is verdict
+    assert check_envoy.the_modes(chains(ours, ROUTER)).verdict is verdict
 
 
 def test_bodies_in_pieces_are_said_to_have_no_copy_and_need_no_buffer() -> None:
     ours = ext_proc("memory", processing_mode=dict.fromkeys(MODES, "FULL_DUPLEX_STREAMED"), failure_mode_allow=True)
     found = chains(ours, ROUTER)
-    assert "no copy" in checks_envoy.the_modes(found).seen
-    assert checks_envoy.the_limits(found, 2**40).verdict is Verdict.OK
-    assert checks_envoy.the_limits(chains(ext_proc("memory", processing_mode=MODES), ROUTER), 2**40).verdict is (
+    assert "no copy" in check_envoy.the_modes(found).seen
+    assert check_envoy.the_limits(found, 2**40).verdict is Verdict.OK
+    assert check_envoy.the_limits(chains(ext_proc("memory", processing_mode=MODES), ROUTER), 2**40).verdict is (
         Verdict.FAIL
     )
 
@@ -148,21 +148,19 @@ def test_of_two_filters_the_one_that_changes_is_memory_and_the_one_that_watches_
     changing = ext_proc("memory", failure_mode_allow=True, processing_mode={**MODES, "response_body_mode": "NONE"})
     both = chains(observer, ("jwt_authn", "jwt", {}), changing, ROUTER)
     assert [chain.memory for chain in both] == [2]
-    assert checks_envoy.the_order(both).verdict is Verdict.OK
-    assert checks_envoy.the_modes(both).verdict is Verdict.OK
+    assert check_envoy.the_order(both).verdict is Verdict.OK
+    assert check_envoy.the_modes(both).verdict is Verdict.OK
     # somebody else's that only watches is no router
-    assert checks_envoy.the_order(chains(MEMORY, ext_proc("audit", observability_mode=True))).verdict is Verdict.OK
+    assert check_envoy.the_order(chains(MEMORY, ext_proc("audit", observability_mode=True))).verdict is Verdict.OK
 
 
 def test_a_listener_that_buffers_less_than_memory_takes_is_found() -> None:
     most = 4 * 1024 * 1024
-    assert checks_envoy.the_limits(chains(MEMORY), most).verdict is Verdict.OK
+    assert check_envoy.the_limits(chains(MEMORY), most).verdict is Verdict.OK
     # what Envoy does where nothing is said
-    assert "1024 KiB" in checks_envoy.the_limits(chains(MEMORY, buffer=None), most).seen
+    assert "1024 KiB" in check_envoy.the_limits(chains(MEMORY, buffer=None), most).seen
     # a buffer filter before memory raises the limit
-    assert (
-        checks_envoy.the_limits(chains(("buffer", "buffer", {}), MEMORY, buffer=None), most).verdict is Verdict.OK
-    )
+    assert check_envoy.the_limits(chains(("buffer", "buffer", {}), MEMORY, buffer=None), most).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
@@ -179,7 +177,7 @@ def test_timeouts_that_cut_memory_or_answers_off_are_found(
     waits: Mapping[str, str], routes: Sequence[str], verdict: Verdict
 ) -> None:
     found = chains(("memory", "ext_proc", waits), ROUTER, routes=routes)
-    assert checks_envoy.the_timeouts(found).verdict is verdict
+    assert check_envoy.the_timeouts(found).verdict is verdict
 
 
 def test_a_duration_that_is_none_is_what_stands_for_it() -> None:
@@ -223,6 +221,6 @@ def test_counters_are_those_of_memory_and_no_other_filter() -> None:
 )
 def test_what_passed_memory_by_is_told_by_its_cause(grown: Mapping[str, int], verdict: Verdict, mend: str) -> None:
     before = dict.fromkeys(read_counters({}), 10)
-    finding = checks_envoy.passed_by(before, {name: 10 + grown.get(name, 0) for name in before})
+    finding = check_envoy.passed_by(before, {name: 10 + grown.get(name, 0) for name in before})
     assert finding.verdict is verdict
     assert mend in finding.mend

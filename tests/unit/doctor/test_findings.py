@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.doctor import checks_bodies, checks_identity, checks_recall
-from memory_extproc.doctor.examination import examine, leave_nothing, stayed_in_the_path
-from memory_extproc.doctor.finding import Finding, Verdict
-from memory_extproc.doctor.gateway import ECHO, Answer, Gateway, Person
-from memory_extproc.doctor.visit import Visit, VisitOptions
+from memory_extproc.doctor import check_bodies, check_identity, check_recall
+from memory_extproc.doctor.gateway import ECHO, Answer, Finding, Gateway, Person, Verdict, Visit, VisitOptions
+from memory_extproc.doctor.runner import examine, leave_nothing, stayed_in_the_path
 
 Script = Callable[[str, Mapping[str, str], bytes], Answer]
 Check = Callable[[Visit], Awaitable[Finding]]
@@ -48,47 +46,47 @@ def visiting(script: Script | Answer, *, knows: bool = True, **options: Any) -> 
 @pytest.mark.parametrize(
     ("check", "answer", "verdict", "said"),
     [
-        (checks_identity.reaches_a_model, an_answer(status=401), Verdict.FAIL, "--token"),
-        (checks_identity.reaches_a_model, an_answer(status=404), Verdict.FAIL, "--path"),
-        (checks_identity.reaches_a_model, an_answer(status=400), Verdict.FAIL, "--model"),
-        (checks_identity.reaches_a_model, an_answer(status=503), Verdict.FAIL, "503"),
-        (checks_identity.reaches_a_model, Answer(0, fault="the connection failed"), Verdict.FAIL, "listen"),
-        (checks_identity.cannot_be_forged, an_answer(status=500), Verdict.UNKNOWN, "500"),
-        (checks_identity.cannot_be_forged, an_answer(status=401), Verdict.OK, "401"),
-        (checks_identity.body_cannot_name, an_answer(status=500), Verdict.UNKNOWN, "500"),
-        (checks_identity.body_cannot_name, an_answer(status=403), Verdict.OK, "403"),
-        (checks_identity.roles_cannot_be_forged, an_answer(status=404), Verdict.UNKNOWN, "404"),
-        (checks_bodies.large_bodies, an_answer("too_large"), Verdict.WARN, "limits.request_body"),
-        (checks_bodies.large_bodies, an_answer(), Verdict.FAIL, "passed by"),
-        (checks_bodies.large_bodies, Answer(0, fault="no whole answer"), Verdict.FAIL, "BUFFERED"),
-        (checks_bodies.large_bodies, an_answer(status=400), Verdict.UNKNOWN, "refuses"),
-        (checks_bodies.packed_requests, Answer(0, fault="no whole answer"), Verdict.FAIL, "hangs"),
-        (checks_bodies.packed_requests, an_answer("bad_body", 400), Verdict.WARN, "cannot read"),
-        (checks_bodies.packed_requests, an_answer("empty", 415), Verdict.OK, "415"),
-        (checks_bodies.packed_requests, an_answer(), Verdict.FAIL, "passed by"),
-        (checks_bodies.packed_answers, Answer(0, fault="no whole answer"), Verdict.FAIL, "decompressor"),
-        (checks_bodies.packed_answers, an_answer(status=502), Verdict.UNKNOWN, "502"),
+        (check_identity.reaches_a_model, an_answer(status=401), Verdict.FAIL, "--token"),
+        (check_identity.reaches_a_model, an_answer(status=404), Verdict.FAIL, "--path"),
+        (check_identity.reaches_a_model, an_answer(status=400), Verdict.FAIL, "--model"),
+        (check_identity.reaches_a_model, an_answer(status=503), Verdict.FAIL, "503"),
+        (check_identity.reaches_a_model, Answer(0, fault="the connection failed"), Verdict.FAIL, "listen"),
+        (check_identity.cannot_be_forged, an_answer(status=500), Verdict.UNKNOWN, "500"),
+        (check_identity.cannot_be_forged, an_answer(status=401), Verdict.OK, "401"),
+        (check_identity.body_cannot_name, an_answer(status=500), Verdict.UNKNOWN, "500"),
+        (check_identity.body_cannot_name, an_answer(status=403), Verdict.OK, "403"),
+        (check_identity.roles_cannot_be_forged, an_answer(status=404), Verdict.UNKNOWN, "404"),
+        (check_bodies.large_bodies, an_answer("too_large"), Verdict.WARN, "limits.request_body"),
+        (check_bodies.large_bodies, an_answer(), Verdict.FAIL, "passed by"),
+        (check_bodies.large_bodies, Answer(0, fault="no whole answer"), Verdict.FAIL, "BUFFERED"),
+        (check_bodies.large_bodies, an_answer(status=400), Verdict.UNKNOWN, "refuses"),
+        (check_bodies.packed_requests, Answer(0, fault="no whole answer"), Verdict.FAIL, "hangs"),
+        (check_bodies.packed_requests, an_answer("bad_body", 400), Verdict.WARN, "cannot read"),
+        (check_bodies.packed_requests, an_answer("empty", 415), Verdict.OK, "415"),
+        (check_bodies.packed_requests, an_answer(), Verdict.FAIL, "passed by"),
+        (check_bodies.packed_answers, Answer(0, fault="no whole answer"), Verdict.FAIL, "decompressor"),
+        (check_bodies.packed_answers, an_answer(status=502), Verdict.UNKNOWN, "502"),
         (
-            checks_bodies.packed_answers,
+            check_bodies.packed_answers,
             an_answer("empty", headers={"content-encoding": "gzip"}),
             Verdict.FAIL,
             "unpacked",
         ),
-        (checks_bodies.streams, Answer(0, fault="no whole answer"), Verdict.FAIL, "STREAMED"),
-        (checks_bodies.streams, an_answer("empty"), Verdict.UNKNOWN, "does not stream"),
-        (checks_bodies.tool_loops, an_answer(), Verdict.FAIL, "passed by"),
-        (checks_bodies.tool_loops, an_answer("empty", 400), Verdict.UNKNOWN, "takes no tools"),
-        (checks_recall.opting_out, an_answer("used;n=1"), Verdict.FAIL, "x-disable-router-memory"),
-        (checks_recall.opting_out, an_answer("disabled"), Verdict.UNKNOWN, "disabled"),
-        (checks_recall.remembers, an_answer("used;n=2"), Verdict.UNKNOWN, "without memories"),
-        (checks_recall.remembers, an_answer("unavailable"), Verdict.FAIL, "store_up"),
-        (checks_recall.remembers, an_answer("no_consent"), Verdict.FAIL, "opt_in"),
-        (checks_recall.two_people, an_answer(status=500), Verdict.UNKNOWN, "500"),
-        (checks_recall.two_people, an_answer("empty", headers={"x-cache": "HIT"}), Verdict.WARN, "x-cache"),
-        (checks_recall.two_people, an_answer("empty", headers={"age": "12"}), Verdict.WARN, "age"),
-        (checks_recall.reaches_the_model, an_answer("out_of_time"), Verdict.UNKNOWN, "out_of_time"),
-        (checks_recall.reaches_the_model, an_answer("used;n=1"), Verdict.UNKNOWN, "--serve-echo"),
-        (checks_recall.controls_stay, an_answer("empty"), Verdict.UNKNOWN, "--serve-echo"),
+        (check_bodies.streams, Answer(0, fault="no whole answer"), Verdict.FAIL, "STREAMED"),
+        (check_bodies.streams, an_answer("empty"), Verdict.UNKNOWN, "does not stream"),
+        (check_bodies.tool_loops, an_answer(), Verdict.FAIL, "passed by"),
+        (check_bodies.tool_loops, an_answer("empty", 400), Verdict.UNKNOWN, "takes no tools"),
+        (check_recall.opting_out, an_answer("used;n=1"), Verdict.FAIL, "x-disable-router-memory"),
+        (check_recall.opting_out, an_answer("disabled"), Verdict.UNKNOWN, "disabled"),
+        (check_recall.remembers, an_answer("used;n=2"), Verdict.UNKNOWN, "without memories"),
+        (check_recall.remembers, an_answer("unavailable"), Verdict.FAIL, "store_up"),
+        (check_recall.remembers, an_answer("no_consent"), Verdict.FAIL, "opt_in"),
+        (check_recall.two_people, an_answer(status=500), Verdict.UNKNOWN, "500"),
+        (check_recall.two_people, an_answer("empty", headers={"x-cache": "HIT"}), Verdict.WARN, "x-cache"),
+        (check_recall.two_people, an_answer("empty", headers={"age": "12"}), Verdict.WARN, "age"),
+        (check_recall.reaches_the_model, an_answer("out_of_time"), Verdict.UNKNOWN, "out_of_time"),
+        (check_recall.reaches_the_model, an_answer("used;n=1"), Verdict.UNKNOWN, "--serve-echo"),
+        (check_recall.controls_stay, an_answer("empty"), Verdict.UNKNOWN, "--serve-echo"),
     ],
 )
 async def test_an_answer_has_its_meaning(check: Check, answer: Answer, verdict: Verdict, said: str) -> None:
@@ -104,19 +102,19 @@ async def test_an_answer_has_its_meaning(check: Check, answer: Answer, verdict: 
 async def test_the_word_of_the_first_answer_tells_whether_memory_is_there(memory: str, verdict: Verdict) -> None:
     visit = visiting(an_answer())
     visit.cold = an_answer(memory)
-    assert (await checks_identity.memory_is_there(visit)).verdict is verdict
+    assert (await check_identity.memory_is_there(visit)).verdict is verdict
 
 
 @pytest.mark.parametrize(
     "check",
-    [checks_recall.two_people, checks_recall.reaches_the_model, checks_identity.credentials_outweigh_headers],
+    [check_recall.two_people, check_recall.reaches_the_model, check_identity.credentials_outweigh_headers],
 )
 async def test_what_stands_on_recall_is_not_judged_without_it(check: Check) -> None:
     assert (await check(visiting(an_answer("empty"), knows=False))).verdict is Verdict.UNKNOWN
 
 
 async def test_forging_beside_credentials_needs_credentials() -> None:
-    finding = await checks_identity.credentials_outweigh_headers(visiting(an_answer("used;n=1"), proven=False))
+    finding = await check_identity.credentials_outweigh_headers(visiting(an_answer("used;n=1"), proven=False))
     assert finding.verdict is Verdict.UNKNOWN
 
 
@@ -124,7 +122,7 @@ async def test_a_model_that_refuses_tools_with_memory_alone_is_found() -> None:
     def script(_: str, headers: Mapping[str, str], body: bytes) -> Answer:
         return an_answer("opted_out") if "x-disable-router-memory" in headers else an_answer("used;n=1", 400)
 
-    finding = await checks_bodies.tool_loops(visiting(script))
+    finding = await check_bodies.tool_loops(visiting(script))
     assert (finding.verdict, finding.mend) == (
         Verdict.FAIL,
         "the model takes no memory where it was put: set inject.as",
@@ -154,7 +152,7 @@ def a_stream(at: tuple[float, ...], *, done: bool = True) -> Script:
 async def test_a_stream_is_judged_by_when_its_pieces_came(
     script: Script, knows: bool, verdict: Verdict, said: str
 ) -> None:
-    finding = await checks_bodies.streams(visiting(script, knows=knows))
+    finding = await check_bodies.streams(visiting(script, knows=knows))
     assert finding.verdict is verdict
     assert said in f"{finding.seen} {finding.mend}"
 
@@ -163,16 +161,16 @@ async def test_one_answer_for_different_questions_is_a_cache_though_nothing_was_
     def script(_: str, headers: Mapping[str, str], body: bytes) -> Answer:
         return an_answer("empty", body={"id": "always"})
 
-    finding = await checks_recall.remembers(visiting(script))
+    finding = await check_recall.remembers(visiting(script))
     assert (finding.verdict, "cache" in finding.seen) == (Verdict.FAIL, True)
 
 
 async def test_what_reaches_the_model_is_named_where_the_model_shows_it() -> None:
     shown = {"headers": {"x-memory-project": "p", "x-authz-user-id": "ann"}, "body": {"memory_config": {}}}
-    finding = await checks_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: shown})))
+    finding = await check_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: shown})))
     assert finding.seen == "the model is sent x-memory-project, memory_config"
     clean = {"headers": {"x-authz-user-id": "ann"}, "body": {}}
-    finding = await checks_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: clean})))
+    finding = await check_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: clean})))
     assert finding.verdict is Verdict.WARN
 
 

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from memory_extproc.coordination.ledger_transient import TransientLedger
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.erasure.eraser import Erasable
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
-from memory_extproc.erasure.forgotten import Forgotten, HidingStore
 from memory_extproc.erasure.receipts import Signer
-from memory_extproc.learn.foreseeing import ComingMemories
-from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.remember import judge
+from memory_extproc.learn.messages import judge
+from memory_extproc.learn.reconcile import ComingMemories
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, WaitingPlace
 from memory_extproc.ports import Ledger, Replicas
 from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import TransientJournal, TransientLedger
 from tests.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 

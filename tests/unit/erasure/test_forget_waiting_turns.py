@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.app.erasing import make_news_handler
+from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.marks import Kind, items_of_turn
+from memory_extproc.erasure.tombstones import Kind, items_of_turn
 from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler, row_of
-from memory_extproc.learn.remember import judge
 from memory_extproc.model import (
     Caller,
     Erased,

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.erasure.closure import closure
-from memory_extproc.erasure.eraser import worked_out
+from memory_extproc.erasure.cascade import closure
 from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.erasure.steps import worked_out
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientStore
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_turn
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 

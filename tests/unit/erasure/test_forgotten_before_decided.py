@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.intake_segment import Kind
+from memory_extproc.learn.intake_log import IntakeLog, Kind
 from memory_extproc.model import Caller, ForgetScope, Stored
 from tests.builders import ANN, BOB
 from tests.unit.erasure.forgetting import World

@@ -13,12 +13,10 @@ import msgspec
 import pytest
 import structlog
 
-from memory_extproc.coordination.ledger_transient import TransientLedger
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.job import Job
+from memory_extproc.erasure.tombstones import Job
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.extract import Fact
+from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
@@ -36,6 +34,7 @@ from memory_extproc.model import (
     Stored,
     Turn,
 )
+from memory_extproc.testing.adapters import TransientCoordination, TransientLedger
 from tests.builders import ANN, BOB, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import ListingExtractor, until

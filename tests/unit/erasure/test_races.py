@@ -19,18 +19,14 @@ from random import Random
 import pytest
 import structlog
 
-from memory_extproc.app.erasing import make_news_handler
-from memory_extproc.coordination.ledger_transient import TransientLedger
-from memory_extproc.erasure.eraser import Erasable
+from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.forgotten import Forgotten, HidingStore
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
 from memory_extproc.errors import MemoryExtprocError, TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.foreseeing import ComingMemories
-from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.reconcile import Reconciler, row_of
-from memory_extproc.learn.remember import judge
+from memory_extproc.learn.messages import judge
+from memory_extproc.learn.reconcile import ComingMemories, Reconciler, row_of
 from memory_extproc.model import (
     ForgetReceipt,
     ForgetScope,
@@ -42,7 +38,8 @@ from memory_extproc.model import (
     message_id_of,
 )
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientJournal, TransientLedger, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
 from tests.unit.erasure.unsteady import Fate, Unsteady

@@ -8,8 +8,7 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from memory_extproc.erasure.receipts import Signer
-from memory_extproc.erasure.verifying import Verdict, check_signature, look_again, read_proof
+from memory_extproc.erasure.receipts import Signer, Verdict, check_signature, look_again, read_proof
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope
 from tests.builders import ANN, BOB, a_memory

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.curate.curator import Correction, Curator, Meaning, Standing
-from memory_extproc.erasure.closure import closure
+from memory_extproc.curation.editor import Correction, Curator, Meaning, Standing
+from memory_extproc.erasure.cascade import closure
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.marks import Blind, Kind
+from memory_extproc.erasure.tombstones import Blind, Kind
 from memory_extproc.model import ForgetScope, Found, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
 from tests.builders import ANN, a_memory, a_message
 from tests.unit.erasure.forgetting import World, complete

@@ -6,17 +6,17 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.evaluation.running import Bench
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.language.persons import about_caller
-from memory_extproc.learn.extract import Extracts
-from memory_extproc.learn.remember import judge
+from memory_extproc.evaluation.runner import Bench
+from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, FindsMemories, Now
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits
+from memory_extproc.testing.models import CannedEmbedder
+from memory_extproc.text.persons import about_caller
 
 
 def a_bench(extractor: Extracts | None = None) -> Bench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memory_extproc.evaluation.fit import Example, by_group, fit_logistic, fit_ranker
+from memory_extproc.evaluation.training import Example, by_group, fit_logistic, fit_ranker
 
 
 def some_examples(truth: np.ndarray, count: int = 60, seed: int = 3) -> list[Example]:

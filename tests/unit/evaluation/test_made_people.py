@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.evaluation.reading import read_dataset
+from memory_extproc.evaluation.datasets import read_dataset
 from scripts import make_people
 
 NATURAL = Path(__file__).parents[2] / "quality" / "natural.jsonl"

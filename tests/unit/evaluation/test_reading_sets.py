@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.evaluation.cases import DatasetError
-from memory_extproc.evaluation.reading import read_dataset
+from memory_extproc.evaluation.datasets import DatasetError, read_dataset
 from memory_extproc.model import Role
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 

@@ -12,8 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.evaluation.plots import Line, bars, lines, steps
-from memory_extproc.evaluation.report import page, write_report
+from memory_extproc.evaluation.report import Line, bars, lines, page, steps, write_report
 
 SHARES = {"recall@5": 0.5, "recall@10": 0.75, "recall@20": 1.0, "ndcg@10": 0.6, "mrr": 0.4}
 

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.evaluation.asking import Bounds, System
-from memory_extproc.evaluation.cases import Dataset
-from memory_extproc.evaluation.figures import THRESHOLDS, figures
-from memory_extproc.evaluation.playing import Played, exchanges
-from memory_extproc.evaluation.reading import read_dataset
-from memory_extproc.evaluation.running import NOT_HELD, Bench, run
-from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.evaluation.datasets import Dataset, read_dataset
+from memory_extproc.evaluation.metrics import THRESHOLDS, figures
+from memory_extproc.evaluation.runner import NOT_HELD, Bench, Bounds, Played, System, exchanges, run
+from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import MemoryState, MemoryType, Owner, Role, Source
 from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.evaluation.scoring import mean, ndcg_at, positions, quantile, recall_at, reciprocal_rank
+from memory_extproc.evaluation.metrics import mean, ndcg_at, positions, quantile, recall_at, reciprocal_rank
 
 
 def test_a_memory_that_stands_for_several_takes_up_several_places() -> None:

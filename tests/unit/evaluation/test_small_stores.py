@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.evaluation.cases import DatasetError
-from memory_extproc.evaluation.reading import read_dataset
+from memory_extproc.evaluation.datasets import DatasetError, read_dataset
 from scripts import make_small_stores
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 

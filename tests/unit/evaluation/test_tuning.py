@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.evaluation.cases import Dataset
-from memory_extproc.evaluation.fitting import fitted_weights, write_weights
-from memory_extproc.evaluation.foreign import Names
-from memory_extproc.evaluation.gathering import Gathered, gather
-from memory_extproc.evaluation.reading import read_dataset, read_datasets
-from memory_extproc.evaluation.tuning import Aims, figures_of, passing, tune
+from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset, read_datasets
+from memory_extproc.evaluation.fitting import Aims, figures_of, fitted_weights, passing, tune, write_weights
+from memory_extproc.evaluation.training import Gathered, gather
 from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
 from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import a_sample, write_json

@@ -7,11 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.evaluation.cases import Dataset
-from memory_extproc.evaluation.foreign import Names
-from memory_extproc.evaluation.gathering import Gathered, gather
-from memory_extproc.evaluation.reading import read_dataset
-from memory_extproc.evaluation.validating import ablation, examples_of, judged_by, validated
+from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset
+from memory_extproc.evaluation.training import Gathered, ablation, examples_of, gather, judged_by, validated
 from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.index.features import DENSE, FADES, FEATURES, STANDS_IN
-from memory_extproc.index.likeliest import Table, likeliest
+from memory_extproc.index.features import DENSE, FADES, FEATURES, STANDS_IN, Table, likeliest
 from memory_extproc.index.owner_index import OwnerIndex, Seen
 from memory_extproc.model import Memory, MemoryState, Role, Source
 from tests.builders import MONDAY, a_memory, a_message, later

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.index.packing import cosines, pack, together, unpack
+from memory_extproc.index.entries import cosines, pack, together, unpack
 
 SEEDS = st.integers(0, 2**32 - 1)
 Singles = npt.NDArray[np.float32]

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.batching_embedder import BatchingEmbedder, EmbedderLimits, Run
-from memory_extproc.inference.word_vectors import WordVectors
+from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits, Run, WordVectors
 from memory_extproc.model import Matrix
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
-from memory_extproc.inference.batching_embedder import EmbedderLimits
-from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
-from memory_extproc.inference.sentence_transformers_embedder import installed, open_sentence_transformers_embedder
+from memory_extproc.inference.batching import EmbedderLimits
+from memory_extproc.inference.sentence_transformers import installed, open_sentence_transformers_embedder
+from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 
 
 class SentenceTransformer:

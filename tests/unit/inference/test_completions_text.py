@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.inference.completions import without_fence, without_reasoning
+from memory_extproc.inference.openai_models import without_fence, without_reasoning
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app import open_reranks
-from memory_extproc.inference.cross_encoder import CrossEncoder
-from memory_extproc.inference.model_directory import ModelDirectoryError, ModelKind, Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.prepare import prepare
+from memory_extproc.inference.model_files import ModelDirectoryError, ModelKind, Precision
+from memory_extproc.inference.onnx import CrossEncoder
+from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Reranks
-from memory_extproc.recall.llm_rerank import LlmReranker
+from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.settings.loading import load
 from tests.fixtures.tiny_bert import write_tiny_bert
 

@@ -15,19 +15,17 @@ from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.bert_graph import bert_graph
-from memory_extproc.inference.cross_encoder import (
+from memory_extproc.inference.bert_onnx import bert_graph, scoring_graph
+from memory_extproc.inference.model_files import MODEL, ModelDirectoryError, ModelKind, Precision
+from memory_extproc.inference.onnx import (
     CrossEncoder,
     CrossEncoderLimits,
     CrossEncoderModel,
+    OnnxModel,
     Scores,
     open_cross_encoder,
 )
-from memory_extproc.inference.model_directory import MODEL, ModelDirectoryError, ModelKind, Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.onnx_embedder import OnnxModel
-from memory_extproc.inference.prepare import Prepared, prepare
-from memory_extproc.inference.scoring_head import scoring_graph
+from memory_extproc.inference.prepare import Prepared, parse_source, prepare
 from tests.fixtures.tiny_bert import MAX_SEQ_LENGTH, write_tiny_bert
 
 QUERY = "1 2 3"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.cli import models as commands
+from memory_extproc.cli import admin as commands
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference import model_source
-from memory_extproc.inference.model_source import DEFAULT_NAME, DEFAULT_SOURCE, ModelSource, fetch, parse_source
+from memory_extproc.inference import prepare
+from memory_extproc.inference.prepare import DEFAULT_NAME, DEFAULT_SOURCE, ModelSource, fetch, parse_source
 
 
 def test_the_command_and_the_library_agree_on_the_default() -> None:
-    assert commands.DEFAULT_SOURCE == model_source.DEFAULT_SOURCE
+    assert commands.DEFAULT_SOURCE == prepare.DEFAULT_SOURCE
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from memory_extproc.cli.models import app
-from memory_extproc.inference.model_directory import MODEL
+from memory_extproc.cli.admin import models_app
+from memory_extproc.inference.model_files import MODEL
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 
@@ -19,7 +19,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def prepare(source: Path | str, into: Path, *more: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["prepare", "--source", str(source), "--models-dir", str(into), *more])
+    result = CliRunner().invoke(models_app, ["prepare", "--source", str(source), "--models-dir", str(into), *more])
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -69,9 +69,9 @@ def test_a_directory_is_checked_against_its_manifest(tiny: Path, tmp_path: Path)
     prepare(tiny, tmp_path)
     directory = tmp_path / "tiny-int8"
 
-    whole = CliRunner().invoke(app, ["check", str(directory), "--json"])
+    whole = CliRunner().invoke(models_app, ["check", str(directory), "--json"])
     (directory / MODEL).write_bytes(b"")
-    damaged = CliRunner().invoke(app, ["check", str(directory)])
+    damaged = CliRunner().invoke(models_app, ["check", str(directory)])
 
     assert (whole.exit_code, json.loads(whole.stdout)["state"]) == (0, "whole")
     assert damaged.exit_code == 1

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from memory_extproc.errors import GiveUpError
-from memory_extproc.inference.pooling import SENTENCE, Pooling, append_pooling
+from memory_extproc.inference.bert_onnx import SENTENCE, Pooling, append_pooling
 
 TOKENS = np.array([[[3.0, 4.0], [0.0, 8.0], [9.0, 9.0]]], dtype=np.float32)
 MASK = np.array([[1, 1, 0]], dtype=np.int64)

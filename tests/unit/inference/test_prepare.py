@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.bert_graph import bert_graph
-from memory_extproc.inference.model_directory import (
+from memory_extproc.inference.bert_onnx import bert_graph
+from memory_extproc.inference.model_files import (
     MANIFEST,
     MODEL,
     ModelDirectoryError,
@@ -22,9 +22,8 @@ from memory_extproc.inference.model_directory import (
     read_manifest,
     verify,
 )
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.onnx_embedder import OnnxModel
-from memory_extproc.inference.prepare import Prepared, prepare
+from memory_extproc.inference.onnx import OnnxModel
+from memory_extproc.inference.prepare import Prepared, parse_source, prepare
 from tests.fixtures.tiny_bert import HIDDEN, MAX_SEQ_LENGTH, write_tiny_bert
 
 TEXTS = ["1 2 3", "4 5 6 7 8 9 10", "", "unknown words", " ".join(str(n) for n in range(500))]

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.index.packing import pack, unpack
-from memory_extproc.inference.model_directory import Precision
-from memory_extproc.inference.model_source import parse_source
-from memory_extproc.inference.onnx_embedder import OnnxModel
-from memory_extproc.inference.prepare import prepare
-from memory_extproc.inference.word_vectors import WordVectors, meaningful, words_of
+from memory_extproc.index.entries import pack, unpack
+from memory_extproc.inference.batching import WordVectors, meaningful, words_of
+from memory_extproc.inference.model_files import Precision
+from memory_extproc.inference.onnx import OnnxModel
+from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.model import Words
 from tests.fixtures.tiny_bert import HIDDEN, write_tiny_bert
 

@@ -12,25 +12,20 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.extract import Extracts, Fact
-from memory_extproc.learn.following import FollowsTopics
+from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.journal_transient import TransientJournal
-from memory_extproc.learn.lanes import Backoff
-from memory_extproc.learn.learner import Learner, Reconciles
-from memory_extproc.learn.limits import LearnLimits
-from memory_extproc.learn.obeying import Obeys
-from memory_extproc.learn.quarantine import Judging
-from memory_extproc.learn.remember import judge
-from memory_extproc.learn.screening import Screens
+from memory_extproc.learn.learner import FollowsTopics, Learner, Obeys, Reconciles
+from memory_extproc.learn.messages import judge
+from memory_extproc.learn.queue import Backoff
+from memory_extproc.learn.screening import Judging, Screens
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal, KeepsMemories
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore, Weather
+from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore, Weather
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, MONDAY
 
 QUICK = Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=5))

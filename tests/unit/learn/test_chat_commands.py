@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.learn.chat_commands import Act, Command, Markers, commands_of, doubtful, forgets
+from memory_extproc.learn.commands.parser import Act, Command, Markers, commands_of, doubtful, forgets
 
 REMEMBER = [
     ("Remember that I'm allergic to nuts.", "I'm allergic to nuts"),

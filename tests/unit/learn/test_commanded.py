@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.chat_commands import Act, Command, Markers, Obeyed
-from memory_extproc.learn.commanded import CommandOptions, Commands, Doubts, Unextracted, Unsaid
+from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed
+from memory_extproc.learn.commands.runner import CommandOptions, Commands, Doubts, Unextracted, Unsaid
+from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.remember import judge
-from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Embedded, Memory, MemoryState, Message, Owner, Role, Source, Turn
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_turn
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until

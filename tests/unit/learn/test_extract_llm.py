@@ -12,16 +12,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import CutOffError, GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
-from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits, OverBudgetError
-from memory_extproc.learn.event_date import resolved
-from memory_extproc.learn.extractors import Fallback, Measured
-from memory_extproc.learn.llm_extractor import PROMPT, LlmExtractor, Reply
-from memory_extproc.learn.llm_judge import Verdicts
-from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.learn.strict_schema import strict_schema
+from memory_extproc.learn.conflicts import Verdicts
+from memory_extproc.learn.extract.extractor import Fallback, Measured
+from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError, strict_schema
+from memory_extproc.learn.extract.llm_extractor import PROMPT, LlmExtractor, Reply
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.extract.statements import resolved
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.testing.models import CannedCompletions
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 
 UNBOUNDED = Budget(BudgetLimits(), now=lambda: MONDAY)

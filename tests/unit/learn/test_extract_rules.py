@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.language.words import stem, tokens
-from memory_extproc.learn.own_words import statements
-from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.extract.statements import statements
 from memory_extproc.model import MemoryType, Source
+from memory_extproc.text.words import stem, tokens
 from tests.builders import a_turn
 
 EXTRACTOR = RulesExtractor()

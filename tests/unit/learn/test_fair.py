@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from memory_extproc.learn.fair import FairSlots
+from memory_extproc.learn.queue import FairSlots
 
 
 async def settle() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from memory_extproc.learn.gathering import Gatherings
+from memory_extproc.learn.queue import Gatherings
 from memory_extproc.model import Owner
 from tests.builders import ANN, BOB
 

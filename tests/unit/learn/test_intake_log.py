@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
-from memory_extproc.learn.intake_segment import Kind, adopt, count_waiting
-from memory_extproc.sealing.master import MasterKeyFile, new_master_key
+from memory_extproc.encryption.keys import MasterKeyFile, new_master_key
+from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits, Kind, adopt, count_waiting
 from tests.builders import ANN, BOB, MONDAY
 
 WORDS = b"I like pizza."

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.lanes import Backoff, Lanes
+from memory_extproc.learn.queue import Backoff, Lanes
 from memory_extproc.model import Owner
 from tests.builders import ANN, BOB, OTHER_ANN
 from tests.unit.learn.learning import QUICK, until

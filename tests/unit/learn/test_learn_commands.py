@@ -14,14 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
-from memory_extproc.learn.intake_log import INTAKE, IntakeLog
-from memory_extproc.learn.intake_segment import Kind
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.encryption.codecs import SealedJournal
+from memory_extproc.encryption.keys import MasterKeyFile, SqliteKeyTable, WrappedKeys, new_master_key
+from memory_extproc.journal.sqlite import SqliteJournal
+from memory_extproc.learn.intake_log import INTAKE, IntakeLog, Kind
 from memory_extproc.model import Stored, Turn, digest
-from memory_extproc.sealing.journal import SealedJournal
-from memory_extproc.sealing.keys import WrappedKeys
-from memory_extproc.sealing.master import MasterKeyFile, new_master_key
-from memory_extproc.sealing.tables import SqliteKeyTable
 from tests.builders import ANN, MONDAY, a_turn
 
 

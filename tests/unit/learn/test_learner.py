@@ -11,9 +11,7 @@ import pytest
 import structlog
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
     Caller,
@@ -31,6 +29,8 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import Now
 from memory_extproc.store.partition import Partitions
+from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 

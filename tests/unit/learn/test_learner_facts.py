@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.earlier import Earlier
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.gathering import Trigger
-from memory_extproc.learn.limits import LearnLimits
+from memory_extproc.learn.extract.extractor import Earlier, Fact
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.ingest import LearnLimits
+from memory_extproc.learn.queue import Trigger
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
 from tests.builders import ANN, BOB, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until

@@ -8,11 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
-from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits
-from memory_extproc.learn.chat_commands import Act, Command
-from memory_extproc.learn.llm_commands import LlmCommands
+from memory_extproc.learn.commands.parser import Act, Command, LlmCommands
+from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.testing.models import CannedCompletions
 from tests.builders import MONDAY, a_turn
 
 SAID = a_turn("I'd rather you did not remember the story of my ex Sarah any more.")

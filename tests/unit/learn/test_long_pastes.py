@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.pieces import PieceLimits, both_ends, pieces
+from memory_extproc.learn.chunking import PieceLimits, both_ends, pieces
 
 USUAL = PieceLimits()
 LINES = [

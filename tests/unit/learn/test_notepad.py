@@ -7,11 +7,11 @@ import json
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
-from memory_extproc.learn.budget import Budget, BudgetLimits
-from memory_extproc.learn.notepad import Noting
-from memory_extproc.learn.rules_extractor import RulesExtractor
+from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_notes import Noting
+from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import MemoryType
+from memory_extproc.testing.models import CannedCompletions
 from tests.builders import MONDAY, a_turn, later
 
 NOTE = "Likes short answers with an example."

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import Stored
+from memory_extproc.testing.adapters import TransientJournal
 from tests.builders import ANN, BOB
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 

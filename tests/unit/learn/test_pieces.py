@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.pieces import PieceLimits, pieces, weigh
+from memory_extproc.learn.chunking import PieceLimits, pieces, weigh
 
 USUAL = PieceLimits()
 ALL = PieceLimits(pieces=1_000_000)

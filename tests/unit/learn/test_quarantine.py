@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.quarantine import FOREIGN, PutAside, Quarantine, Trusting
+from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Decision, Reconciler
-from memory_extproc.learn.remember import judge
+from memory_extproc.learn.screening import FOREIGN, PutAside, Quarantine, Trusting
 from memory_extproc.model import MemoryState, Source, Turn
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 from tests.unit.learn.learning import Surroundings, a_fact

@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.reconcile import Decision, Reconciler, row_of
-from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.learn.same import about, repeats, saying
-from memory_extproc.learn.verdicts import (
+from memory_extproc.learn.conflicts import (
     VERDICTS,
     Add,
     Confirm,
     Likeness,
     Outdate,
     Replace,
+    about,
     reconcile_fact,
+    repeats,
+    saying,
 )
+from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.reconcile import Decision, Reconciler, row_of
 from memory_extproc.model import (
     Embedded,
     Found,
@@ -43,7 +43,8 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore, Weather
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore, Weather
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
 DIMENSION = 64

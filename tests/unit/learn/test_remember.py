@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.pieces import PieceLimits
-from memory_extproc.learn.remember import Decision, cut, judge, provenance
+from memory_extproc.learn.chunking import PieceLimits
+from memory_extproc.learn.messages import Decision, cut, judge, provenance
 from memory_extproc.model import MemoryType, Origin, Role, Source, message_ids
 from memory_extproc.store.rules import check_name
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from memory_extproc.learn.extract import Extracts
+from memory_extproc.learn.extract.extractor import Extracts
 from memory_extproc.model import Caller, Owner, Turn
 from tests.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until

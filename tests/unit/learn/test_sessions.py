@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Message, Origin, Owner, Role, Turn
 from memory_extproc.ports import Chain
+from memory_extproc.testing.adapters import TransientCoordination
 from tests.builders import ANN, MONDAY, OTHER_ANN
 
 Said = Sequence[str]  # what user and assistant said in turn, the user first

@@ -13,9 +13,9 @@ import pytest
 from pymilvus import MilvusException, exceptions
 
 from memory_extproc.errors import GiveUpError, UnknownFaultError
-from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.model import Embedded, Matrix, Owner
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.fixtures.ailing import MilvusWeather
 from tests.unit.learn.learning import LIMITS, Surroundings, until

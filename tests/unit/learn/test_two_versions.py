@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_extproc.learn.journal import SqliteJournal
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Origin, Outcome, Owner, Stored, Turn
-from memory_extproc.wire.replays import Record
+from memory_extproc.request.replay import Record
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 TURN: Mapping[str, Any] = {

@@ -14,18 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.coordination.consent import TransientConsent
-from memory_extproc.coordination.consents import ConsentLimits, Consents, ConsentTerms
-from memory_extproc.coordination.transient import TransientCoordination
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.incognito import Incognito, IncognitoLimits
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
-from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.quota import Quota, QuotaLimits
-from memory_extproc.learn.screening import Screening
+from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Stored, Turn
 from memory_extproc.safety.policy import Policy
+from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings, until
 

@@ -13,16 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
-from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
-from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits, OverBudgetError
-from memory_extproc.learn.extract import Fact
-from memory_extproc.learn.llm_judge import LlmJudge
+from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verdict, agree, judged, says
+from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
+from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Judges, Reconciler
-from memory_extproc.learn.rules_extractor import RulesExtractor
-from memory_extproc.learn.same import agree
-from memory_extproc.learn.verdicts import Add, Confirm, Replace, Verdict, judged, says
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -35,7 +31,8 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
 
 EMBEDDER = CannedEmbedder(64)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Owner, OwnerKind
-from memory_extproc.wire.identity import accepted, optional
+from memory_extproc.request.identity import accepted, optional
 
 ATLAS = Owner.of_project("acme", "atlas")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.observe.certificates import watch_certificate
+from memory_extproc.observe.http import watch_certificate
 from memory_extproc.observe.metrics import Metrics
 from tests.fixtures.authority import Authority
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Owner
-from memory_extproc.observe.tracing import NO_TRACES, TraceParent, Trail, current, exemplar, following, with_ids
+from memory_extproc.observe.log import NO_TRACES, TraceParent, Trail, current, exemplar, following, with_ids
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SAMPLED = TraceParent(TRACE, sampled=True)

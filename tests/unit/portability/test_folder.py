@@ -10,11 +10,8 @@ import pytest
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import MemoryType
-from memory_extproc.portability.folder import Folder, Mirrored, read_folder
-from memory_extproc.portability.json_lines import Refused
-from memory_extproc.portability.markdown import page_of
-from memory_extproc.portability.record import Record
-from memory_extproc.portability.repository import Repository
+from memory_extproc.portability.folder_sync import Folder, Mirrored, Repository, page_of, read_folder
+from memory_extproc.portability.records import Record, Refused
 
 
 def a_record(id_: str, content: str = "likes tea", kind: MemoryType = MemoryType.SEMANTIC) -> Record:

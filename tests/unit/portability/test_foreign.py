@@ -11,8 +11,7 @@ import pytest
 
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.portability.foreign import Foreign, read_foreign
-from memory_extproc.portability.json_lines import Read, Refused
-from memory_extproc.portability.record import Record, RefusedError
+from memory_extproc.portability.records import Read, Record, Refused, RefusedError
 
 MEM0 = {
     "id": "0a14d8f0-e364-4f5c-b305-10da1f0d0878",

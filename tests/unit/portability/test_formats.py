@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given
 
 from memory_extproc.model import MemoryState, MemoryType
-from memory_extproc.portability import json_lines, markdown
-from memory_extproc.portability.record import Record, RefusedError, memory_of, read_record, record_of
+from memory_extproc.portability import folder_sync
+from memory_extproc.portability import records as json_lines
+from memory_extproc.portability.records import Record, RefusedError, memory_of, read_record, record_of
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.portability.records import records
 
@@ -24,16 +25,16 @@ from tests.unit.portability.records import records
 @example(Record(id="a", type=MemoryType.SEMANTIC, content="\r"))
 @example(Record(id="a", type=MemoryType.SEMANTIC, content="x", metadata={"<<": 1e16, "": "yes", "n": "\x85\u2028"}))
 def test_a_page_says_what_was_written_on_it(record: Record) -> None:
-    page = markdown.page_of(record)
-    back = markdown.read_page(page)
+    page = folder_sync.page_of(record)
+    back = folder_sync.read_page(page)
     assert back == record
-    assert markdown.page_of(back) == page
+    assert folder_sync.page_of(back) == page
 
 
 def test_how_often_a_memory_was_used_changes_no_page() -> None:
     memory = a_memory("likes tea", metadata={"subject": "user"})
     used = replace(memory, access_count=7, metadata={"subject": "user", "accessed": 1_800_000_000})
-    assert markdown.page_of(record_of(used)) == markdown.page_of(record_of(memory))
+    assert folder_sync.page_of(record_of(used)) == folder_sync.page_of(record_of(memory))
 
 
 @given(records())
@@ -46,18 +47,18 @@ def test_a_line_says_what_was_written_on_it(record: Record) -> None:
 
 @given(records())
 def test_a_page_stands_where_its_id_is_found_again(record: Record) -> None:
-    assert markdown.id_at(markdown.place_of(record)) == record.id
+    assert folder_sync.id_at(folder_sync.place_of(record)) == record.id
 
 
 @pytest.mark.parametrize(
     "place", ["readme.md", "facts/a/b.md", "notes/a.md", "facts/a.txt", "facts/..md", "facts/a b.md"]
 )
 def test_other_files_of_the_folder_are_none_of_ours(place: str) -> None:
-    assert markdown.id_at(PurePosixPath(place)) == ""
+    assert folder_sync.id_at(PurePosixPath(place)) == ""
 
 
 def test_facts_turns_and_summaries_stand_apart() -> None:
-    folders = {kind: markdown.place_of(Record(id="a", type=kind, content="x")).parts[0] for kind in MemoryType}
+    folders = {kind: folder_sync.place_of(Record(id="a", type=kind, content="x")).parts[0] for kind in MemoryType}
     assert folders == {"semantic": "facts", "procedural": "facts", "episodic": "turns", "reflective": "summaries"}
 
 
@@ -70,7 +71,7 @@ def test_a_memory_comes_back_as_it_was_and_belongs_to_who_brings_it() -> None:
 
 def test_nobody_is_named_in_an_export() -> None:
     line = json_lines.line_of(record_of(a_memory("likes tea")))
-    page = markdown.page_of(record_of(a_memory("likes tea")))
+    page = folder_sync.page_of(record_of(a_memory("likes tea")))
     assert b"ann" not in line + page
     assert b"acme" not in line + page
 
@@ -81,7 +82,7 @@ def test_a_record_prints_no_words() -> None:
 
 def test_a_tombstone_says_what_took_its_place() -> None:
     old = replace(a_memory("budget 1"), state=MemoryState.SUPERSEDED, superseded_by="new", valid_to=MONDAY)
-    page = markdown.page_of(record_of(old)).decode()
+    page = folder_sync.page_of(record_of(old)).decode()
     assert "state: superseded\n" in page
     assert 'superseded_by: "new"\n' in page
     assert "valid_to: 2026-03-02T09:00:00Z\n" in page
@@ -89,7 +90,7 @@ def test_a_tombstone_says_what_took_its_place() -> None:
 
 def test_a_page_as_a_person_would_write_one() -> None:
     page = b"\xef\xbb\xbf---\r\ntype: semantic\r\ncreated_at: 2026-03-02\r\nimportance: 1\r\n---\r\nLikes tea\r\n"
-    record = markdown.read_page(page)
+    record = folder_sync.read_page(page)
     assert (record.id, record.content, record.importance) == ("", "Likes tea", 1.0)
     assert record.created_at == datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -112,12 +113,12 @@ def test_a_page_as_a_person_would_write_one() -> None:
         (b"---\ntype: semantic\nmetadata: {a: &a [1], b: *a}\n---\nx", "in one place only"),
         (b"---\ntype: semantic\nmetadata: !!python/object:os.system {}\n---\nx", "no YAML"),
         (b"---\ntype: semantic\n---\n\xff", "no UTF-8"),
-        (b"---\ntype: semantic\n---\n" + b"x" * markdown.PAGE_BYTES, "longer than"),
+        (b"---\ntype: semantic\n---\n" + b"x" * folder_sync.PAGE_BYTES, "longer than"),
     ],
 )
 def test_what_is_wrong_with_a_page_is_said(page: bytes, said: str) -> None:
     with pytest.raises(RefusedError, match="(?s)" + said.replace("`", ".")):
-        markdown.read_page(page)
+        folder_sync.read_page(page)
 
 
 def test_lines_that_hold_no_memory_are_named_and_the_others_are_read() -> None:

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.journal_transient import TransientJournal
 from memory_extproc.model import (
     Consent,
     ConsentChange,
@@ -29,13 +26,12 @@ from memory_extproc.model import (
     Turn,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.portability.exporter import Exporter, ExportLimits
-from memory_extproc.portability.importer import Importer, ImportLimits
-from memory_extproc.portability.json_lines import line_of
-from memory_extproc.portability.record import record_of
+from memory_extproc.portability.importer import Exporter, ExportLimits, Importer, ImportLimits
+from memory_extproc.portability.records import line_of, record_of
 from memory_extproc.ports import Exported, JournalEntry
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
 EMBEDDER = CannedEmbedder(64)

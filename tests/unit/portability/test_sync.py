@@ -10,9 +10,8 @@ import pytest
 
 from memory_extproc.errors import GiveUpError
 from memory_extproc.model import ImportProblem, ImportReport, MemoryType
-from memory_extproc.portability.markdown import page_of
-from memory_extproc.portability.record import Record
-from memory_extproc.portability.sync import LIST, FolderSync
+from memory_extproc.portability.folder_sync import LIST, FolderSync, page_of
+from memory_extproc.portability.records import Record
 
 
 class Far:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Ranked, Role
-from memory_extproc.recall.block import CLOSING, OPENING, OPENING_AGAIN, harmless, render, smallest
+from memory_extproc.recall.prompt_block import CLOSING, OPENING, OPENING_AGAIN, harmless, render, smallest
+from memory_extproc.text.words import estimate_tokens
 from tests.builders import a_memory, a_message, later
 
 BUDGET = Ranked(a_memory("User's budget for Hawaii is $10,000"), 0.9)

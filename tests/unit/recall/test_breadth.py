@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Memory
-from memory_extproc.recall.breadth import FIRST, LOOKED_AT, LOSES, broadened
+from memory_extproc.recall.fusion import FIRST, LOOKED_AT, LOSES, broadened
 from tests.builders import a_memory, a_message
 
 OTHERS = [a_message(f"other {at}", session=f"other {at}", seq=0) for at in range(FIRST - 1)]

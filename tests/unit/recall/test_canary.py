@@ -11,15 +11,14 @@ from datetime import datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, Recalled, Wish
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
+from memory_extproc.request.identity import accepted
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
-from memory_extproc.wire.identity import accepted
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.fixtures.sidecar import NOON
 from tests.fixtures.waiting import until
 

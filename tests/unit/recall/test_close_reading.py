@@ -15,10 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.index.features import ANOTHER, CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE, FOREIGN
-from memory_extproc.inference.canned import CannedWords
 from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Sought
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.close_reading import (
+from memory_extproc.recall.late_interaction import (
     FADES,
     CloseReader,
     CloseReading,
@@ -27,7 +26,8 @@ from memory_extproc.recall.close_reading import (
     surroundings,
     telling,
 )
-from memory_extproc.store.held import Held
+from memory_extproc.store.resident import Held
+from memory_extproc.testing.models import CannedWords
 from tests.builders import MONDAY, a_memory, a_message
 
 ASKED = "Where does the parrot sleep?"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.language.persons import about_caller
 from memory_extproc.model import Outcome, Signals
-from memory_extproc.recall.gate import gate
+from memory_extproc.recall.query import gate
+from memory_extproc.text.persons import about_caller
 
 
 @pytest.mark.parametrize(

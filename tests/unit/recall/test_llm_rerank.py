@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
-from memory_extproc.recall.llm_rerank import LlmReranker, LlmRerankLimits, completed, positions
+from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits, completed, positions
+from memory_extproc.testing.models import CannedCompletions
 
 TEXTS = ["tea", "budget", "dog", "flight"]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.recall.mmr import alike_in_words, mmr, varied
-from memory_extproc.recall.rank import Candidate
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.rank import alike_in_words, mmr, varied
 from tests.builders import a_memory
 
 TEXTS = ["My budget for Hawaii is $10,000", "The budget for Hawaii is 10k", "I fly on May 3"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from memory_extproc.model import Memory, Role, Source
-from memory_extproc.recall.explanation import Verdict
-from memory_extproc.recall.rank import Candidate, chosen, weigh
+from memory_extproc.recall.candidate import Candidate, Verdict
+from memory_extproc.recall.rank import chosen, weigh
 from tests.builders import ANN, BOB, a_memory, a_message, later
 
 NOW = later(days=3)

@@ -8,7 +8,7 @@ import pytest
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Memory, Role, Source, Wish
-from memory_extproc.recall.ongoing import Ongoing
+from memory_extproc.recall.topic_context import Ongoing
 from tests.builders import a_memory, a_message, a_wish
 from tests.unit.recall.reading import Reads
 

@@ -7,11 +7,18 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from memory_extproc.language.tokens import estimate_tokens
 from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, Source
-from memory_extproc.recall.block import CLOSING, OPENING_PROFILE, without_blocks
-from memory_extproc.recall.profile import ProfileLimits, Profiles, entries, rendered
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.recall.prompt_block import (
+    CLOSING,
+    OPENING_PROFILE,
+    ProfileLimits,
+    Profiles,
+    entries,
+    rendered,
+    without_blocks,
+)
+from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.text.words import estimate_tokens
 from tests.builders import ANN, MONDAY, a_memory
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
 from memory_extproc.recall.query import LONGEST, MOST_REWRITES, Query, Rewrite, Rewriter, plain, queries
+from memory_extproc.testing.models import CannedCompletions
 
 SOON = timedelta(seconds=5)
 TWO = "What is my budget and when do I fly?"

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
-from memory_extproc.recall.rank import Candidate, chosen, weigh
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.rank import chosen, weigh
 from tests.builders import BOB, MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)

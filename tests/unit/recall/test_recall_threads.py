@@ -8,8 +8,8 @@ import pytest
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
-from memory_extproc.recall.explanation import Considered, Verdict
-from memory_extproc.recall.threads import ThreadLimits, Threads, with_threads
+from memory_extproc.recall.candidate import Considered, Verdict
+from memory_extproc.recall.topic_context import ThreadLimits, Threads, with_threads
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.recall.reading import Reads
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory_extproc.model import Memory, Ranked, Role, Source
-from memory_extproc.recall.block import render
-from memory_extproc.recall.corrections import with_corrections
-from memory_extproc.recall.rank import Candidate
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.dedup import with_corrections
+from memory_extproc.recall.prompt_block import render
 from tests.builders import BOB, a_memory, a_message, later
 
 BUDGET = a_message("My budget for Hawaii is $10,000.", session="s", seq=0)

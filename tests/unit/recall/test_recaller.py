@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder, CannedReranker
-from memory_extproc.language.persons import about_caller
 from memory_extproc.model import (
     Caller,
     Candidates,
@@ -34,18 +31,19 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector
-from memory_extproc.recall.block import smallest
-from memory_extproc.recall.explanation import Verdict
+from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.ongoing import Ongoing
+from memory_extproc.recall.prompt_block import smallest
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.rerank import Reranker, RerankLimits
-from memory_extproc.recall.threads import ThreadLimits, Threads
+from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.held import Held
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.store.resident import Held
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedCompletions, CannedEmbedder, CannedReranker
+from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
 
 BUDGET = "User's budget for the Hawaii trip is $10,000"

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedReranker
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Reranks
-from memory_extproc.recall.cost import ExpectedCost
-from memory_extproc.recall.rank import Candidate
-from memory_extproc.recall.rerank import Reranker, RerankLimits, RerankOutcome, blended
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blended
+from memory_extproc.testing.models import CannedReranker
 from tests.builders import a_memory
 
 PLENTY = timedelta(seconds=30)

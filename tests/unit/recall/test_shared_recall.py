@@ -10,10 +10,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.language.persons import about_caller
 from memory_extproc.model import (
     Caller,
     Candidates,
@@ -31,12 +28,14 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector, Learns
-from memory_extproc.recall.explanation import Verdict
+from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
+from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
 
 ATLAS, EVERYONE = Owner.of_project("acme", "atlas"), Owner.of_everyone("acme")

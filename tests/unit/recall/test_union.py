@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from memory_extproc.recall.rank import Candidate
-from memory_extproc.recall.union import strongest
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.recaller import strongest
 from tests.builders import a_memory
 
 TEA, DOG, CAT = a_memory("User likes tea"), a_memory("User has a dog"), a_memory("User has a cat")

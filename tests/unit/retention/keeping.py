@@ -8,18 +8,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.retention.clocks import Clocks
-from memory_extproc.retention.job import JobLimits, RetentionJob
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
 from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.store.partition import Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, Clock, a_memory, later
 
 WORDING = Wording(says=saying, about=about, agree=agree)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from memory_extproc.model import Embedded, Outcome, Ranked, Recalled, Wish
-from memory_extproc.retention.accesses import Accesses, AccessLimits, CountedRecalls
+from memory_extproc.retention.usage import Accesses, AccessLimits, CountedRecalls
 from tests.builders import ANN, MONDAY, a_memory, a_wish
 from tests.fixtures.waiting import until
 from tests.unit.retention.keeping import Desk

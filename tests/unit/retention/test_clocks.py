@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from memory_extproc.retention.clocks import Clocks
+from memory_extproc.retention.scheduler import Clocks
 from tests.builders import MONDAY
 
 YEAR = timedelta(days=365)

@@ -8,16 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.app.curating import Understanding
-from memory_extproc.curate.curator import Correction, Curator
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.chat_commands import Act, Command
-from memory_extproc.learn.commanded import CommandOptions, Commands
-from memory_extproc.learn.journal_transient import TransientJournal
+from memory_extproc.app.api import Understanding
+from memory_extproc.curation.editor import Correction, Curator
+from memory_extproc.learn.commands.parser import Act, Command
+from memory_extproc.learn.commands.runner import CommandOptions, Commands
+from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.rules_extractor import RulesExtractor
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState
-from memory_extproc.recall.profile import ProfileLimits, Profiles
+from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
+from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, a_turn, later
 from tests.unit.retention.keeping import Desk, three_budgets
 

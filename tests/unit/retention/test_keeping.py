@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.erasure.closure import closure
-from memory_extproc.inference.canned import CannedEmbedder
+from memory_extproc.erasure.cascade import closure
 from memory_extproc.model import Embedded, ForgetScope, MemoryState, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.reasons import Reason
+from memory_extproc.retention.rules import Reason
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, Clock, a_memory, later
 from tests.unit.retention.keeping import DAY, Desk, a_budget, a_fact, three_budgets
 

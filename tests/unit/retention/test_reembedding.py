@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.model import Embedded, Matrix, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.reembedding import Pace, Reembedding
+from memory_extproc.retention.reembed import Pace, Reembedding
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_memory, later
 
 ELSEWHERE = np.eye(384, dtype=np.float32)[0]

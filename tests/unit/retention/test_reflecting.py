@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedCompletions, CannedEmbedder
-from memory_extproc.learn.budget import Budget, BudgetLimits
-from memory_extproc.learn.llm_reflector import LlmReflector
-from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.learn.conflicts import about, agree, saying
+from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_notes import LlmReflector
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
-from memory_extproc.retention.reflections import ReflectionLimits, Reflections
-from memory_extproc.retention.themes import ThemeRules
+from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, a_memory, later
 
 FACTS = [

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.erasure.marks import moment_of
+from memory_extproc.erasure.tombstones import moment_of
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner
-from memory_extproc.retention.reasons import Reason
-from memory_extproc.retention.rules import RetentionRules, leaving, merged, retired, score
+from memory_extproc.retention.rules import Reason, RetentionRules, leaving, merged, retired, score
 from tests.builders import ANN, MONDAY, a_memory, later
 
 RULES = RetentionRules(max_memories=10, prune_share=0.2)

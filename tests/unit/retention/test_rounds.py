@@ -12,9 +12,8 @@ import structlog.testing
 
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import MemoryState, Owner
-from memory_extproc.retention.clocks import Clocks
-from memory_extproc.retention.job import JobLimits
-from memory_extproc.retention.keeper import Kept
+from memory_extproc.retention.passes import Kept
+from memory_extproc.retention.scheduler import Clocks, JobLimits
 from tests.builders import ANN, BOB, MONDAY, a_memory, later
 from tests.fixtures.waiting import until
 from tests.unit.retention.keeping import DAY, Desk, three_budgets

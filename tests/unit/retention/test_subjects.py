@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.inference.canned import CannedCompletions
-from memory_extproc.learn.budget import Allowance, Budget, BudgetLimits
-from memory_extproc.learn.llm_consolidator import LlmConsolidator
-from memory_extproc.learn.same import about
+from memory_extproc.learn.conflicts import about
+from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_notes import LlmConsolidator
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
-from memory_extproc.recall.rank import Candidate, chosen, weigh
-from memory_extproc.retention.keeper import Keeper, KeeperRules
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.rank import chosen, weigh
+from memory_extproc.retention.passes import Keeper, KeeperRules
+from memory_extproc.retention.reflection import SubjectRules, Subjects
 from memory_extproc.retention.rules import RetentionRules
-from memory_extproc.retention.subjects import SubjectRules, Subjects
+from memory_extproc.testing.models import CannedCompletions
 from tests.builders import ANN, later
 from tests.unit.retention.keeping import WORDING, Desk, a_fact
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from memory_extproc.language.answers import acknowledgement, refusal
-from memory_extproc.language.questions import only_asks
-from memory_extproc.language.sentences import sentences
-from memory_extproc.learn.chat_commands import commands_of
-from memory_extproc.learn.own_words import statements
-from memory_extproc.recall.block import harmless
-from memory_extproc.safety.poison import suspicion
+from memory_extproc.learn.commands.parser import commands_of
+from memory_extproc.learn.extract.statements import statements
+from memory_extproc.recall.prompt_block import harmless
+from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.safety.secrets import find_secrets
+from memory_extproc.text.intents import acknowledgement, only_asks, refusal
+from memory_extproc.text.sentences import sentences
 
 RUNS = ("\n", " ", "\t", "\n ", "_", "!", "?", ".", "..", "-", "<", "#", '"', "(", "and ")
 

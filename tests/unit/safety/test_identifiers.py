@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.safety.identifiers import Identifiers, without_identifiers
+from memory_extproc.safety.policy import Identifiers, without_identifiers
 
 NAMED = {
     "Mail me at ann.smith+x@mail.example.com please.": "ann.smith+x@mail.example.com",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.safety.poison import Suspicion, suspicion
+from memory_extproc.safety.prompt_injection import Suspicion, suspicion
 
 CASES = Path(__file__).parent / "cases"
 ESCAPE = re.compile(r"\\u([0-9a-f]{4})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.safety.sensitive import Category, asks_to_keep, of_assistant, of_caller, sensitivity
+from memory_extproc.safety.policy import Category, asks_to_keep, of_assistant, of_caller, sensitivity
 
 DIET = frozenset({Category.DIET})
 

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
 from memory_extproc.settings import Settings
-from memory_extproc.settings.example import example
-from memory_extproc.settings.reference import keys_of, reference
+from memory_extproc.settings.docs import example, keys_of, reference
 
 EXAMPLE = Path(__file__).parents[3] / "config.yaml"
 

@@ -16,17 +16,19 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import MemoryType
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.api import jwt_of, ways_of
-from memory_extproc.settings.example import example, shown
+from memory_extproc.settings.docs import example, shown
+from memory_extproc.settings.loading import read
 from memory_extproc.settings.memory import ModelRole
-from memory_extproc.settings.shape import alternatives, fields_of, is_section
-from memory_extproc.settings.values import (
+from memory_extproc.settings.types import (
+    alternatives,
+    fields_of,
+    is_section,
     on_loopback,
     parse_duration,
     parse_size,
     write_duration,
     write_size,
 )
-from memory_extproc.settings.yaml_file import read
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config.yaml"

@@ -9,8 +9,8 @@ import pytest
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings
-from memory_extproc.settings.reference import keys_of
-from memory_extproc.settings.reloading import RELOADABLE, Fixed, merged, reloadable, secret_files
+from memory_extproc.settings.docs import keys_of
+from memory_extproc.settings.reload import RELOADABLE, Fixed, merged, reloadable, secret_files
 
 FIXED = Fixed(patience=timedelta(seconds=1), message_bytes=64 << 20)
 QWEN = {

@@ -10,11 +10,10 @@ from datetime import timedelta
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.model import Embedded, Owner, Scope, Searched, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore
 from tests.builders import ANN, Clock, a_memory
 
 DIMENSION = 4

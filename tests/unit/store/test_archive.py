@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.errors import GiveUpError, TryLaterError
 from memory_extproc.store.archive import Head, read_head, read_rows, writing
-from memory_extproc.store.rows import SCALARS, VECTOR
+from memory_extproc.store.milvus.rows import SCALARS, VECTOR
 from tests.fixtures.older_store import ROW
 
 HEAD = Head(model="m", dimension=3)

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import pytest
 
-from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.model import Embedded, Memory, MemoryState, Period, Scope, Sought
-from memory_extproc.store.held import Held
+from memory_extproc.store.resident import Held
+from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import a_memory, later
 
 DAYS = 100

@@ -26,8 +26,8 @@ from memory_extproc.model import (
     Source,
     Vector,
 )
-from memory_extproc.store.held import Held, candidates_among
 from memory_extproc.store.partition import Partitions
+from memory_extproc.store.resident import Held, candidates_among
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
 from tests.unit.store.partitions import a_row, a_setting, pointing, until, up_to_date
 

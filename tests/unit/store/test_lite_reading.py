@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from milvus_lite.db import MilvusLite
 from milvus_lite.schema.types import CollectionSchema, DataType, FieldSchema
 
-from memory_extproc.store.lite_reading import NarrowCollection
-from memory_extproc.store.placement import bucket
+from memory_extproc.store.milvus.lite_workarounds import NarrowCollection
+from memory_extproc.store.milvus.options import bucket
 
 DIMENSION = 256
 PEOPLE = ("ann", "bob", "cyd")

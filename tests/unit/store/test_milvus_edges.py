@@ -20,18 +20,15 @@ from pymilvus import MilvusException, exceptions
 from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError, UnknownFaultError
 from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store import rows
-from memory_extproc.store.breaker import Breaker
-from memory_extproc.store.calls import Calls
-from memory_extproc.store.capabilities import Capabilities
-from memory_extproc.store.client import channel_options
-from memory_extproc.store.faults import BY_KIND, Fault, as_error, fault_of
-from memory_extproc.store.gate import Gate
-from memory_extproc.store.held import Held
-from memory_extproc.store.options import Layout, MilvusOptions
-from memory_extproc.store.placement import Placement
+from memory_extproc.store.milvus import rows
+from memory_extproc.store.milvus.calls import BY_KIND, Breaker, Calls, Fault, as_error, fault_of
+from memory_extproc.store.milvus.client import channel_options
+from memory_extproc.store.milvus.connect import Capabilities
+from memory_extproc.store.milvus.options import Layout, MilvusOptions, Placement
+from memory_extproc.store.milvus.schema import check, schema
+from memory_extproc.store.milvus.session import Gate
+from memory_extproc.store.resident import Held
 from memory_extproc.store.rules import fit
-from memory_extproc.store.schema import check, schema
 from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
 
 

@@ -12,12 +12,10 @@ from pymilvus import MilvusException
 
 from memory_extproc.errors import UnknownFaultError
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.breaker import Breaker
-from memory_extproc.store.calls import Calls
-from memory_extproc.store.capabilities import Capabilities
-from memory_extproc.store.client import AsyncMilvusClient
-from memory_extproc.store.opening import Opening
-from memory_extproc.store.options import MilvusOptions
+from memory_extproc.store.milvus.calls import Breaker, Calls
+from memory_extproc.store.milvus.client import AsyncMilvusClient
+from memory_extproc.store.milvus.connect import Capabilities, Opening
+from memory_extproc.store.milvus.options import MilvusOptions
 
 
 class Server:
@@ -120,7 +118,7 @@ async def test_what_another_replica_is_making_is_waited_for() -> None:
 
 
 async def test_a_collection_that_is_refused_and_never_seen_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memory_extproc.store.opening._BETWEEN_LOOKS", 0)
+    monkeypatch.setattr("memory_extproc.store.milvus.connect._BETWEEN_LOOKS", 0)
     opened = opening(BeingMade(unseen=1_000))
     with pytest.raises(UnknownFaultError):
         await opened.place(await opened.capabilities())

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import TryLaterError
 from memory_extproc.model import Owner
+from memory_extproc.testing.adapters import TransientCoordination
 from tests.builders import ANN, BOB
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until, up_to_date
 

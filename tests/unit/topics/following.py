@@ -7,17 +7,16 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.coordination.transient import TransientCoordination
-from memory_extproc.inference.canned import CannedEmbedder
-from memory_extproc.learn.remember import provenance
+from memory_extproc.learn.messages import provenance
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.transient import TransientStore, Weather
-from memory_extproc.topics.closing import Closing
-from memory_extproc.topics.follower import TopicLimits, Topics
-from memory_extproc.topics.sayings import Sayings
-from memory_extproc.topics.summing import Prompts, Summaries
+from memory_extproc.testing.adapters import TransientCoordination, TransientStore, Weather
+from memory_extproc.testing.models import CannedEmbedder
+from memory_extproc.topics.state import Sayings
+from memory_extproc.topics.summarizer import Prompts, Summaries
+from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.writer import Closing
 from tests.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
 LIMITS = TopicLimits(idle=timedelta(minutes=10), pause=timedelta(milliseconds=1), look=timedelta(hours=1))

@@ -10,17 +10,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.remember import message_id
-from memory_extproc.learn.same import about, agree, saying
+from memory_extproc.learn.conflicts import about, agree, saying
+from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.job import JobLimits, RetentionJob
-from memory_extproc.retention.keeper import Keeper, KeeperRules, Wording
-from memory_extproc.retention.noticing import Noticing
-from memory_extproc.retention.reasons import RETIRED, RETIRED_AT, Reason
-from memory_extproc.retention.rules import RetentionRules, retired
-from memory_extproc.topics.rebuilding import Rebuilding
-from memory_extproc.topics.summing import Summaries
+from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.rules import RETIRED, RETIRED_AT, Reason, RetentionRules, retired
+from memory_extproc.retention.scheduler import JobLimits, RetentionJob
+from memory_extproc.retention.usage import Noticing
+from memory_extproc.topics.summarizer import Summaries
+from memory_extproc.topics.writer import Rebuilding
 from tests.builders import ANN, BOB, a_memory
 from tests.fixtures.waiting import until
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of

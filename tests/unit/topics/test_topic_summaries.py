@@ -12,14 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.inference.canned import CannedEmbedder
 from memory_extproc.model import Owner, Role
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.topics.condensing import Band, Part, chunks, condensed
-from memory_extproc.topics.rows import MOST_SOURCES
-from memory_extproc.topics.sayings import Said
-from memory_extproc.topics.state import SaidTurn
-from memory_extproc.topics.summing import EXTRACTIVE, Prompts, Summaries
+from memory_extproc.testing.models import CannedEmbedder
+from memory_extproc.topics.state import Said, SaidTurn
+from memory_extproc.topics.summarizer import EXTRACTIVE, Band, Part, Prompts, Summaries, chunks, condensed
+from memory_extproc.topics.writer import MOST_SOURCES
 from tests.builders import ANN
 from tests.unit.topics.following import BREAD, FLIGHTS, Surroundings, turns_of
 

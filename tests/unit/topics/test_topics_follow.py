@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from memory_extproc.coordination.transient import TransientCoordination
 from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.remember import message_id
+from memory_extproc.learn.messages import message_id
 from memory_extproc.model import MemoryState, MemoryType, Source, message_ids
-from memory_extproc.topics.shift import ShiftLimits
+from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.topics.boundaries import ShiftLimits
 from tests.builders import ANN, BOB, Clock
 from tests.fixtures.waiting import until
 from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of

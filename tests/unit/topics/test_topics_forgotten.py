@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from memory_extproc.erasure.closure import closure
-from memory_extproc.erasure.marks import Blind, Marks
-from memory_extproc.learn.remember import message_id
+from memory_extproc.erasure.cascade import closure
+from memory_extproc.erasure.tombstones import Blind, Marks
+from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, ForgetScope, Memory, MemoryState, Owner
 from memory_extproc.ports import Change
-from memory_extproc.topics.summing import Prompts
+from memory_extproc.topics.summarizer import Prompts
 from tests.builders import ANN
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 

@@ -1,0 +1,379 @@
+"""Finding out who calls. Several ways can be configured; the first whose credentials a call shows decides alone.
+
+A credential that is shown and refused ends the search: a bad token is not papered over by a weaker proof. There is
+no guess and no default caller, but for the way called `none`, which takes everybody's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Protocol, Self
+from urllib.parse import unquote
+
+import grpc
+import msgspec
+import yaml
+
+from memory_extproc.api.call import Reason, RefusedError
+from memory_extproc.api.principal import CertificateHolder, Means, Principal, Role, roles_of
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.model.headers import Headers
+from memory_extproc.observe.log import logger
+from memory_extproc.request.identity import (
+    LOST,
+    NAMES,
+    AllowedPeers,
+    VerifiesTokens,
+    accepted,
+    bearer,
+    look_up,
+    optional,
+    single,
+)
+
+KEY_HEADER = "x-api-key"
+KEY_PREFIX = "mxk_"  # begins every API key, so that it is told from a token and found by secret scanners
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What came with a call besides its request."""
+
+    peer: str  # gRPC's word for the other side: ipv4:127.0.0.1:4711, ipv6:[::1]:4711, unix:/path
+    headers: Headers
+    certificate: Mapping[str, Iterable[bytes]] = field(default_factory=dict, repr=False)  # gRPC's auth context
+
+    @property
+    def local(self) -> bool:
+        """Whether the other side is on this machine."""
+        kind, _, rest = self.peer.partition(":")
+        if kind == "unix":
+            return True
+        host = unquote(rest).rpartition(":")[0].removeprefix("[").removesuffix("]")
+        try:
+            return kind in {"ipv4", "ipv6"} and ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def names(self) -> list[str]:
+        """Of a verified client certificate: its alternative names, or the common name where it has none."""
+        for kind in NAMES:
+            found = [name.decode("utf-8", "replace") for name in self.certificate.get(kind, ())]
+            if found:
+                return found
+        return []
+
+
+class Proves(Protocol):
+    def principal(self, presented: Presented) -> Principal | None:
+        """None: the call shows nothing of this kind. RefusedError: it does, and it does not count."""
+
+
+def refused() -> RefusedError:
+    """Which check failed is no business of who failed it."""
+    return RefusedError(
+        grpc.StatusCode.UNAUTHENTICATED, Reason.CREDENTIALS_REFUSED, "these credentials are not accepted"
+    )
+
+
+class Authenticator:
+    def __init__(self, ways: Sequence[Proves]) -> None:
+        self._ways = tuple(ways)
+
+    def use(self, ways: Sequence[Proves]) -> None:
+        """For the calls that begin from now on."""
+        self._ways = tuple(ways)
+
+    def principal(self, presented: Presented) -> Principal:
+        """RefusedError where nobody can be made out."""
+        for way in self._ways:
+            principal = way.principal(presented)
+            if principal is not None:
+                return principal
+        raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, Reason.NO_CREDENTIALS, "say who you are")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyOptions:
+    """Header names are lower case."""
+
+    user_header: str = "x-authz-user-id"
+    tenant_header: str = "x-authz-tenant-id"
+    roles_header: str = ""  # empty: everybody is a user
+    names: tuple[str, ...] = ()  # globs over certificate names of proxies that are not on this machine
+
+
+class TrustedProxy:
+    """Identity headers, as a gateway that did the authentication sets them. They count from a peer on this machine
+    or with a certificate of a listed name, and are not looked at from anybody else."""
+
+    def __init__(self, options: ProxyOptions) -> None:
+        self._options = options
+        self._peers = AllowedPeers(options.names)
+
+    def principal(self, presented: Presented) -> Principal | None:
+        headers, options = presented.headers, self._options
+        trusted = presented.local or self._peers.admit(presented.certificate)
+        if not trusted or options.user_header not in headers:
+            return None
+        user = accepted(single(headers, options.user_header))
+        named = single(headers, options.tenant_header)
+        tenant = None if named is None else optional(named)
+        if not user or tenant is None:
+            raise refused()
+        roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
+        return _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtClaims:
+    """Where a verified token names things; keys, joined by dots where they nest."""
+
+    user: str = "sub"
+    tenant: str = ""  # empty: every caller is of the one unnamed tenant
+    roles: str = ""  # empty: every caller is a user
+
+
+class Jwt:
+    """A bearer token, verified against pinned keys, algorithms, issuer and audience."""
+
+    def __init__(self, tokens: VerifiesTokens, claims: JwtClaims) -> None:
+        self._tokens, self._claims = tokens, claims
+
+    def principal(self, presented: Presented) -> Principal | None:
+        values = presented.headers.all("authorization")
+        if not values or any(_key_in(value) for value in values):
+            return None
+        token = bearer(single(presented.headers, "authorization") or "")
+        claims = self._tokens.claims(token) if token else None
+        if claims is None:
+            raise refused()
+        user = accepted(look_up(claims, self._claims.user))
+        tenant = optional(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
+        if not user or tenant is None:
+            raise refused()
+        roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
+        return _principal(Means.JWT, tenant, user, roles_of(_words(roles)))
+
+
+class KnowsKeys(Protocol):
+    def holder(self, key: str) -> KeyHolder | None:
+        """Whose key it is; compares in constant time."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    id: str
+    tenant: str
+    user: str = field(repr=False)
+    roles: frozenset[Role]
+
+
+class ApiKey:
+    """A static key in `x-api-key`, or as a bearer token that begins with our prefix."""
+
+    def __init__(self, keys: KnowsKeys) -> None:
+        self._keys = keys
+
+    def principal(self, presented: Presented) -> Principal | None:
+        shown = [*presented.headers.all(KEY_HEADER)]
+        shown += filter(None, (_key_in(value) for value in presented.headers.all("authorization")))
+        if not shown:
+            return None
+        holder = self._keys.holder(shown[0]) if len(shown) == 1 else None
+        if holder is None:
+            raise refused()
+        return Principal(holder.tenant, holder.user, holder.roles, Means.API_KEY, f"api_key\0{holder.id}")
+
+
+class Mtls:
+    """A client certificate that the server's authorities signed. The first holder that fits decides."""
+
+    def __init__(self, holders: Sequence[CertificateHolder]) -> None:
+        self._holders = tuple(holders)
+
+    def principal(self, presented: Presented) -> Principal | None:
+        names = presented.names
+        for holder in self._holders:
+            for name in names:
+                if fnmatchcase(name, holder.name):
+                    user = holder.user or accepted(name)
+                    if not user:
+                        raise refused()
+                    return _principal(Means.MTLS, holder.tenant, user, holder.roles)
+        return None
+
+
+class NoProof:
+    """Everybody is who they say, and may do everything: for one's own machine."""
+
+    def __init__(self, options: ProxyOptions) -> None:
+        self._options = options
+
+    def principal(self, presented: Presented) -> Principal | None:
+        named = [
+            single(presented.headers, name) for name in (self._options.user_header, self._options.tenant_header)
+        ]
+        user, tenant = (None if value is None else optional(value) for value in named)
+        if user is None or tenant is None:
+            raise refused()
+        return _principal(Means.NONE, tenant, user, frozenset({Role.ADMIN}))
+
+
+def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> Principal:
+    if LOST in user or LOST in tenant:
+        raise refused()
+    return Principal(tenant, user, roles, means, f"{means}\0{tenant}\0{user}")
+
+
+def _words(given: Any) -> list[str]:
+    """Of a claim or header: a list, or words between commas and blanks."""
+    if isinstance(given, str):
+        return given.replace(",", " ").split()
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+
+
+def _key_in(authorization: str) -> str:
+    token = bearer(authorization)
+    return token if token.startswith(KEY_PREFIX) else ""
+
+
+def key_hash(key: str) -> str:
+    """As the key file holds it, 64 hex digits. A key is 32 random bytes, so a fast hash gives nothing away."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# --- api keys ----------------------------------------------------------------------------------------
+# Static API keys: hashed in a YAML file, read again when it changes.
+#
+# keys:
+#   - {id: ops, sha256: 64 hex digits, tenant: acme, user: "", roles: [admin]}
+
+log = logger(__name__)
+
+MAX_KEYS = 1_000
+_HASH_DIGITS = 64
+Changes = Callable[[Path], AsyncGenerator[object]]  # something each time the file may have changed
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One key as the file has it."""
+
+    id: str
+    sha256: str
+    tenant: str = ""
+    user: str = ""  # empty: of no single user; such a caller names one in each request
+    roles: tuple[Role, ...] = (Role.USER,)
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keys: tuple[Entry, ...]
+
+
+async def changes_of(path: Path) -> AsyncGenerator[object]:
+    """Watches the directory: a file is often replaced by another of its name, in Kubernetes by way of a link."""
+    from watchfiles import awatch  # noqa: PLC0415 - only where keys are configured
+
+    async for _ in awatch(path.parent, recursive=False):
+        yield None
+
+
+class ApiKeys:
+    """Implements authenticate.KnowsKeys. Entering it reads the file and watches it; a file that cannot be read or
+    has a fault leaves the keys as they were."""
+
+    def __init__(self, path: Path, changes: Changes = changes_of) -> None:
+        self._path = path
+        self._changes = changes
+        self._holders: tuple[tuple[str, KeyHolder], ...] = ()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """ConfigurationError with every fault of the file."""
+        self._holders = await self._read()
+        self._task = asyncio.create_task(self._follow(), name="api keys")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def holder(self, key: str) -> KeyHolder | None:
+        """Looks at every key, so that the time it takes tells nothing."""
+        if not key.startswith(KEY_PREFIX):
+            return None
+        shown, found = key_hash(key).encode(), None
+        for known, holder in self._holders:
+            if hmac.compare_digest(known.encode(), shown):
+                found = holder
+        return found
+
+    async def _follow(self) -> None:
+        async with aclosing(self._changes(self._path)) as changes:
+            async for _ in changes:
+                try:
+                    self._holders = await self._read()
+                except ConfigurationError as error:
+                    log.warning("api.keys_unusable", faults=len(error.faults), held=len(self._holders))
+                else:
+                    log.info("api.keys_read", held=len(self._holders))
+
+    async def _read(self) -> tuple[tuple[str, KeyHolder], ...]:
+        try:
+            text = await asyncio.to_thread(self._path.read_text, encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                [f"api.keys_file: {self._path} cannot be read: {type(error).__name__}"]
+            ) from error
+        entries = parse_keys(text)
+        return tuple(
+            (entry.sha256.lower(), KeyHolder(entry.id, entry.tenant, entry.user, frozenset(entry.roles)))
+            for entry in entries
+        )
+
+
+def parse_keys(text: str) -> Sequence[Entry]:
+    """The entries of a key file; ConfigurationError with every fault."""
+    try:
+        entries = msgspec.convert(yaml.safe_load(text), _File).keys
+    except (yaml.YAMLError, msgspec.ValidationError, RecursionError) as error:
+        detail = str(error) if isinstance(error, msgspec.ValidationError) else "no YAML"
+        raise ConfigurationError([f"api.keys_file: {detail}"]) from None
+    if len(entries) > MAX_KEYS:
+        raise ConfigurationError([f"api.keys_file: {len(entries)} keys are more than {MAX_KEYS}"])
+    faults = [f"keys[{at}].{fault}" for at, entry in enumerate(entries) for fault in _faults(entry)]
+    ids = Counter(entry.id for entry in entries)
+    faults += [f"keys: the id {one!r} is there twice" for one, times in sorted(ids.items()) if times > 1]
+    if faults:
+        raise ConfigurationError([f"api.keys_file: {fault}" for fault in faults])
+    return entries
+
+
+def _faults(entry: Entry) -> list[str]:
+    faults = []
+    if not accepted(entry.id):
+        faults.append("id: expected a printable name of 1 to 256 bytes")
+    digits = entry.sha256.lower()
+    if len(digits) != _HASH_DIGITS or digits.strip("0123456789abcdef"):
+        faults.append("sha256: expected 64 hex digits, the hash of the key")
+    faults += [
+        f"{name}: expected a printable name of at most 256 bytes"
+        for name in ("tenant", "user")
+        if optional(getattr(entry, name)) is None
+    ]
+    if not entry.user and entry.roles == (Role.USER,):
+        faults.append("user: is missing; only admins and auditors act for others")
+    if not entry.roles:
+        faults.append("roles: expected user, admin or auditor")
+    return faults

@@ -1,0 +1,179 @@
+"""Forgetting over the API: asking what would go, having it gone, and the receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import grpc
+
+from memory_extproc.api.call import (
+    Call,
+    Fields,
+    Noted,
+    Operation,
+    Reason,
+    RefusedError,
+    Repeats,
+    is_id,
+    message_of,
+    no_such_memory,
+    scope_of,
+    time_of,
+)
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.curation.editor import Catalogue
+from memory_extproc.erasure.tombstones import WAITING_TURNS
+from memory_extproc.errors import NotConfirmedError
+from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
+from memory_extproc.ports import Forgets
+
+MOST_IDS = 1000
+_FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query", "dry_run")
+
+
+class Forgetting:
+    def __init__(self, forgets: Forgets, catalogue: Catalogue, repeats: Repeats) -> None:
+        self._forgets, self._catalogue, self._repeats = forgets, catalogue, repeats
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {
+            "ForgetMemory": self.forget_one,
+            "ForgetMemories": self.forget,
+            "GetForgetReceipt": self.receipt,
+        }
+
+    async def forget_one(self, call: Call, request: pb.ForgetMemoryRequest) -> pb.ForgetMemoryResponse:
+        fields = Fields()
+        call.request_id = fields.request_id(request.request_id)
+        fields.check()
+        if not is_id(request.id):
+            raise no_such_memory()
+
+        async def work() -> Noted:
+            if await self._catalogue.get(call.owner, request.id) is None:
+                raise no_such_memory()
+            return {"receipt": (await self._forgets.forget(call.owner, ForgetScope(ids=(request.id,)))).id}
+
+        noted = await self._repeats.once(call, request, work)
+        receipt = await self._receipt(call, noted["receipt"])
+        return pb.ForgetMemoryResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+
+    async def forget(self, call: Call, request: pb.ForgetMemoriesRequest) -> pb.ForgetMemoriesResponse:
+        scope = _scope(request)
+        call.request_id, call.scope = request.request_id, scope_of(request, *_FILTERS)
+        if request.dry_run:
+            return await self._planned(call, scope)
+        if scope.query and not (request.confirmation_token or scope.ids):
+            raise _not_confirmed("a query's forget needs its dry run's confirmation_token, or memory_ids")
+
+        async def work() -> Noted:
+            try:
+                receipt = await self._forgets.forget(call.owner, scope, token=request.confirmation_token)
+            except NotConfirmedError as error:
+                raise _not_confirmed("this token is of another scope, or too old") from error
+            return {"receipt": receipt.id}
+
+        noted = await self._repeats.once(call, request, work)
+        receipt = await self._receipt(call, noted["receipt"])
+        return pb.ForgetMemoriesResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+
+    async def receipt(self, call: Call, request: pb.GetForgetReceiptRequest) -> pb.ForgetReceipt:
+        return receipt_of(await self._receipt(call, request.receipt_id))
+
+    async def _planned(self, call: Call, scope: ForgetScope) -> pb.ForgetMemoriesResponse:
+        plan = await self._forgets.plan(call.owner, scope)
+        call.count = plan.total
+        return pb.ForgetMemoriesResponse(
+            message=f"{_counted(plan.total)} would be forgotten",
+            would_forget=map(message_of, plan.memories),
+            total=plan.total,
+            confirmation_token=plan.token,
+            confirmation_expires_at=time_of(plan.expires_at),
+        )
+
+    async def _receipt(self, call: Call, receipt_id: str) -> ForgetReceipt:
+        found = await self._forgets.receipt(call.owner, receipt_id) if is_id(receipt_id) else None
+        if found is None:
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_RECEIPT, "no such receipt")
+        call.count = found.memories
+        return found
+
+
+def receipt_of(receipt: ForgetReceipt) -> pb.ForgetReceipt:
+    return pb.ForgetReceipt(
+        id=receipt.id,
+        state=receipt.state.value,
+        scope=receipt.scope,
+        subject=receipt.subject,
+        accepted_at=time_of(receipt.accepted_at),
+        clean_at=time_of(receipt.clean_at),
+        completed_at=time_of(receipt.completed_at),
+        memories=receipt.memories,
+        stores=[
+            pb.StoreErasure(
+                store=erased.store,
+                state="done" if erased.done else "pending",
+                removed=erased.removed,
+                done_at=time_of(erased.done_at),
+                pending_until=time_of(erased.pending_until),
+                note=erased.note,
+            )
+            for erased in receipt.stores
+        ],
+        signed=receipt.signed,
+        signature=receipt.signature,
+        key_id=receipt.key_id,
+    )
+
+
+def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:
+    fields = Fields()
+    ids = tuple(request.memory_ids)
+    if len(ids) > MOST_IDS or not all(map(is_id, ids)):
+        fields.fault("memory_ids", f"at most {MOST_IDS} ids of memories")
+    types = fields.words("type", request.type, MemoryType) if request.type else frozenset[MemoryType]()
+    if request.type and not any(word.strip(" ,") for word in request.type):
+        # An empty filter would be no filter, and forget everything.
+        fields.fault("type", f"one of {', '.join(MemoryType)}, or not at all")
+    before: datetime | None = fields.time("before", request.before) if request.HasField("before") else None
+    scope = ForgetScope(
+        ids=ids,
+        project=fields.name("project_id", request.project_id),
+        types=types,
+        session=fields.name("session_id", request.session_id),
+        before=before,
+        query=fields.text("query", request.query) if request.query else "",
+    )
+    fields.request_id(request.request_id)
+    fields.check()
+    return scope
+
+
+def _said(receipt: ForgetReceipt) -> str:
+    if any(one.store == WAITING_TURNS and not one.done for one in receipt.stores):
+        return f"it cannot be recalled, but turns of before wait to be learned; receipt {receipt.id} says where"
+    if receipt.state is ForgetState.ACCEPTED:
+        return f"it will be done; nothing is recalled until then; receipt {receipt.id} says how far it has come"
+    if not receipt.memories and any(one.store == "journal" and one.removed for one in receipt.stores):
+        return f"what waited to be learned of it never will be; receipt {receipt.id} says what was looked through"
+    if not receipt.memories:
+        return f"nothing of it was remembered; receipt {receipt.id} says what was looked through"
+    return (
+        f"{_counted(receipt.memories)} cannot be recalled any more; "
+        f"receipt {receipt.id} says when no store holds anything of it"
+    )
+
+
+def _counted(count: int) -> str:
+    return "1 memory" if count == 1 else f"{count} memories"
+
+
+def _not_confirmed(message: str) -> RefusedError:
+    return RefusedError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.NOT_CONFIRMED,
+        message,
+        violations=[("confirmation_token", "from a dry run with the same scope, within its time")],
+    )

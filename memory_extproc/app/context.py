@@ -1,0 +1,271 @@
+"""What every part of one sidecar is made with."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from memory_extproc import __version__
+from memory_extproc.encryption.cipher import sealable
+from memory_extproc.extproc.processor import message_options
+from memory_extproc.extproc.server import ServerOptions, ServerTls
+from memory_extproc.learn.chunking import PIECE_TOKENS, PieceLimits
+from memory_extproc.learn.ingest import LearnLimits
+from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Embeds, Now
+from memory_extproc.recall.prompt_block import ProfileLimits
+from memory_extproc.recall.recaller import RecallLimits
+from memory_extproc.request.admission import Mode, SignalSources, WireOptions
+from memory_extproc.settings import Settings
+from memory_extproc.settings.reload import Change, Fixed, merged
+from memory_extproc.store.milvus.options import Layout, MilvusOptions
+from memory_extproc.store.partition import PartitionLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Who opens a part puts it on *stack*: the order of opening is the order of closing reversed."""
+
+    live: Live
+    data: Path  # the data directory, held by this process alone
+    metrics: Metrics
+    traces: Traces
+    stack: AsyncExitStack
+    now: Now
+
+    @property
+    def settings(self) -> Settings:
+        """As in effect at the time: to be asked while parts are made."""
+        return self.live.settings
+
+
+# --- live --------------------------------------------------------------------------------------------
+# The configuration in effect, and who is told when it changes.
+
+Applies = Callable[[Settings], None]  # swaps frozen values, and so neither fails nor waits
+
+
+class Live:
+    """Changed on the event loop, between two events: nobody sees half a change."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.waiting: tuple[str, ...] = ()  # keys whose new values need a restart
+        self._fixed = Fixed.by(settings)
+        self._follow: list[Applies] = []
+
+    def follow(self, applies: Applies) -> None:
+        self._follow.append(applies)
+
+    def merged(self, wanted: Settings) -> Change:
+        """ConfigurationError when *wanted* does not go together with what cannot change before a restart."""
+        return merged(self.settings, wanted, self._fixed)
+
+    def use(self, change: Change) -> None:
+        self.settings, self.waiting = change.settings, change.waiting
+        for applies in self._follow:
+            applies(change.settings)
+
+
+# --- passing -----------------------------------------------------------------------------------------
+# Time as it passes, whatever the wall clock is set to.
+
+# Goes on while the machine sleeps, where there is such a one.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady_seconds() -> float:
+    """Since some moment before this process began."""
+    return time.clock_gettime(_STEADY)
+
+
+def steady_now() -> datetime:
+    """To be compared with others of this process alone."""
+    return datetime.fromtimestamp(steady_seconds(), UTC)
+
+
+# --- tracing -----------------------------------------------------------------------------------------
+# Traces and tags as configured.
+
+
+async def open_traces(settings: Settings, stack: AsyncExitStack) -> Traces:
+    telemetry = settings.telemetry
+    if not telemetry.otlp_endpoint:
+        return NO_TRACES
+    from memory_extproc.observe.otlp import OtlpOptions, OtlpTraces  # noqa: PLC0415 - where it is configured
+
+    options = OtlpOptions(
+        endpoint=telemetry.otlp_endpoint,
+        version=__version__,
+        share=telemetry.trace_share,
+        content=telemetry.content,
+    )
+    return await stack.enter_async_context(OtlpTraces(options))
+
+
+def caller_tag(settings: Settings) -> CallerTag:
+    """With the key that an operator holds, where there is one; else with one that ends with the process."""
+    return CallerTag(settings.privacy.hash_key.get_secret_value().encode() or secrets.token_bytes(32))
+
+
+# --- options -----------------------------------------------------------------------------------------
+# What each part is told: the one mapping of the settings to the options of the parts.
+
+
+def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOptions:
+    """How the store is reached; the one mapping of the settings that concern it."""
+    milvus = settings.memory.milvus
+    return MilvusOptions(
+        collection=milvus.collection,
+        dimension=milvus.dimension,
+        fingerprint=fingerprint,
+        address=milvus.address,
+        path=data / "milvus.db",
+        layout=Layout(milvus.layout),
+        shards=milvus.shards,
+        user=milvus.user,
+        password=milvus.password.get_secret_value(),
+        token=milvus.token.get_secret_value(),
+        database=milvus.database,
+        tls=milvus.tls.enabled,
+        tls_ca=milvus.tls.ca,
+        tls_cert=milvus.tls.cert,
+        tls_key=milvus.tls.key,
+        tls_server_name=milvus.tls.server_name,
+        # An index of sealed words would find nothing.
+        full_text=milvus.full_text and not settings.privacy.encrypt_content,
+        timeout=milvus.timeout,
+        content_bytes=settings.limits.content_bytes,
+    )
+
+
+def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
+    """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
+    the default model, because what is injected should be to the point."""
+    tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
+    content = settings.limits.content_bytes
+    return PieceLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
+
+
+def partition_limits(settings: Settings) -> PartitionLimits:
+    """Milvus Lite works in this process and takes the interpreter from the streams: while a partition is filled
+    from it, chunks of answers wait. So it is read in small pages, for one owner at a time; a server, where every
+    page is a journey, in large ones. A request of an owner met for the first time waits for the reading as long
+    as leaves its deadline time for the store's own search."""
+    limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=settings.deadline / 4)
+    return limits if settings.memory.milvus.address else replace(limits, page=32, fills=1)
+
+
+def recall_limits(settings: Settings) -> RecallLimits:
+    recall = settings.recall
+    return RecallLimits(
+        deadline=settings.deadline,
+        settle=recall.settle,
+        max_concurrent=recall.max_concurrent,
+        candidates=recall.candidates,
+        half_life=recall.half_life,
+        token_budget=settings.inject.token_budget,
+        threshold_on_cosine=recall.threshold_on == "cosine",
+        take_apart=recall.split_questions,
+        mmr_lambda=recall.mmr_lambda,
+    )
+
+
+def profile_limits(settings: Settings) -> ProfileLimits:
+    inject = settings.inject
+    return ProfileLimits(
+        tokens=inject.profile_tokens,
+        importance=inject.profile_importance,
+        settle=min(settings.recall.settle, settings.deadline / 4),
+    )
+
+
+def learn_limits(settings: Settings) -> LearnLimits:
+    learn = settings.learn
+    return LearnLimits(
+        journal_wait=learn.journal.wait,
+        settle=LearnLimits().settle if settings.coordination.url else timedelta(),  # one replica has all marks
+        batch=settings.memory.extraction_batch_size,
+        idle=learn.session_idle,
+        extracting=learn.concurrency,
+        patience=learn.model_patience,
+        attempts=learn.max_attempts,
+        retention=learn.journal.retention,
+        grace=settings.shutdown.flush,
+    )
+
+
+def wire_options(settings: Settings) -> WireOptions:
+    """What the wire is told; the one mapping of the settings that concern it."""
+    signals, inject = settings.signals, settings.inject
+    return WireOptions(
+        enabled=settings.memory.enabled,
+        auto_store=settings.memory.auto_store,
+        mode=Mode(settings.mode),
+        percent=100.0 if settings.percent is None else settings.percent,
+        limit=settings.memory.default_retrieval_limit,
+        threshold=settings.memory.default_similarity_threshold,
+        request_bytes=settings.limits.request_body,
+        answer_bytes=settings.limits.answer_capture,
+        inject_as=inject.as_,
+        window=None if inject.window == "auto" else inject.window,
+        margin=inject.margin,
+        unknown_cap=inject.unknown_window_budget,
+        profile=inject.profile,
+        replay=inject.replay,
+        replay_tokens=inject.replay_tokens,
+        replay_keep=inject.replay_keep,
+        replay_wait=settings.deadline / 3,
+        signals=SignalSources(
+            fact_headers=signals.fact_headers,
+            tool_headers=signals.tool_headers,
+            greeting_headers=signals.greeting_headers,
+            metadata_namespace=signals.metadata_namespace,
+        ),
+        strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
+        skip_auxiliary=settings.auxiliary_calls == "skip",
+        give_up_after=(settings.deadline + settings.message_timeout) / 2,
+        sharing=settings.scopes.sharing(),
+        last_reply_waits=2 * settings.learn.journal.wait,
+    )
+
+
+def _identity_headers(settings: Settings) -> tuple[str, ...]:
+    identity = settings.identity
+    names = (identity.user_header, identity.tenant_header, identity.project_header, identity.session_header)
+    return tuple(name for name in names if name)
+
+
+def server_options(settings: Settings) -> ServerOptions:
+    tls = settings.tls
+    return ServerOptions(
+        address=settings.listen.ext_proc,
+        tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
+        drain_wait=settings.shutdown.announce,
+        grace=settings.shutdown.grace,
+        channel=(
+            *message_options(settings.limits.request_body),
+            ("grpc.max_concurrent_streams", settings.limits.streams),
+        ),
+    )
+
+
+def api_options(settings: Settings) -> ServerOptions:
+    """The memory API's port leaves at once: its clients are told to try elsewhere."""
+    own, tls = settings.api.tls, None
+    if own.given:
+        tls = ServerTls(Path(own.cert), Path(own.key), Path(own.client_ca) if own.client_ca else None)
+    given = server_options(settings)
+    return replace(
+        given,
+        address=settings.listen.api,
+        tls=tls or given.tls,
+        drain_wait=timedelta(),
+        grace=timedelta(seconds=1),
+    )

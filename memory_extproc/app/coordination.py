@@ -1,0 +1,406 @@
+"""What replicas share, as configured: a file of this one alone, or a Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc import __version__
+from memory_extproc.app.context import Live
+from memory_extproc.coordination.consent import RedisConsent
+from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
+from memory_extproc.coordination.recovery import DirectoryFile
+from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica, nothing_waits
+from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
+from memory_extproc.erasure.receipts import Signer, read_signer
+from memory_extproc.erasure.steps import Erasable
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.journal.failover import Check, SparedJournal, either
+from memory_extproc.journal.sqlite import SqliteJournal
+from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Journal, Ledger, MemoryStore, Mirror, Now, Replicas, WrapsKeys
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.settings import Settings
+from memory_extproc.store.partition import Partitions
+
+if TYPE_CHECKING:
+    from memory_extproc.coordination.recovery import Recovery
+    from memory_extproc.coordination.redis import RedisCoordination, RedisLedger
+    from memory_extproc.coordination.redis_client import RedisLink
+    from memory_extproc.journal.redis import RedisJournal
+
+
+log = logger(__name__)
+
+JOURNAL, COORDINATION = "journal.db", "coordination.db"  # in the data directory
+
+
+async def open_link(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
+) -> RedisLink | None:
+    """The way to Redis that all who keep something there use; None where none is configured."""
+    section = settings.coordination
+    metrics.coordination_up.set(1)
+    if not section.url:
+        return None
+    # Imported where it is configured: Redis's client takes 0.2 s.
+    from memory_extproc.coordination.redis_client import LinkLimits, RedisLink  # noqa: PLC0415
+
+    link = RedisLink(
+        section.url,
+        LinkLimits(timeout=section.timeout),
+        password=section.password.get_secret_value() or None,
+        prefix=section.prefix,
+        answers=metrics.coordination_up.set,
+    )
+    if live is not None:
+        live.follow(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
+    return await stack.enter_async_context(link)
+
+
+async def open_coordination(
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    now: Now,
+    stack: AsyncExitStack,
+) -> Coordination:
+    coordination: SqliteCoordination | RedisCoordination
+    if link is not None:
+        from memory_extproc.coordination.redis import RedisCoordination  # noqa: PLC0415
+
+        coordination = RedisCoordination(link, prefix=settings.coordination.prefix)
+    else:
+        coordination = SqliteCoordination(data / COORDINATION, now=now)
+    await stack.enter_async_context(coordination)
+    try:
+        await coordination.open()
+    except MemoryExtprocError as error:
+        # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
+        log.warning("coordination.not_open", at=settings.coordination.url or str(data), detail=str(error))
+    return coordination
+
+
+async def open_journal(
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    now: Now,
+    stack: AsyncExitStack,
+    *,
+    store_failing_for: Callable[[], timedelta] = timedelta,
+    reports_held: Callable[[int], object] = lambda _held: None,
+) -> tuple[Journal, Check, OldestWaiting]:
+    """With what tells whether a turn could be written now, and when the oldest was asked that waits here alone. In
+    Redis where replicas share one, with a file beside it for the time Redis is away."""
+    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
+    if link is None:
+        return file, file.check, nothing_waits
+    await refuse_volatile(settings, link)
+    shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
+    return SparedJournal(shared, file), either(shared.check, file.check), file.oldest
+
+
+async def _shared_journal(
+    settings: Settings,
+    link: RedisLink,
+    now: Now,
+    stack: AsyncExitStack,
+    store_failing_for: Callable[[], timedelta] = timedelta,
+    reports_held: Callable[[int], object] = lambda _held: None,
+) -> RedisJournal:
+    from memory_extproc.journal.redis import RedisJournal, Sharing  # noqa: PLC0415
+
+    coordination = settings.coordination
+    return await stack.enter_async_context(
+        RedisJournal(
+            link,
+            now=now,
+            prefix=coordination.prefix,
+            max_turns=settings.learn.journal.max_turns,
+            sharing=Sharing(lease=coordination.lease, grace=coordination.lease),
+            store_failing_for=store_failing_for,
+            reports_held=reports_held,
+        )
+    )
+
+
+def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
+    section = settings.learn.journal
+    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync)
+
+
+@dataclass(frozen=True, slots=True)
+class Journals:
+    """What a command finds of a sidecar's journals, running or not. *file* is None where there is none."""
+
+    path: Path
+    file: SqliteJournal | None
+    shared: RedisJournal | None
+
+    @property
+    def main(self) -> SqliteJournal | RedisJournal | None:
+        """Where turns are learned from."""
+        return self.shared or self.file
+
+
+async def find_journals(settings: Settings, now: Now, stack: AsyncExitStack, *, making: bool = False) -> Journals:
+    """Beside a running sidecar, too: nothing is held. Where there is no file none is made, unless *making* it."""
+    path = journal_path(settings)
+    there = (making and not settings.coordination.url) or await asyncio.to_thread(path.exists)
+    file = await stack.enter_async_context(file_journal(settings, path, now)) if there else None
+    link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+    if link is None:
+        return Journals(path, file, None)
+    await link.open()
+    return Journals(path, file, await _shared_journal(settings, link, now, stack))
+
+
+def journal_path(settings: Settings) -> Path:
+    return Path(settings.data_dir).absolute() / JOURNAL
+
+
+async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
+    """ConfigurationError for a Redis that would lose accepted turns, or that holds what we must not touch; one that
+    cannot be asked now is asked when it answers, and then the log says so."""
+    from memory_extproc.coordination.redis_client import NewerKeysError  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    try:
+        keeping = await link.keeping()
+    except NewerKeysError as error:
+        raise ConfigurationError([f"coordination.url: {error}"]) from error
+    except MemoryExtprocError:
+        return
+    if keeping.loses and not settings.coordination.accept_volatile:
+        mend = "or say coordination.accept_volatile: true"
+        raise ConfigurationError([f"coordination.url: {fault}, {mend}" for fault in keeping.faults])
+
+
+# --- erasing -----------------------------------------------------------------------------------------
+# Forgetting as configured: the ledger, what knows of it, and who carries it out.
+
+LEDGER = "erasure.db"
+MIRROR = "mirror.db"  # in the data directory: copies of what replicas share in Redis
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What there is only where replicas share a Redis."""
+
+    ledger: RedisLedger
+    consent: RedisConsent
+    recovery: Recovery
+
+
+def ledger_file(settings: Settings, data: Path) -> Path:
+    return Path(settings.forget.ledger) if settings.forget.ledger else data / LEDGER
+
+
+@dataclass(frozen=True, slots=True)
+class Erasing:
+    """What knows of forgets, before anything that keeps memories is opened."""
+
+    ledger: Ledger
+    replicas: Replicas
+    forgotten: Forgotten
+    fleet: Fleet | None = None  # None: one replica
+    holder: str = "alone"  # of leases: the same at every start from a data directory, and no other's
+
+    def hiding(self, store: MemoryStore) -> HidingStore:
+        return HidingStore(store, self.forgotten)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetAdmin:
+    """What a command decides about the replicas that share a Redis."""
+
+    replicas: RedisReplicas
+    accept_loss: Callable[[], Awaitable[None]]
+
+
+async def open_fleet(settings: Settings, stack: AsyncExitStack) -> FleetAdmin:
+    """Raises where Redis does not answer. A command is no replica that serves: it holds no lease."""
+    from memory_extproc.coordination.recovery import accept_loss  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+    if link is None:
+        raise ConfigurationError(["coordination.url: is empty: one replica shares nothing"])
+    await link.open()
+    prefix, lease = settings.coordination.prefix, settings.coordination.lease
+    return FleetAdmin(
+        RedisReplicas(link, "command", prefix=prefix, lease=lease), partial(accept_loss, link, prefix)
+    )
+
+
+async def open_erasing(
+    settings: Settings,
+    data: Path,
+    link: RedisLink | None,
+    stack: AsyncExitStack,
+    metrics: Metrics,
+    *,
+    shared: Mirror | None,
+    wraps: WrapsKeys | None,
+) -> Erasing:
+    """*shared*: where replicas keep copies of what they share in Redis. *wraps* the key of the ledger there."""
+    key = settings.privacy.key or b""
+    if link is None:
+        file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
+        alone = SoleReplica(data.name)
+        return Erasing(file, alone, Forgotten(file, alone, key=key))
+    from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
+    from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    prefix, lease = settings.coordination.prefix, settings.coordination.lease
+    directory = DirectoryFile(data)
+    if await asyncio.to_thread(set_aside_unusable, data / MIRROR):
+        directory.unsure = True
+        directory.update(copied=False)
+    own = await stack.enter_async_context(SqliteMirror(data / MIRROR))
+    limits = RecoveryLimits(others=2 * lease)
+    recovery = Recovery(link, prefix=prefix, directory=directory, own=own, shared=shared, limits=limits)
+    ledger = RedisLedger(link, prefix=prefix, recovery=recovery, wraps=wraps)
+    consent = RedisConsent(link, prefix=prefix, recovery=recovery)
+    replicas = RedisReplicas(
+        link,
+        uuid.uuid4().hex,
+        prefix=prefix,
+        lease=lease,
+        directory=directory.now.name,
+    )
+    metrics.dead_directories.set_function(lambda: replicas.dead_directories)
+    metrics.coordination_restoring.set_function(lambda: recovery.loss is not None)
+    recovery.parts += [ledger, consent]
+    recovery.hooks.register = lambda: replicas.register
+    recovery.hooks.put_back = replicas.put_back
+    recovery.hooks.lost = lambda kind: metrics.coordination_losses.labels(kind).inc()
+    replicas.whole, replicas.watch = recovery.is_whole, recovery.watch
+    forgotten = Forgotten(ledger, replicas, key=key)
+    return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
+
+
+def _not_known_yet() -> datetime | None:
+    raise TryLaterError("what an earlier process left in the data directory is not read yet")
+
+
+async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
+    """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
+    journals are: the register is told what they hold at the end."""
+    replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
+    if not isinstance(replicas, RedisReplicas) or fleet is None:
+        return
+    replicas.oldest_waiting = _not_known_yet
+    drop_for = make_news_handler(forgotten, partitions)
+
+    async def heard(subject: str) -> None:
+        await drop_for(subject)
+        if subject:
+            try:
+                await fleet.recovery.copy(await fleet.ledger.copies_of(subject))
+            except MemoryExtprocError as error:
+                log.warning("forget.not_copied", error=type(error).__name__)
+
+    async def drop_everything() -> None:
+        forgotten.renew_all()
+        for owner in partitions.owners():
+            partitions.drop(owner)
+
+    replicas.heard = heard
+    fleet.recovery.hooks.restored.append(drop_everything)
+    await stack.enter_async_context(fleet.recovery)
+    await stack.enter_async_context(replicas)
+
+
+def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+    """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
+
+    async def heard(subject: str) -> None:
+        if subject:
+            forgotten.renew(subject)
+        else:
+            forgotten.renew_all()
+        blind = await forgotten.blind() if subject else None
+        for owner in partitions.owners():
+            if blind is None or blind.subject(owner) == subject:
+                partitions.drop(owner)
+                # Writes that were under way have ended: whoever forgets will find them, and is told of the rest.
+                async with partitions.alone(owner) as alone:
+                    alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
+
+    return heard
+
+
+async def open_forgetter(
+    settings: Settings,
+    erasing: Erasing,
+    holders: Erasable,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+    seeks: Seeks | None,
+) -> Forgetter:
+    lease = settings.coordination.lease if settings.coordination.url else timedelta()
+    limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)
+    return await stack.enter_async_context(
+        Forgetter(
+            erasing.ledger,
+            erasing.forgotten,
+            erasing.replicas,
+            holders,
+            limits,
+            metrics,
+            now=now,
+            chance=random.random,
+            holder=erasing.holder,
+            signer=_signer(settings),
+            seeks=seeks,
+        )
+    )
+
+
+def _signer(settings: Settings) -> Signer | None:
+    path = settings.forget.signing_key
+    if not path:
+        return None
+    try:
+        return read_signer(Path(path))
+    except GiveUpError as error:
+        raise ConfigurationError([f"forget.signing_key: {error}"]) from error
+
+
+class AsRecalled:
+    """Finds what is known about something as the read path would, whether or not it would be injected."""
+
+    def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
+        self._recaller, self._threshold, self._most = recaller, threshold, most
+
+    def use(self, threshold: float) -> None:
+        self._threshold = threshold
+
+    async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
+        types = scope.types or frozenset(MemoryType)
+        wish = Wish(
+            caller=Caller(owner),
+            asked=query,
+            force=True,
+            limit=self._most,
+            threshold=self._threshold,
+            scope=Scope(project=scope.project, types=types),
+        )
+        explained = await self._recaller.explain(wish)
+        return [one.memory for one in explained.considered if one.relevance >= self._threshold]

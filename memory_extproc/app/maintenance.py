@@ -1,0 +1,276 @@
+"""Retention as configured."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from contextlib import AsyncExitStack
+from functools import partial
+
+from memory_extproc.app.context import Live, partition_limits, steady_now, steady_seconds
+from memory_extproc.app.models import completions_for
+from memory_extproc.encryption.cipher import sealable
+from memory_extproc.learn.conflicts import about, agree, saying
+from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
+from memory_extproc.learn.messages import provenance
+from memory_extproc.model import message_id_of
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, KeepsMemories, ListsOwners, MemoryStore, Now
+from memory_extproc.retention.merge import DuplicateRules, HistoryRules
+from memory_extproc.retention.passes import Keeper, KeeperRules, Rebuilds, Wording
+from memory_extproc.retention.reflection import (
+    Consolidates,
+    ReflectionLimits,
+    Reflections,
+    Reflects,
+    SubjectRules,
+    Subjects,
+    ThemeRules,
+)
+from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
+from memory_extproc.retention.usage import Accesses, AccessLimits
+from memory_extproc.safety.prompt_injection import suspicion
+from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ModelRole
+from memory_extproc.store.partition import Partitions
+from memory_extproc.topics.boundaries import ShiftLimits
+from memory_extproc.topics.state import Sayings
+from memory_extproc.topics.summarizer import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
+from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.writer import Closing, Rebuilding
+
+_WORDING = Wording(says=saying, about=about, agree=agree)
+
+
+def keeper_rules(settings: Settings) -> KeeperRules:
+    given = settings.retention
+    return KeeperRules(
+        retention=RetentionRules(
+            weight=given.weight,
+            half_life=given.half_life,
+            max_memories=given.max_memories,
+            prune_share=given.prune_share,
+            protect=given.protect,
+            grace=given.grace,
+            history=given.history,
+            ttl=given.ttl.given(),
+            refresh_on_access=given.refresh_on_access,
+        ),
+        duplicates=DuplicateRules(distance=given.duplicates.distance, same_words=given.duplicates.same_words)
+        if given.duplicates.enabled
+        else None,
+        histories=HistoryRules(above=given.consolidate.above, most=given.consolidate.earlier),
+        page=partition_limits(settings).page,
+    )
+
+
+def make_reflector(
+    settings: Settings,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    budget: Budget | None,
+    live: Live | None = None,
+    *,
+    always: bool = False,
+) -> Reflects | None:
+    """None where it is not switched on, unless *always*, or where there is no model."""
+    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
+    if not (settings.retention.reflect.enabled or always) or model is None or budget is None:
+        return None
+    return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
+
+
+async def open_accesses(live: Live, rows: KeepsInOrder, stack: AsyncExitStack, *, now: Now) -> Accesses:
+    accesses = Accesses(rows, access_limits(live.settings), now=now, chance=random.random)
+    live.follow(lambda new: accesses.use(access_limits(new)))
+    return await stack.enter_async_context(accesses)
+
+
+def access_limits(settings: Settings) -> AccessLimits:
+    return AccessLimits(interval=settings.retention.access_interval)
+
+
+def make_retention(
+    settings: Settings,
+    lists: ListsOwners,
+    store: MemoryStore,
+    partitions: Partitions,
+    embedder: Embeds,
+    coordination: Coordination,
+    metrics: Metrics,
+    *,
+    now: Now,
+    rebuilds: Rebuilds,
+    reflects: Reflects | None = None,
+    consolidates: Consolidates | None = None,
+    live: Live | None = None,
+) -> RetentionJob:
+    """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
+    reflections = subjects = None
+    if reflects is not None:
+        limits = reflection_limits(settings)
+        reflections = Reflections(reflects, partitions, embedder, coordination, limits, about, now=now)
+    if consolidates is not None:
+        subjects = Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
+    keeper = Keeper(
+        store, partitions, partitions, embedder, keeper_rules(settings), _WORDING,
+        now=now, reflections=reflections, rebuilds=rebuilds, subjects=subjects,
+    )  # fmt: skip
+    job = RetentionJob(
+        lists,
+        keeper,
+        coordination,
+        job_limits(settings),
+        metrics,
+        holder=uuid.uuid4().hex,
+        now=now,
+        chance=random.random,
+        clocks=Clocks(now, steady_seconds),
+    )
+    if live is not None:
+        live.follow(partial(_use, keeper, job, reflections, subjects))
+    return job
+
+
+def _use(
+    keeper: Keeper, job: RetentionJob, reflections: Reflections | None, subjects: Subjects | None, new: Settings
+) -> None:
+    keeper.use(keeper_rules(new))
+    job.use(job_limits(new))
+    if reflections is not None:
+        reflections.use(reflection_limits(new))
+    if subjects is not None:
+        subjects.use(subject_rules(new))
+
+
+def job_limits(settings: Settings) -> JobLimits:
+    return JobLimits(every=settings.retention.every)
+
+
+def subject_rules(settings: Settings) -> SubjectRules:
+    return SubjectRules(above=settings.retention.consolidate.subject)
+
+
+def make_consolidator(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
+) -> Consolidates | None:
+    """None where there is no model."""
+    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
+    if model is None or budget is None:
+        return None
+    return LlmConsolidator(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
+
+
+def reflection_limits(settings: Settings) -> ReflectionLimits:
+    given = settings.retention.reflect
+    return ReflectionLimits(themes=ThemeRules(above=given.above, grown=given.grown, most=given.themes))
+
+
+# --- topics ------------------------------------------------------------------------------------------
+# Topics and summaries as configured.
+
+
+def make_summing(
+    settings: Settings,
+    budget: Budget,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    live: Live | None = None,
+    *,
+    now: Now,
+) -> tuple[Summaries, Rebuilding]:
+    """What sums up, and what does it again. Also where topics are switched off: there may be some from before."""
+    prompts = _prompts(settings, budget, metrics, stack, live)
+    summaries = Summaries(embedder, metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
+    least, most = shift_limits(settings).least, _content_bytes(settings)
+    return summaries, Rebuilding(summaries, embedder, now=now, least=least, content_bytes=most)
+
+
+def _content_bytes(settings: Settings) -> int:
+    content = settings.limits.content_bytes
+    return sealable(content) if settings.privacy.encrypt_content else content
+
+
+async def open_topics(
+    settings: Settings,
+    summaries: Summaries,
+    keeps: KeepsMemories,
+    embedder: Embeds,
+    coordination: Coordination,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    live: Live,
+    *,
+    now: Now,
+) -> Topics | None:
+    if not settings.topics.enabled:
+        return None
+    topics = make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
+    live.follow(lambda new: topics.use(topic_limits(new)))
+    return await stack.enter_async_context(topics)
+
+
+def make_topics(
+    settings: Settings,
+    summaries: Summaries,
+    keeps: KeepsMemories,
+    embedder: Embeds,
+    coordination: Coordination,
+    metrics: Metrics,
+    *,
+    now: Now,
+) -> Topics:
+    """To be entered, whether or not they are switched on."""
+    limits = topic_limits(settings)
+    sayings = Sayings(keeps, message_id_of)
+    closing = Closing(
+        keeps,
+        sayings,
+        summaries,
+        embedder,
+        now=now,
+        least=limits.shift.least,
+        content_bytes=_content_bytes(settings),
+    )
+    return Topics(
+        sayings,
+        closing,
+        summaries,
+        embedder,
+        coordination,
+        limits,
+        metrics,
+        now=now,
+        steady=steady_now,
+        chance=random.random,
+        holder=uuid.uuid4().hex,
+        provenance=lambda turn: provenance(turn.origin),
+    )
+
+
+def topic_limits(settings: Settings) -> TopicLimits:
+    return TopicLimits(shift=shift_limits(settings), idle=settings.topics.idle, grace=settings.shutdown.flush)
+
+
+def shift_limits(settings: Settings) -> ShiftLimits:
+    topics = settings.topics
+    return ShiftLimits(same=topics.same, apart=topics.apart, characters=topics.characters)
+
+
+def _prompts(
+    settings: Settings, budget: Budget, metrics: Metrics, stack: AsyncExitStack, live: Live | None
+) -> Prompts | None:
+    deciding = settings.model_for(ModelRole.MEMORY_TOPICS)
+    summing = settings.model_for(ModelRole.MEMORY_SUMMARY)
+    if settings.topics.model == "off" or deciding is None or summing is None:
+        return None
+    decides = completions_for(deciding, ModelRole.MEMORY_TOPICS, metrics, stack, live)
+    sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack, live)
+    return Prompts(
+        shift=Asks(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
+        topic=Asks(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),
+        session=Asks(sums, SESSION, strict_schema(Summed), budget, words=prompt(SESSION)),
+    )

@@ -1,0 +1,344 @@
+"""Everybody's memories as configured, for commands: without a sidecar around them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc import __version__
+from memory_extproc.app.context import milvus_options, partition_limits, steady_now
+from memory_extproc.app.coordination import (
+    JOURNAL,
+    LEDGER,
+    find_journals,
+    ledger_file,
+    open_coordination,
+    open_link,
+)
+from memory_extproc.app.data_dir import hold_data_directory, hold_lite
+from memory_extproc.app.maintenance import make_consolidator, make_reflector, make_retention, make_summing
+from memory_extproc.app.models import open_embedder
+from memory_extproc.app.sidecar import utc_now
+from memory_extproc.app.storage import open_keys, sealed_coordination, sealed_store
+from memory_extproc.app.write_path import CONSENT, budget_limits
+from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.coordination.sqlite import SqliteLedger
+from memory_extproc.encryption.keys import WrappedKeys
+from memory_extproc.erasure.receipts import Look, Proof, look_again
+from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.learn.extract.llm_client import Budget
+from memory_extproc.learn.screening import Quarantine
+from memory_extproc.model import Embedded, Owner
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Embeds, MemoryStore, Now
+from memory_extproc.retention.passes import Rebuilds
+from memory_extproc.retention.reembed import Pace, Reembedding
+from memory_extproc.retention.reflection import Consolidates, Reflects
+from memory_extproc.retention.scheduler import RetentionJob
+from memory_extproc.settings import Settings
+from memory_extproc.store.archive import Head, Row, read_head, read_rows, writing
+from memory_extproc.store.milvus.rows import readable, to_embedded
+from memory_extproc.store.milvus.store import MilvusStore
+from memory_extproc.store.partition import PartitionLimits, Partitions
+
+if TYPE_CHECKING:
+    from memory_extproc.coordination.redis_client import RedisLink
+
+
+_SMALL = 1 << 20  # bytes of memories held: a command reads everybody's once
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """Everybody's memories as configured, without a sidecar around them: what is changed shows in running ones."""
+
+    store: MilvusStore
+    unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
+    shown: MemoryStore  # without that
+    forgotten: Forgotten
+    partitions: Partitions
+    embedder: Embeds
+    coordination: Coordination
+    keys: WrappedKeys | None
+    metrics: Metrics
+    rebuilds: Rebuilds
+    reflects: Reflects | None
+    consolidates: Consolidates | None
+
+
+@asynccontextmanager
+async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool = False) -> AsyncIterator[Tended]:
+    """Whoever asks holds *data*, where that is needed (`hold_lite`). Of what the ledger of forgets names nothing
+    comes back, as in a sidecar. *reflecting*: a model draws conclusions whether or not that is switched on;
+    ConfigurationError without one."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    async with AsyncExitStack() as stack:
+        embedder = await open_embedder(settings, metrics, stack)
+        link = await open_link(settings, metrics, stack)
+        keys = await open_keys(settings, data, link, stack)
+        coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        stack.push_async_callback(store.close)
+        await store.open()
+        forgotten = await read_forgotten(settings, data, link, stack)
+        unsealed = sealed_store(settings, store, keys, metrics)
+        hiding = HidingStore(unsealed, forgotten)
+        limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
+        partitions = await stack.enter_async_context(
+            Partitions(hiding, coordination, limits, metrics, now=now, steady=steady_now, forgotten=forgotten)
+        )
+        budget = Budget(budget_limits(settings), now=now)
+        _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)
+        reflects = make_reflector(settings, metrics, stack, budget, always=reflecting)
+        if reflecting and reflects is None:
+            raise ConfigurationError(
+                ["external_models: no model of role memory_extraction is configured to reflect"]
+            )
+        yield Tended(
+            store,
+            unsealed,
+            hiding,
+            forgotten,
+            partitions,
+            embedder,
+            coordination,
+            keys,
+            metrics,
+            rebuilds,
+            reflects,
+            make_consolidator(settings, metrics, stack, budget),
+        )
+
+
+async def read_forgotten(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
+) -> Forgotten:
+    """A command is no replica that serves: it needs no lease."""
+    key = settings.privacy.key or b""
+    if link is None:
+        ledger = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
+        return Forgotten(ledger, SoleReplica(), key=key)
+    from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    return Forgotten(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
+
+
+def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
+    return make_retention(
+        settings,
+        tended.store,
+        tended.shown,
+        tended.partitions,
+        tended.embedder,
+        tended.coordination,
+        tended.metrics,
+        now=now,
+        rebuilds=tended.rebuilds,
+        reflects=tended.reflects,
+        consolidates=tended.consolidates,
+    )
+
+
+@asynccontextmanager
+async def reembedding(
+    settings: Settings, data: Path, tended: Tended, *, source: str = "", says: Says, now: Now
+) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
+    """With *source*, the name of another collection of the same Milvus, also that one: as it is."""
+    lists: MilvusStore = tended.store
+    async with AsyncExitStack() as stack:
+        kept: MemoryStore | None = None
+        if source:
+            options = milvus_options(settings, data, tended.embedder.fingerprint)
+            # A Lite file lets one in: through the socket of who has it open.
+            other = replace(
+                options,
+                collection=source,
+                address=options.address or tended.store.address,
+                layout=options.chosen_layout,
+                as_it_is=True,
+            )
+            lists = MilvusStore(other, tended.metrics, now=now)
+            stack.push_async_callback(lists.close)
+            await lists.open()
+            kept = sealed_store(settings, lists, tended.keys, tended.metrics)
+        partitions = tended.partitions
+        yield (
+            Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says),
+            kept,
+        )
+
+
+@asynccontextmanager
+async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Quarantine]:
+    """What was put aside, to be looked at: what is changed shows in running sidecars."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    async with AsyncExitStack() as stack:
+        hold_lite(settings, data, stack)
+        embedder = await open_embedder(settings, metrics, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        stack.push_async_callback(store.close)
+        await store.open()
+        link = await open_link(settings, metrics, stack)
+        coordination = await open_coordination(settings, data, link, now, stack)
+        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
+        limits = PartitionLimits(bytes=settings.recall.partition_bytes)
+        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
+        yield Quarantine(kept, partitions)
+
+
+# --- verifying ---------------------------------------------------------------------------------------
+# What a check of a forget's receipt looks through, beside a running sidecar or without.
+
+
+async def looked_again(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
+    """GiveUpError where the receipt is about somebody else."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    link = await open_link(settings, metrics, stack)
+    forgotten = await read_forgotten(settings, Path(settings.data_dir), link, stack)
+    store = await _store(settings, metrics, stack)
+    journals = await find_journals(settings, utc_now, stack)
+    return await look_again(proof, owner, forgotten, store=store, journal=journals.main)
+
+
+async def _store(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> MemoryStore | None:
+    """None where a running sidecar has the file, or a server cannot be reached."""
+    try:
+        lite = not settings.memory.milvus.address
+        data = hold_data_directory(settings, stack) if lite else Path(settings.data_dir)
+        embedder = await open_embedder(settings, metrics, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=utc_now)
+        stack.push_async_callback(store.close)
+        await store.open()
+    except (ConfigurationError, MemoryExtprocError):
+        return None
+    return store
+
+
+# --- backing -----------------------------------------------------------------------------------------
+# Backups of everything that one installation keeps: its memories as they rest, and the files beside them.
+
+MEMORIES = "memories.jsonl.gz"
+_PAGE = 200
+Says = Callable[[str, int, int], None]  # what, how many are done, of how many
+
+
+def _files(settings: Settings, data: Path) -> dict[str, Path]:
+    """What is kept in files, by its name in a backup. Not the keys: who destroys one means it for backups, too."""
+    return {JOURNAL: data / JOURNAL, CONSENT: data / CONSENT, LEDGER: ledger_file(settings, data)}
+
+
+def back_up_files(settings: Settings, data: Path, to: Path) -> list[str]:
+    """A copy of each file that is there, as it is at one moment, beside a sidecar that writes to it."""
+    copied = []
+    for name, path in _files(settings, data).items():
+        if path.exists():
+            _copied(path, to / name)
+            copied.append(name)
+    return copied
+
+
+def _copied(path: Path, to: Path) -> None:
+    to.unlink(missing_ok=True)
+    to.touch(mode=0o600)
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(to)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise TryLaterError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
+
+
+async def back_up_memories(tended: Tended, to: Path, says: Says) -> int:
+    """Says how many rows there are."""
+    head = Head(model=tended.embedder.fingerprint, dimension=tended.embedder.dimension)
+    owners = [owner async for page in tended.store.owners() for owner in page]
+    with writing(to / MEMORIES, head) as file:
+        for number, owner in enumerate(owners):
+            says("memories of callers", number, len(owners))
+            async for page in tended.store.as_they_rest(owner, _PAGE):
+                file.write(page)
+        return file.rows
+
+
+def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, list[str]]:
+    """Where one is missing it is put back; one that is there stays: what was forgotten since would be lost with it,
+    and what was accepted. *data* must be held."""
+    done: dict[str, list[str]] = {"restored": [], "kept": []}
+    for name, path in _files(settings, data).items():
+        if path.exists():
+            done["kept"].append(name)
+        elif (source / name).exists():
+            shutil.copyfile(source / name, path)
+            path.chmod(0o600)
+            done["restored"].append(name)
+    return done
+
+
+async def restore_memories(tended: Tended, source: Path, says: Says) -> Counter[str]:
+    """Counts rows: restored; newer, which were there as new already and stay; forgotten, which were not taken in;
+    unreadable, of a newer version. Can be broken off and run again. GiveUpError before anything is changed where
+    the backup is damaged or of another model."""
+    path = source / MEMORIES
+    head, rows = read_head(path)
+    embedder = tended.embedder
+    if (head.model, head.dimension) != (embedder.fingerprint, embedder.dimension):
+        raise GiveUpError(
+            f"{path} holds vectors of {head.model!r} ({head.dimension}), the configuration has"
+            f" {embedder.fingerprint!r} ({embedder.dimension}): restore with the former, then `store reembed`"
+        )
+    counted: Counter[str] = Counter()
+    done = 0
+    for owner, page in _pages(path):
+        says("rows", done, rows)
+        done += len(page)
+        counted += await _restored(tended, owner, page)
+    return counted
+
+
+def _pages(path: Path) -> Iterator[tuple[Owner, list[Row]]]:
+    for (tenant, user), owned in groupby(read_rows(path), key=lambda row: (row["tenant_id"], row["user_id"])):
+        while page := list(islice(owned, _PAGE)):
+            yield Owner(tenant, user), page
+
+
+async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[str]:
+    found: list[Embedded] = readable(page, to_embedded, tended.metrics.unreadable)
+    there = {memory.id: memory for memory in await tended.store.get(owner, [row.memory.id for row in found])}
+    older = [
+        row
+        for row in found
+        if row.memory.id not in there or there[row.memory.id].updated_at < row.memory.updated_at
+    ]
+    ids = [row.memory.id for row in older]
+    out: set[str] = set()
+    if older:
+        # Sealed texts rest sealed: what they are made of is known only once they are in their place, and until then
+        # whoever reads asks the ledger, too.
+        await tended.store.put(owner, older)
+        out = await _forgotten_among(tended, owner, ids)
+        await tended.store.delete(owner, sorted(out))
+        await tended.coordination.bump(owner)
+    return Counter(
+        restored=len(older) - len(out),
+        newer=len(found) - len(older),
+        forgotten=len(out),
+        unreadable=len(page) - len(found),
+    )
+
+
+async def _forgotten_among(tended: Tended, owner: Owner, ids: Sequence[str]) -> set[str]:
+    """Those of *ids* that are in the store and are not to be seen any more."""
+    marks = await tended.forgotten.of(owner)
+    if not marks:
+        return set()
+    return {memory.id for memory in await tended.unsealed.get(owner, ids) if marks.covers(memory)}

@@ -1,0 +1,432 @@
+"""What exchanges are handled with, as configured; made anew when the configuration changes."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.app.context import Frame, Live, caller_tag, profile_limits, recall_limits, wire_options
+from memory_extproc.app.maintenance import open_accesses
+from memory_extproc.app.models import completions_for, open_reranks
+from memory_extproc.app.storage import Kept
+from memory_extproc.app.write_path import Door, Extraction, Writing
+from memory_extproc.concurrency import Background
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.extproc.exchange import Workshop
+from memory_extproc.extproc.observer import GetsMemories, Overhears, hands
+from memory_extproc.extproc.processor import Processor
+from memory_extproc.extproc.response_capture import Accounts, HeldBytes
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.sessions import Sessions
+from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces, logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import (
+    Condenses,
+    Coordination,
+    Embeds,
+    FindsMemories,
+    Learns,
+    MemoryStore,
+    Now,
+    ReadsMemories,
+    ReadsWords,
+    Reranks,
+)
+from memory_extproc.recall.canary import Canary, CanaryLimits
+from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.late_interaction import CloseReader, CloseReadingLimits
+from memory_extproc.recall.prompt_block import Profiles
+from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.rerank import Reranker, RerankLimits
+from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
+from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
+from memory_extproc.request.admission import Admission
+from memory_extproc.request.compression import Compression, CompressionLimits
+from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.request.enricher import Enricher
+from memory_extproc.request.identity import AllowedPeers, Identity
+from memory_extproc.request.policy import Rules
+from memory_extproc.request.replay import Replays
+from memory_extproc.retention.usage import Accesses, CountedRecalls
+from memory_extproc.settings import Settings
+from memory_extproc.settings.api import ApiJwt
+from memory_extproc.settings.identity import Jwt
+from memory_extproc.settings.memory import ModelRole
+from memory_extproc.store.partition import Partitions
+from memory_extproc.text.persons import about_caller, compile_patterns
+
+if TYPE_CHECKING:
+    from memory_extproc.request.jwt import TokenOptions, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """The parts that outlast a change of the configuration."""
+
+    identifies: Identifies
+    recalls: Recaller
+    accesses: Accesses
+    replays: Replays
+    sessions: Sessions
+    door: Door
+    learns: Learns
+    gets: GetsMemories
+    held: HeldBytes
+    background: Background
+    metrics: Metrics
+    traces: Traces
+    tag: CallerTag
+    compression: Compression
+    profiles: Profiles
+    now: Now
+
+    def workshop(self, settings: Settings) -> Workshop:
+        options, identity = wire_options(settings), self.identifies.identity(settings)
+        return Workshop(
+            admits=Admission(options, identity),
+            enriches=Enricher(
+                options,
+                identity=identity,
+                rules=Rules([section.rule() for section in settings.rules]),
+                recalls=CountedRecalls(self.recalls, self.accesses),
+                replays=self.replays,
+                metrics=self.metrics,
+                chains=self.sessions,
+                consent=self.door.consent,
+                incognito=self.door.incognito,
+                traces=self.traces,
+                compression=self.compression,
+                profiles=self.profiles,
+            ),
+            follows=self.replays,
+            learns=self.learns,
+            held=self.held,
+            background=self.background,
+            metrics=self.metrics,
+            accounts=Accounts(self.metrics, settings.telemetry.tenants),
+            now=self.now,
+            request_bytes=options.request_bytes,
+            answer_bytes=options.answer_bytes,
+            request_waits=(options.give_up_after + settings.message_timeout) / 2,
+            last_reply_waits=options.last_reply_waits,
+            incognito=self.door.incognito,
+            traces=self.traces,
+            tag=self.tag,
+            hands=hands,
+        )
+
+    def processor(self, live: Live) -> Processor:
+        settings, overhears = live.settings, None
+        if settings.envoy.two_filters:
+            overhears = Overhears(self.gets, self.replays, request_bytes=settings.limits.request_body)
+        processor = Processor(self.workshop(settings), peers_of(settings), overhears)
+
+        def use(new: Settings) -> None:
+            processor.use(self.workshop(new), peers_of(new))
+            if overhears is not None:
+                overhears.use(request_bytes=new.limits.request_body)
+
+        live.follow(self.use)
+        live.follow(use)
+        return processor
+
+    def use(self, settings: Settings) -> None:
+        """New limits for those parts."""
+        self.metrics.recall_deadline.set(settings.deadline.total_seconds())
+        self.recalls.use(recall_limits(settings), about_caller_of(settings))
+        self.replays.use(wire_options(settings))
+        self.profiles.use(profile_limits(settings))
+        self.held.use(settings.limits.process_bytes)
+
+
+async def open_wire(
+    frame: Frame, kept: Kept, writing: Writing, recalls: Recaller, replays: Replays, background: Background
+) -> Wire:
+    settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
+    door, learner, partitions = writing.door, writing.learner, kept.partitions
+    return Wire(
+        identifies=await open_identities(live, stack),
+        recalls=recalls,
+        accesses=await open_accesses(live, partitions, stack, now=now),
+        replays=replays,
+        sessions=writing.sessions,
+        door=door,
+        learns=learner,
+        gets=partitions,
+        held=HeldBytes(settings.limits.process_bytes, metrics),
+        background=background,
+        metrics=metrics,
+        traces=frame.traces,
+        tag=caller_tag(settings),
+        profiles=Profiles(partitions, profile_limits(settings), now=now, learns=learner),
+        compression=make_compression(
+            settings, kept.coordination, writing.extraction, door, background, metrics, stack, live, now=now
+        ),
+        now=now,
+    )
+
+
+# --- recalling ---------------------------------------------------------------------------------------
+# The read path as configured.
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    recaller: Recaller
+    canary: Canary | None  # None: it is switched off
+
+
+async def open_reading(frame: Frame, kept: Kept, learns: Learns) -> Reading:
+    """The read path of a sidecar, with what watches over it."""
+    settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
+    recaller = make_recaller(
+        settings,
+        kept.partitions,
+        kept.embedder,
+        metrics,
+        stack,
+        now=now,
+        reranks=await open_reranks(settings, metrics, stack, frame.live),
+        learns=learns,
+        reads=kept.partitions,
+        live=frame.live,
+        traces=frame.traces,
+    )
+    canary = await open_canary(frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, now=now)
+    return Reading(recaller, canary)
+
+
+def make_recaller(
+    settings: Settings,
+    finds: FindsMemories,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+    reranks: Reranks | None = None,
+    learns: Learns | None = None,
+    reads: ReadsMemories | None = None,
+    live: Live | None = None,
+    waits: timedelta = timedelta(),
+    traces: Traces = NO_TRACES,
+) -> Recaller:
+    """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
+    memories that are not at hand, where nobody waits for the answer."""
+    metrics.recall_deadline.set(settings.deadline.total_seconds())
+    fusion = _fusion(settings, embedder.fingerprint)
+    reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
+    threads = None if reads is None else Threads(reads, thread_limits(settings))
+    if live is not None:
+        live.follow(partial(_use, reranker, threads))
+    return Recaller(
+        finds,
+        embedder,
+        recall_limits(settings),
+        fusion=fusion,
+        now=now,
+        metrics=metrics,
+        about_caller=about_caller_of(settings),
+        learns=learns,
+        rewriter=_rewriter(settings, metrics, stack, live),
+        reranker=reranker,
+        close_reader=_close_reader(embedder, fusion, waits, metrics),
+        threads=threads,
+        ongoing=None if reads is None else Ongoing(reads),
+        traces=traces,
+    )
+
+
+def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:
+    if reranker is not None:
+        reranker.use(rerank_limits(new))
+    if threads is not None:
+        threads.use(thread_limits(new))
+
+
+def rerank_limits(settings: Settings) -> RerankLimits:
+    recall = settings.recall
+    return RerankLimits(first=recall.rerank_candidates, by_text=recall.rerank == "cross_encoder")
+
+
+def thread_limits(settings: Settings) -> ThreadLimits:
+    return ThreadLimits(min_relevance=settings.recall.threads.min_relevance, max=settings.recall.threads.max)
+
+
+async def open_canary(
+    live: Live,
+    partitions: Partitions,
+    store: MemoryStore,
+    embedder: Embeds,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    *,
+    now: Now,
+) -> Canary | None:
+    """Asks with the read path as configured but for language models, which would cost; its recalls are in the
+    metrics of nobody."""
+    settings = live.settings
+    if settings.telemetry.canary == "off":
+        return None
+    alone = settings.model_copy(update={"external_models": ()})
+    unseen = Metrics(CollectorRegistry(), "")
+    recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now)
+    limits = _canary_limits(settings, settings.telemetry.canary)
+    canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
+
+    def use(new: Settings) -> None:
+        recaller.use(recall_limits(new), about_caller_of(new))
+        canary.use(_canary_limits(new, limits.every))
+
+    live.follow(use)
+    return await stack.enter_async_context(canary)
+
+
+def _canary_limits(settings: Settings, every: timedelta) -> CanaryLimits:
+    memory = settings.memory
+    return CanaryLimits(
+        every=every, limit=memory.default_retrieval_limit, threshold=memory.default_similarity_threshold
+    )
+
+
+def _close_reader(embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics) -> CloseReader | None:
+    if not fusion.reads_closely or not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+        return None
+    return CloseReader(embedder, CloseReadingLimits(waits=waits), metrics)
+
+
+def _fusion(settings: Settings, fingerprint: str) -> Fusion:
+    try:
+        if settings.recall.weights:
+            return Fusion(read_weights(Path(settings.recall.weights), fingerprint), fingerprint)
+        fusion = Fusion(packaged_weights(), fingerprint)
+    except WeightsError as error:
+        raise ConfigurationError([f"recall.weights: {error}"]) from error
+    if not fusion.fitted:
+        log.warning("recall.weights_not_fitted", embedding_model=fingerprint)
+    return fusion
+
+
+def about_caller_of(settings: Settings) -> AboutCaller:
+    if not settings.recall.about_caller:
+        return about_caller
+    return partial(about_caller, patterns=compile_patterns(settings.recall.about_caller))
+
+
+def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None) -> Rewriter | None:
+    model = settings.model_for(ModelRole.MEMORY_REWRITE)
+    if model is None or not settings.recall.rewrites:
+        return None
+    completions = completions_for(model, ModelRole.MEMORY_REWRITE, metrics, stack, live)
+    recall = settings.recall
+    return Rewriter(completions, Rewrite(recall.query_rewrite), hyde=recall.hyde, take_apart=recall.split_questions)
+
+
+# --- compressing -------------------------------------------------------------------------------------
+# Long chats condensed, as configured.
+
+
+def make_compression(
+    settings: Settings,
+    coordination: Coordination,
+    extraction: Extraction,
+    door: Door,
+    background: Background,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    live: Live,
+    *,
+    now: Now,
+) -> Compression:
+    """Also where it is not enabled: a rule or a client may ask for it."""
+    made = Compression(
+        compression_limits(settings),
+        coordination,
+        make_condenser(settings, extraction, metrics, stack, live, now=now),
+        background=background,
+        metrics=metrics,
+        holder=uuid.uuid4().hex,
+        now=now,
+        incognito=door.incognito,
+    )
+    live.follow(lambda new: made.use(compression_limits(new)))
+    return made
+
+
+def make_condenser(
+    settings: Settings, extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live, *, now: Now
+) -> Condenses:
+    rules = RulesCondenser(RulesExtractor(), now=now)
+    role = ModelRole.MEMORY_SUMMARY
+    model = settings.model_for(role)
+    if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
+        return rules
+    return LlmCondenser(completions_for(model, role, metrics, stack, live), extraction.budget, rules)
+
+
+def compression_limits(settings: Settings) -> CompressionLimits:
+    compress = settings.compress
+    return CompressionLimits(
+        enabled=compress.enabled,
+        above_tokens=compress.above_tokens,
+        keep_turns=compress.keep_turns,
+        keep=compress.keep,
+        wait=settings.deadline / 3,
+    )
+
+
+# --- identifying -------------------------------------------------------------------------------------
+# Who asks, as configured: identities from requests, and which gateways may speak for them.
+
+
+@dataclass(frozen=True, slots=True)
+class Identifies:
+    """What outlasts a change of the configuration: the keys of tokens."""
+
+    tokens: Tokens | None
+
+    def identity(self, settings: Settings) -> Identity:
+        return Identity(settings.identity.options(settings.privacy.key), self.tokens)
+
+
+async def open_identities(live: Live, stack: AsyncExitStack) -> Identifies:
+    settings = live.settings
+    if not settings.identity.jwt.given:
+        return Identifies(None)
+    tokens = await open_tokens(settings.identity.jwt, stack)
+    live.follow(lambda new: tokens.use(token_options(new.identity.jwt)))
+    return Identifies(tokens)
+
+
+async def open_tokens(jwt: Jwt | ApiJwt, stack: AsyncExitStack) -> Tokens:
+    # PyJWT and the algorithms behind it are imported where tokens are configured.
+    from memory_extproc.request.jwt import Tokens, keys_at_url, keys_in_file  # noqa: PLC0415
+
+    keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)
+    return await stack.enter_async_context(Tokens(token_options(jwt), keys))
+
+
+def token_options(jwt: Jwt | ApiJwt) -> TokenOptions:
+    from memory_extproc.request.jwt import TokenOptions  # noqa: PLC0415
+
+    return TokenOptions(
+        algorithms=tuple(jwt.algorithms),
+        issuer=jwt.issuer,
+        audience=jwt.audience,
+        leeway=jwt.leeway,
+        refresh=jwt.refresh,
+    )
+
+
+def peers_of(settings: Settings) -> AllowedPeers | None:
+    return AllowedPeers(settings.tls.allowed_names) if settings.tls.given else None

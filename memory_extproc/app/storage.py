@@ -1,0 +1,263 @@
+"""What memories, turns and records are kept in, as configured."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memory_extproc.app.context import Frame, milvus_options, partition_limits, steady_now
+from memory_extproc.app.coordination import (
+    Erasing,
+    open_coordination,
+    open_erasing,
+    open_journal,
+    open_link,
+    take_part,
+)
+from memory_extproc.app.models import open_embedder
+from memory_extproc.coordination.replicas import OldestWaiting
+from memory_extproc.encryption.codecs import SealedCoordination, SealedJournal, SealedStore
+from memory_extproc.encryption.keys import (
+    KeyTable,
+    MasterKeyFile,
+    RedisKeyTable,
+    RenewedKeys,
+    SqliteKeyTable,
+    UnknownMasterKeyError,
+    WrappedKeys,
+)
+from memory_extproc.erasure.tombstones import HidingStore
+from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.journal.failover import Check
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Embeds, Journal, Keys, MemoryStore
+from memory_extproc.settings import Settings
+from memory_extproc.store.milvus.connect import Opener, OpenerLimits
+from memory_extproc.store.milvus.store import MilvusStore
+from memory_extproc.store.partition import Partitions
+
+if TYPE_CHECKING:
+    from memory_extproc.coordination.redis_client import RedisLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What both paths stand on; it outlasts whatever writes to it."""
+
+    embedder: Embeds
+    link: RedisLink | None  # None: no Redis is configured
+    keys: WrappedKeys | None  # None: texts rest as they are
+    coordination: Coordination
+    store: MilvusStore
+    unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
+    shown: HidingStore  # without that
+    erasing: Erasing
+    partitions: Partitions
+    journal: Journal
+    writable: Check  # whether a turn could be journalled now
+    oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
+
+
+async def open_kept(frame: Frame) -> Kept:
+    settings, data, stack, now = frame.settings, frame.data, frame.stack, frame.now
+    embedder = await open_embedder(settings, frame.metrics, stack, frame.live)
+    link = await open_link(settings, frame.metrics, stack, frame.live)
+    keys = await open_keys(settings, data, link, stack)
+    records = await open_coordination(settings, data, link, now, stack)
+    coordination = sealed_coordination(records, keys)
+    options = milvus_options(settings, data, embedder.fingerprint)
+    store = MilvusStore(options, frame.metrics, now=now)
+    await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
+    erasing = await open_erasing(
+        settings,
+        data,
+        link,
+        stack,
+        frame.metrics,
+        shared=store.meta(),
+        wraps=None if keys is None else keys.master,
+    )
+    unsealed = sealed_store(settings, store, keys, frame.metrics)
+    shown = erasing.hiding(unsealed)
+    limits, forgotten = partition_limits(settings), erasing.forgotten
+    partitions = await stack.enter_async_context(
+        Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
+    )
+    journal, writable, oldest_aside = await open_journal(
+        settings,
+        data,
+        link,
+        now,
+        stack,
+        store_failing_for=lambda: store.failing_for,
+        reports_held=frame.metrics.journal_parts.set,
+    )
+    await take_part(erasing, partitions, stack)
+    return Kept(
+        embedder=embedder,
+        link=link,
+        keys=keys,
+        coordination=coordination,
+        store=store,
+        unsealed=unsealed,
+        shown=shown,
+        erasing=erasing,
+        partitions=partitions,
+        journal=sealed_journal(journal, keys),
+        writable=writable,
+        oldest_aside=oldest_aside,
+    )
+
+
+# --- sealing -----------------------------------------------------------------------------------------
+# Texts at rest as configured: sealed, or as they are.
+
+log = logger(__name__)
+
+KEYS = "keys.db"
+SEALED = "sealed.txt"  # beside what is sealed: keys that rest elsewhere may be missing without leaving a trace
+
+
+async def open_keys(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
+) -> WrappedKeys | None:
+    """None where texts rest as they are. ConfigurationError for a master key that does not open what is there,
+    where the keys of what was sealed are missing, and where texts were sealed and are to be read as they are."""
+    if not settings.privacy.encrypt_content:
+        await _refuse_sealed(settings, data, link)
+        return None
+    master = MasterKeyFile(Path(settings.privacy.master_key_file))
+    if master.open_to_others:
+        log.warning("keys.master_key_open_to_others")
+    keys = WrappedKeys(await _table(settings, data, link, stack), master)
+    try:
+        if link is None:
+            await _look_for_keys(settings, data, keys)
+        await keys.check()
+        if link is None:
+            await asyncio.to_thread(_note_sealed, data, keys_file(settings, data))
+    except (UnknownMasterKeyError, GiveUpError) as error:
+        raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
+    except TryLaterError as error:
+        # Not a reason to stay away: it is asked again each time.
+        log.warning("keys.not_checked", kind=type(error).__name__)
+    return keys
+
+
+def make_master_key(settings: Settings) -> MasterKeyFile | None:
+    """None where texts rest as they are."""
+    privacy = settings.privacy
+    return MasterKeyFile(Path(privacy.master_key_file)) if privacy.encrypt_content else None
+
+
+async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> None:
+    """ConfigurationError where *data* says that texts were sealed, and there is not one key: new ones in their
+    place would go unnoticed until the old ones are put back, and what the new ones sealed is lost then."""
+    note, place = data / SEALED, keys_file(settings, data)
+    if not await keys.begun() and await asyncio.to_thread(note.exists):
+        fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
+        raise ConfigurationError([f"{fault}: put the keys back, or delete {note} to give the texts up"])
+
+
+def _note_sealed(data: Path, place: Path) -> None:
+    note = data / SEALED
+    if note.exists():
+        return
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        note.write_text(f"Texts in this directory are sealed. Their keys are in {place}.\n")
+    except OSError as error:
+        raise TryLaterError("the note that texts are sealed cannot be written") from error
+
+
+def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None, metrics: Metrics) -> MemoryStore:
+    return store if keys is None else SealedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
+
+
+def sealed_journal(journal: Journal, keys: WrappedKeys | None) -> Journal:
+    return journal if keys is None else SealedJournal(journal, keys)
+
+
+def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) -> Coordination:
+    return coordination if keys is None else SealedCoordination(coordination, keys)
+
+
+def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> Keys | None:
+    """What a forget destroys keys with."""
+    return None if keys is None else RenewedKeys(keys, store, journal)
+
+
+@asynccontextmanager
+async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, MasterKeyFile]]:
+    """For the commands, beside a sidecar that runs or without one. ConfigurationError where nothing is sealed."""
+    if not settings.privacy.encrypt_content:
+        raise ConfigurationError(["privacy.encrypt_content: is off, so there are no keys"])
+    async with AsyncExitStack() as stack:
+        link = await _link(settings, stack)
+        table = await _table(settings, Path(settings.data_dir), link, stack)
+        master = MasterKeyFile(Path(settings.privacy.master_key_file))
+        yield WrappedKeys(table, master), master
+
+
+async def journals_to_join(
+    settings: Settings, source: Journal, directory: Path, target: Journal, stack: AsyncExitStack
+) -> tuple[Journal, Journal]:
+    """*source*, left behind in *directory*, and *target*, ours, as they are read and written: sealed by the keys
+    beside *source*, or by ours where there are none. Raises where what is sealed could not be read."""
+    beside = directory / KEYS
+    left_keys = await asyncio.to_thread(beside.exists)
+    if not settings.privacy.encrypt_content:
+        if left_keys:
+            fault = f"privacy.encrypt_content: is off, but texts in {directory} were sealed (keys in {beside})"
+            raise ConfigurationError([f"{fault}: switch it on, with their master key"])
+        return source, target
+    ours, master = await stack.enter_async_context(keys_alone(settings))
+    theirs = WrappedKeys(await stack.enter_async_context(SqliteKeyTable(beside)), master) if left_keys else ours
+    for keys in (theirs, ours):
+        await keys.check()
+    return SealedJournal(source, theirs), SealedJournal(target, ours)
+
+
+async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
+    section = settings.coordination
+    if not section.url:
+        return None
+    from memory_extproc.coordination.redis_client import LinkLimits, RedisLink  # noqa: PLC0415 - where it is configured
+
+    password = section.password.get_secret_value() or None
+    return await stack.enter_async_context(
+        RedisLink(section.url, LinkLimits(timeout=section.timeout), password=password, prefix=section.prefix)
+    )
+
+
+async def _table(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> KeyTable:
+    if link is not None:
+        return RedisKeyTable(link, prefix=settings.coordination.prefix)
+    return await stack.enter_async_context(SqliteKeyTable(keys_file(settings, data)))
+
+
+def keys_file(settings: Settings, data: Path) -> Path:
+    named = settings.privacy.keys_file
+    return Path(named) if named else data / KEYS
+
+
+async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None) -> None:
+    """Read as they are, sealed texts would be put before a model as they rest."""
+    fault = "privacy.encrypt_content: is off, but texts were sealed"
+    mend = "switch it on, or delete their keys to give them up"
+    if traces := [str(trace) for trace in (data / KEYS, data / SEALED) if trace.exists()]:
+        raise ConfigurationError([f"{fault} (see {', '.join(traces)}): {mend}"])
+    if link is None:
+        return
+    try:
+        there = await RedisKeyTable(link, prefix=settings.coordination.prefix).holds_any()
+    except TryLaterError:
+        return
+    if there:
+        raise ConfigurationError([f"{fault} (keys in Redis): {mend}"])

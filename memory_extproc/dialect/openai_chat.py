@@ -1,0 +1,180 @@
+"""OpenAI's /v1/chat/completions, which most other servers speak too: requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from memory_extproc.dialect import answer_reader, json_spans, memory_fields
+from memory_extproc.dialect.answer_reader import Account
+from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, ReadsAnswer
+from memory_extproc.dialect.json_spans import Fields, Span
+from memory_extproc.dialect.messages import (
+    Author,
+    Said,
+    after_message,
+    in_message,
+    member_span,
+    survey,
+    text_of,
+    tokens_of,
+    user_messages,
+    weigh,
+)
+
+_AUTHORS = {
+    "user": Author.USER,
+    "assistant": Author.ASSISTANT,
+    "tool": Author.TOOL,
+    "function": Author.TOOL,  # what tools were called before tool_calls
+    "system": Author.SYSTEM,
+    "developer": Author.SYSTEM,
+}
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+
+
+class ChatCompletions:
+    name = "chat_completions"
+
+    def read(self, body: bytes) -> ChatRequest:
+        parsed = json_spans.parse(body)
+        if parsed.get("messages") is None:
+            raise json_spans.wrong("messages", "list", None)
+        messages = json_spans.items(parsed, "messages")
+        talk = survey([_said(message, index) for index, message in enumerate(messages)])
+        return ChatRequest(
+            body=body,
+            model=json_spans.string(parsed, "model"),
+            history=talk.history,
+            asked=talk.asked,
+            user_at=talk.user_at,
+            ends_in_tool_result=talk.ends_in_tool_result,
+            tools=bool(json_spans.items(parsed, "tools") or json_spans.items(parsed, "functions")),
+            system=talk.system,
+            has_system=talk.has_system,
+            developer=any(message.get("role") == "developer" for message in messages),
+            stream=bool(json_spans.flag(parsed, "stream")),
+            max_tokens=_max_tokens(parsed),
+            prompt_tokens=tokens_of(messages) + weigh(parsed.get("tools") or parsed.get("functions") or []),
+            controls=memory_fields.read(parsed),
+            removals=memory_fields.removals_from(body, parsed),
+        )
+
+    def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
+        messages = member_span(request.body, "messages")
+        if messages is None:
+            return [()] * len(blocks)
+        found = user_messages(request, messages, blocks)
+        return [_placed(request, at, one) for one, at in zip(blocks, found, strict=True)]
+
+    def reader(self, content_type: str) -> ReadsAnswer | None:
+        return answer_reader.reader(content_type, ChatAnswer())
+
+
+def _placed(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
+    if at is None:
+        return ()
+    if one.form is Form.USER_SUFFIX:
+        return in_message(request.body, at, one.block, "text")
+    role = b"developer" if request.developer else b"system"
+    return after_message(at, b'{"role":"' + role + b'","content":' + json_spans.quoted(one.block) + b"}")
+
+
+def _said(message: Any, index: int) -> Said:
+    if not isinstance(message, dict):
+        raise json_spans.wrong(f"messages[{index}]", "object", message)
+    role = message.get("role")
+    if not isinstance(role, str):
+        json_spans.string(message, "role", f"messages[{index}].")
+        role = ""
+    author = _AUTHORS.get(role, Author.OTHER)
+    if author is Author.OTHER:
+        return Said(author, "")
+    content = message.get("content")
+    if isinstance(content, str):  # nearly every message of a long conversation
+        return Said(author, content)
+    return Said(author, text_of(content, f"messages[{index}].content", _TEXT_PARTS))
+
+
+def _max_tokens(parsed: Mapping[str, Any]) -> int | None:
+    """What the answer may take. Some servers write -1 for "no limit"."""
+    limit = json_spans.whole(parsed, "max_completion_tokens")
+    if limit is None:
+        limit = json_spans.whole(parsed, "max_tokens")
+    return limit if limit is None or limit >= 0 else None
+
+
+# --- chat answer -------------------------------------------------------------------------------------
+# Answers of /v1/chat/completions, from OpenAI and the many servers that speak like it.
+
+
+class ChatAnswer:
+    """The answer is the choice of index 0; the others, and what a model thought, are not read."""
+
+    def document(self, account: Account, document: Fields) -> None:
+        if document.get("object") == "error":
+            account.fail()
+            return
+        _identify(account, document)
+        for choice in _first_choices(document):
+            _say(account, choice.get("message"))
+            _finish(account, choice.get("finish_reason"))
+            account.complete = True
+
+    def event(self, account: Account, name: str, document: Fields) -> None:  # noqa: ARG002  # its events have none
+        if document.get("object") == "error":
+            account.fail()
+            return
+        _identify(account, document)
+        for choice in _first_choices(document):
+            if isinstance(choice.get("delta"), dict):
+                _say(account, choice["delta"])
+            elif not account.parts:  # a few servers stream one whole message
+                _say(account, choice.get("message"))
+            _finish(account, choice.get("finish_reason"))
+
+
+def _identify(account: Account, document: Fields) -> None:
+    answer_reader.note(account, document.get("usage"))  # of a stream in its last chunk, which has no choices
+    identifier = document.get("id")
+    if isinstance(identifier, str) and identifier:
+        account.response_id = account.response_id or identifier
+
+
+def _first_choices(document: Fields) -> Iterator[dict[str, Any]]:
+    """The choice of index 0, if this document has it: usage chunks have none, the index may be left out."""
+    choices = document.get("choices")
+    for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+        if isinstance(choice, dict) and (choice.get("index") or (0 if "index" in choice else position)) == 0:
+            yield choice
+
+
+def _say(account: Account, message: Any) -> None:
+    if not isinstance(message, dict):
+        return
+    content = message.get("content")
+    account.add(content)
+    for part in content if isinstance(content, list) else ():  # text beside parts of thinking
+        if isinstance(part, dict) and part.get("type") == "text":
+            account.add(part.get("text"))
+    if isinstance(audio := message.get("audio"), dict):
+        account.add(audio.get("transcript"))  # what a model that answers in sound has said
+    account.refused = account.refused or bool(message.get("refusal"))
+    account.called_tools = account.called_tools or bool(message.get("tool_calls") or message.get("function_call"))
+
+
+def _finish(account: Account, reason: Any) -> None:
+    """Any reason is an end, with or without [DONE] behind it; an empty one is how some say "not yet"."""
+    match reason:
+        case None | "":
+            return
+        case "length":
+            account.truncated = True
+        case "content_filter":
+            account.refused = True
+        case "tool_calls" | "function_call":
+            account.called_tools = True
+        case "error":
+            account.fail()
+            return
+    account.complete = True

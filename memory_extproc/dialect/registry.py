@@ -1,0 +1,112 @@
+"""Which path speaks which dialect."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Literal
+
+from memory_extproc.dialect.anthropic_messages import Anthropic
+from memory_extproc.dialect.base import ChatRequest, Dialect, Form
+from memory_extproc.dialect.openai_chat import ChatCompletions
+from memory_extproc.dialect.openai_responses import Responses
+
+# The API's own path, alone or behind a gateway's prefix (/openai/v1/..., /anthropic/v1/..., Azure's
+# /openai/deployments/{name}/chat/completions and /openai/responses). What follows it is another resource:
+# /v1/responses/{id}, /v1/messages/batches, /v1/messages/count_tokens.
+_ROUTES: tuple[tuple[re.Pattern[str], Dialect], ...] = (
+    (re.compile(r"(?:/.*)?/chat/completions/?"), ChatCompletions()),
+    (re.compile(r"(?:/.*)?/(?:v1|openai)/responses/?"), Responses()),
+    (re.compile(r"(?:/.*)?/v1/messages/?"), Anthropic()),
+)
+
+
+def dialect_for(path: str) -> Dialect | None:
+    """The dialect of a request path, query included or not; None when it is no chat request's."""
+    resource = path.partition("?")[0].partition("#")[0]
+    return next((dialect for pattern, dialect in _ROUTES if pattern.fullmatch(resource)), None)
+
+
+# --- profiles ----------------------------------------------------------------------------------------
+# What is known about models: which form the block takes with them, and how much room they have for it.
+
+InjectAs = Literal["auto", "system_message", "user_suffix"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One model family. *window*: tokens of prompt and answer together; None where not documented."""
+
+    form: Form
+    window: int | None = None
+    source: str = ""  # where it is documented
+    needs_system: bool = False  # *form* holds only beside a system message of the client's own
+
+
+UNKNOWN = Profile(Form.USER_SUFFIX)
+_LONGEST_NAME = 256  # characters; names come from clients and are kept to find their profile again
+
+# "us.anthropic.claude-...": vendors as Amazon Bedrock writes them before a model's name.
+_VENDOR = re.compile(
+    r"(?:(?:us|us-gov|eu|apac|au|jp|global)\.)?"
+    r"(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
+)
+
+
+def profile_for(model: str) -> Profile:
+    """The profile of a model by the name a client calls it; UNKNOWN when none is on record."""
+    return _known(model) if len(model) <= _LONGEST_NAME else UNKNOWN
+
+
+@lru_cache(maxsize=1024)
+def _known(model: str) -> Profile:
+    name = _bare(model)
+    return next((profile for pattern, profile in _profiles() if pattern.match(name)), UNKNOWN)
+
+
+def choose_form(inject_as: InjectAs, profile: Profile, request: ChatRequest) -> Form:
+    """The form for one request: what the operator wrote, or with "auto" what the model is known to take."""
+    if inject_as != "auto":
+        return Form(inject_as)
+    if profile.needs_system and not request.has_system:
+        return Form.USER_SUFFIX
+    return profile.form
+
+
+def room(
+    request: ChatRequest, profile: Profile, *, configured_window: int | None, margin: int, unknown_cap: int
+) -> int:
+    """Tokens left for a block, 0 or more: the window without prompt, longest answer and *margin*. What is
+    configured goes before the profile; a model of unknown window has *unknown_cap*."""
+    window = configured_window if configured_window is not None else profile.window
+    if window is None:
+        return unknown_cap
+    return max(0, window - request.prompt_tokens - (request.max_tokens or 0) - margin)
+
+
+def _bare(model: str) -> str:
+    """The model's own name: "accounts/x/models/Llama-v3p1-8B" is "llama-v3p1-8b", "ft:gpt-4o:org::id" is
+    "gpt-4o", "qwen2.5:7b" is "qwen2.5"."""
+    name = model.strip().lower().removeprefix("ft:").rpartition("/")[2]
+    name = name.partition(":")[0].partition("@")[0]
+    return _VENDOR.sub("", name, count=1)
+
+
+@cache
+def _profiles() -> tuple[tuple[re.Pattern[str], Profile], ...]:
+    text = resources.files("memory_extproc.dialect").joinpath("profiles.toml").read_text("utf-8")
+    return tuple(
+        (
+            re.compile(entry["name"]),
+            Profile(
+                form=Form(entry["form"]),
+                window=entry.get("window"),
+                source=entry["source"],
+                needs_system=entry.get("needs_system", False),
+            ),
+        )
+        for entry in tomllib.loads(text)["profile"]
+    )

@@ -1,0 +1,345 @@
+"""What Envoy's own configuration and counters say, for whoever may read its admin page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from memory_extproc.doctor.gateway import Finding, fail, ok, unknown, warn
+
+_WHO_ASKS = frozenset({"JwtAuthentication", "ExtAuthz", "ApiKeyAuth", "BasicAuth", "OAuth2"})
+_GATEWAY_THAT_REBUILDS = "ai-gateway"  # Envoy AI Gateway's filter puts back the body that it saw
+_IN_PIECES = "FULL_DUPLEX_STREAMED"  # what comes goes on to the sidecar at once: no buffer has to hold it
+_SHORT = timedelta(minutes=1)
+_BELOW = timedelta(milliseconds=160)  # the default recall.deadline, and a little
+
+
+def the_order(chains: Sequence[Chain]) -> Finding:
+    """Who asks must be known before memory; a router that sends signals before it, too."""
+    check = "envoy-filter-order"
+    if not chains:
+        return fail(
+            check,
+            "no ext_proc filter of memory in any listener",
+            "it was never added, or the gateway did not accept its policy; if it has another name: --filter NAME",
+        )
+    for chain in chains:
+        before, behind = chain.filters[: chain.memory], chain.filters[chain.memory + 1 :]
+        late = [one.name for one in behind if one.kind in _WHO_ASKS]
+        if late:
+            return fail(
+                check,
+                f"{_drawn(chain)}: {', '.join(late)} says who asks only after memory",
+                "move it before memory",
+            )
+        rebuilding = [one.name for one in before if one.ext_proc and _rebuilds(one)]
+        if rebuilding:
+            return fail(
+                check,
+                f"{_drawn(chain)}: {rebuilding[0]} stands before memory and sends the model the body that it saw",
+                "memory must stand before it: the chart's gateway.type=envoy-ai-gateway writes it so",
+            )
+        others = [one.name for one in behind if one.ext_proc and not one.watches and not _rebuilds(one)]
+        if others:
+            return warn(
+                check,
+                f"{_drawn(chain)}: {', '.join(others)} works after memory: its signals come too late, and it may "
+                "replace the body",
+                "let a router's ext_proc stand before memory",
+            )
+        if any(one.kind == "Decompressor" for one in before):
+            return warn(
+                check,
+                f"{_drawn(chain)}: a decompressor on answers and ext_proc hang together",
+                "let it work on requests alone, or remove it: memory reads packed bodies itself",
+            )
+    return ok(check, "; ".join(_drawn(chain) for chain in chains))
+
+
+def the_modes(chains: Sequence[Chain]) -> Finding:
+    check = "envoy-processing-mode"
+    if not chains:
+        return unknown(check, "no filter of memory found")
+    in_pieces = False
+    for chain in chains:
+        mode = _mode(chain)
+        # With two filters the one that watches sees the answers.
+        answers = mode if chain.observer is None else chain.observer.config.get("processing_mode", {})
+        request, response = mode.get("request_body_mode", "NONE"), answers.get("response_body_mode", "NONE")
+        if request not in {"BUFFERED", _IN_PIECES}:
+            return fail(check, f"request_body_mode is {request}", "request_body_mode: BUFFERED")
+        if response not in {"STREAMED", _IN_PIECES}:
+            return fail(
+                check, f"response_body_mode is {response}: nothing is learned, or streams are held back",
+                "response_body_mode: STREAMED",
+            )  # fmt: skip
+        if not chain.ours.get("failure_mode_allow") and request == "BUFFERED":
+            return warn(
+                check,
+                "failure_mode_allow is off: without the sidecar every request fails",
+                "failure_mode_allow: true",
+            )
+        in_pieces = in_pieces or _IN_PIECES in (request, response)
+    if in_pieces:
+        return ok(
+            check,
+            "bodies come in pieces that Envoy keeps no copy of: what is under way when the sidecar dies fails, and "
+            "only health checks let requests go on without it; BUFFERED and STREAMED have neither",
+        )
+    return ok(check, "bodies are shown as they should be, and requests go on without the sidecar")
+
+
+def _mode(chain: Chain) -> Mapping[str, Any]:
+    mode: Mapping[str, Any] = chain.ours.get("processing_mode", {})
+    return mode
+
+
+def the_limits(chains: Sequence[Chain], body_bytes: int) -> Finding:
+    check = "envoy-buffer-limit"
+    if not chains:
+        return unknown(check, "no filter of memory found")
+    buffering = [chain for chain in chains if _mode(chain).get("request_body_mode") != _IN_PIECES]
+    if not buffering:
+        return ok(check, "bodies come in pieces, of whatever size")
+    least = min(buffering, key=lambda chain: chain.buffer_bytes)
+    buffered = any(one.kind == "Buffer" for one in least.filters[: least.memory])
+    if least.buffer_bytes < body_bytes and not buffered:
+        return fail(
+            check,
+            f"listener {least.listener!r} buffers {least.buffer_bytes // 1024} KiB, and memory takes bodies of "
+            f"{body_bytes // 1024} KiB: larger ones are refused with 413",
+            "raise per_connection_buffer_limit_bytes (Envoy Gateway: ClientTrafficPolicy connection.bufferLimit)",
+        )
+    return ok(check, f"bodies of {body_bytes // 1024} KiB fit")
+
+
+def the_timeouts(chains: Sequence[Chain]) -> Finding:
+    check = "envoy-timeouts"
+    if not chains:
+        return unknown(check, "no filter of memory found")
+    for chain in chains:
+        waits = seconds(chain.ours.get("message_timeout"), DEFAULT_MESSAGE_TIMEOUT)
+        if waits < _BELOW:
+            return fail(
+                check,
+                f"message_timeout is {waits.total_seconds():g} s: Envoy stops waiting before recall's deadline",
+                "message_timeout of the filter above recall.deadline, both in the sidecar's configuration "
+                "and in Envoy",
+            )
+        short = [timeout for timeout in chain.route_timeouts if timedelta() < timeout < _SHORT]
+        if short:
+            return warn(
+                check,
+                f"a route ends after {min(short).total_seconds():g} s, streamed answers included",
+                "timeout: 0s on routes to models, with a stream_idle_timeout",
+            )
+    return ok(check, "Envoy waits longer than recall takes, and routes leave models time")
+
+
+def passed_by(before: Mapping[str, int], after: Mapping[str, int]) -> Finding:
+    """What Envoy counted during the visit."""
+    check = "envoy-passed-by"
+    grown = {name: after[name] - before[name] for name in after}
+    told = ", ".join(f"{name} +{count}" for name, count in grown.items() if count)
+    if grown["streams_started"] == 0:
+        return fail(
+            check, "Envoy asked memory for none of our requests", "the filter is off on this route, or not there"
+        )
+    if grown["message_timeouts"]:
+        return fail(
+            check,
+            told,
+            "the sidecar answers later than message_timeout: more CPU, or a message_timeout above recall.deadline",
+        )
+    if grown["rq_overflow"]:
+        return fail(check, told, "the circuit breaker of the sidecar's cluster is full: raise max_requests")
+    if grown["failure_mode_allowed"] or grown["streams_failed"]:
+        return fail(
+            check,
+            told,
+            "Envoy cannot reach the sidecar: its address, HTTP/2, TLS on both sides, its health and its pods",
+        )
+    if grown["rejected_header_mutations"]:
+        return warn(
+            check, told, "the filter's mutation_rules refuse headers of memory: let x-memory-* be set and removed"
+        )
+    return ok(check, f"every request was shown to memory ({told})")
+
+
+def _rebuilds(one: HttpFilter) -> bool:
+    return _GATEWAY_THAT_REBUILDS in f"{one.name} {one.config.get('grpc_service', '')}".lower().replace(
+        "aigateway", _GATEWAY_THAT_REBUILDS
+    )
+
+
+def _drawn(chain: Chain) -> str:
+    return " → ".join(
+        f"[{one.name}]" if place == chain.memory else one.name for place, one in enumerate(chain.filters)
+    )
+
+
+# --- envoy admin -------------------------------------------------------------------------------------
+# What Envoy's admin page tells: the filters in their order, limits, and what passed memory by.
+
+_EXT_PROC = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
+_MANAGER = "HttpConnectionManager"
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)s$")
+_DEFAULT_BUFFER = 1024 * 1024  # listener.proto: per_connection_buffer_limit_bytes
+DEFAULT_ROUTE_TIMEOUT = timedelta(seconds=15)  # route_components.proto: RouteAction.timeout
+DEFAULT_MESSAGE_TIMEOUT = timedelta(milliseconds=200)  # ext_proc.proto
+_COUNTED = (
+    "failure_mode_allowed",
+    "message_timeouts",
+    "streams_failed",
+    "streams_started",
+    "rejected_header_mutations",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFilter:
+    name: str
+    kind: str  # the last part of its message's type: "JwtAuthn" and the like
+    config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def ext_proc(self) -> bool:
+        return self.kind == "ExternalProcessor"
+
+    @property
+    def watches(self) -> bool:
+        """It changes nothing, so it may stand anywhere: the first of two filters of memory, or somebody else's."""
+        return self.ext_proc and self.config.get("observability_mode") is True
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One listener's chain that memory stands in. *memory* is its place in *filters*."""
+
+    listener: str
+    buffer_bytes: int
+    filters: Sequence[HttpFilter]
+    memory: int
+    route_timeouts: Sequence[timedelta]  # of its routes to a cluster; zero: none
+
+    @property
+    def ours(self) -> Mapping[str, Any]:
+        return self.filters[self.memory].config
+
+    @property
+    def observer(self) -> HttpFilter | None:
+        """The filter that watches for memory, where there are two."""
+        return next((one for one in self.filters if one.watches and "memory" in _words(one)), None)
+
+
+def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
+    """Every chain of a /config_dump that memory stands in: the ext_proc filter called *named*, or else the one
+    that
+    has memory in its name, its stat_prefix or its cluster. Parts that are not as Envoy writes them are passed
+    over."""
+    chains = list[Chain]()
+    routes = _routes(dump)
+    for listener in _objects(dump, lambda found: "filter_chains" in found and "address" in found):
+        for manager in _objects(listener, lambda found: str(found.get("@type", "")).endswith(_MANAGER)):
+            filters = [_filter(one) for one in _list(manager.get("http_filters"))]
+            place = _place(filters, named)
+            if place is None:
+                continue
+            inline = manager.get("route_config")
+            table = inline if isinstance(inline, Mapping) else routes.get(_route_name(manager), {})
+            limit = listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER)
+            chains.append(
+                Chain(
+                    str(listener.get("name", "")),
+                    limit if isinstance(limit, int) else _DEFAULT_BUFFER,
+                    filters,
+                    place,
+                    [_timeout(one) for one in _objects(table, _to_a_cluster)],
+                )
+            )
+    return chains
+
+
+def read_counters(stats: Mapping[str, Any]) -> dict[str, int]:
+    """The counters of every ext_proc filter that has memory in its prefix, or of all if none has, by their
+    last word;
+    from /stats?format=json. Also `rq_overflow`, of every cluster that has memory in its name."""
+    pairs = [(str(one.get("name", "")), one.get("value")) for one in _list(stats.get("stats"))]
+    ext_proc = [(name, value) for name, value in pairs if ".ext_proc." in name]
+    ours = [pair for pair in ext_proc if "memory" in pair[0].partition(".ext_proc.")[2]] or ext_proc
+    ours += [
+        ("rq_overflow", value)
+        for name, value in pairs
+        if name.endswith("upstream_rq_pending_overflow") and "memory" in name
+    ]
+    counters = dict.fromkeys((*_COUNTED, "rq_overflow"), 0)
+    for name, value in ours:
+        word = name.rpartition(".")[2]
+        if word in counters and isinstance(value, int):
+            counters[word] += value
+    return counters
+
+
+def seconds(text: object, otherwise: timedelta) -> timedelta:
+    """A duration as protobuf's JSON writes it; *otherwise* for none."""
+    match = _DURATION.match(text) if isinstance(text, str) else None
+    return timedelta(seconds=float(match[1])) if match else otherwise
+
+
+def _filter(one: Mapping[str, Any]) -> HttpFilter:
+    config = one.get("typed_config")
+    config = config if isinstance(config, Mapping) else {}
+    kind = str(config.get("@type", "")).rpartition("/")[2]
+    return HttpFilter(str(one.get("name", "")), kind.rpartition(".")[2], config)
+
+
+def _place(filters: Sequence[HttpFilter], named: str) -> int | None:
+    candidates = [place for place, one in enumerate(filters) if one.ext_proc and not one.watches]
+    if named:
+        return next((place for place in candidates if filters[place].name == named), None)
+    telling = [place for place in candidates if "memory" in _words(filters[place])]
+    return next(iter(telling), candidates[0] if len(candidates) == 1 else None)
+
+
+def _words(one: HttpFilter) -> str:
+    service = json.dumps(one.config.get("grpc_service", {}))
+    return f"{one.name} {one.config.get('stat_prefix', '')} {service}".lower()
+
+
+def _routes(dump: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    found = _objects(dump, lambda one: "virtual_hosts" in one and "name" in one)
+    return {str(one["name"]): one for one in found}
+
+
+def _route_name(manager: Mapping[str, Any]) -> str:
+    rds = manager.get("rds")
+    return str(rds.get("route_config_name", "")) if isinstance(rds, Mapping) else ""
+
+
+def _to_a_cluster(found: Mapping[str, Any]) -> bool:
+    action = found.get("route")
+    return isinstance(action, Mapping) and bool({"cluster", "weighted_clusters", "cluster_header"} & action.keys())
+
+
+def _timeout(route: Mapping[str, Any]) -> timedelta:
+    return seconds(route["route"].get("timeout"), DEFAULT_ROUTE_TIMEOUT)
+
+
+def _objects(value: Any, wanted: Any) -> Iterator[Mapping[str, Any]]:
+    """Every object in *value* that is *wanted*, itself included; not what is inside of one."""
+    if isinstance(value, Mapping):
+        if wanted(value):
+            yield value
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _objects(one, wanted)
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

@@ -1,0 +1,149 @@
+"""All checks in their order: what stands on what, and what is left clean behind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import aiohttp
+
+from memory_extproc.doctor import check_bodies, check_envoy, check_identity, check_recall
+from memory_extproc.doctor.check_envoy import Chain, read_chains, read_counters
+from memory_extproc.doctor.gateway import Finding, Verdict, Visit, ok, unknown, warn
+
+Check = Callable[[Visit], Awaitable[Finding]]
+Report = Callable[[Finding], None]
+
+# Without these the rest would say the same once more, each in words of its own.
+_FIRST: tuple[Check, ...] = (check_identity.reaches_a_model, check_identity.memory_is_there)
+_ANYBODY: tuple[Check, ...] = (
+    check_identity.cannot_be_forged,
+    check_identity.body_cannot_name,
+    check_bodies.large_bodies,
+    check_bodies.packed_requests,
+    check_bodies.packed_answers,
+)
+_CALLERS: tuple[Check, ...] = (
+    check_recall.remembers,
+    check_recall.two_people,
+    check_recall.reaches_the_model,
+    check_identity.credentials_outweigh_headers,
+    check_recall.opting_out,
+    check_bodies.streams,
+    check_bodies.tool_loops,
+)
+_FORGOTTEN = 200
+
+
+async def examine(visit: Visit, admin: Admin | None, report: Report) -> list[Finding]:
+    """Every finding, in the order in which they were *report*ed. What was planted is forgotten at the end,
+    whatever
+    happens before."""
+    findings = list[Finding]()
+
+    def found(finding: Finding) -> None:
+        findings.append(finding)
+        report(finding)
+
+    before = await admin.counters() if admin else None
+    try:
+        await _ask(visit, found)
+    finally:
+        if visit.kept:
+            found(await leave_nothing(visit))
+    found(stayed_in_the_path(visit))
+    if admin is not None:
+        await _look(admin, before, visit.options.body_bytes, found)
+    return findings
+
+
+async def _ask(visit: Visit, found: Report) -> None:
+    for check in _FIRST:
+        finding = await check(visit)
+        found(finding)
+        if finding.verdict is Verdict.FAIL:
+            return
+    who = await check_identity.knows_who_asks(visit)
+    found(who)
+    for check in _ANYBODY:
+        found(await check(visit))
+    found(await check_recall.controls_stay(visit))
+    if visit.options.roles_header:
+        found(await check_identity.roles_cannot_be_forged(visit))
+    if who.verdict is Verdict.OK:
+        for check in _CALLERS:
+            found(await check(visit))
+
+
+def stayed_in_the_path(visit: Visit) -> Finding:
+    """Over all that was asked: one answer without the header is one that passed memory by in silence."""
+    check = "stays-in-the-path"
+    good = [answer for answer in visit.gateway.answers if answer.good]
+    silent = sum(not answer.memory for answer in good)
+    late = sum(answer.outcome == "out_of_time" for answer in good)
+    away = sum(answer.outcome in {"unavailable", "overloaded"} for answer in good)
+    if not good or silent == len(good):
+        return unknown(check, "memory was in none of the answers")
+    if silent:
+        return warn(
+            check,
+            f"{silent} of {len(good)} answers had no x-memory-status",
+            "Envoy fails open now and then: timeouts, a replica that is away, a full circuit breaker; or a "
+            "cache answers. "
+            "--admin tells which; alert on envoy_http_ext_proc_memory_failure_mode_allowed",
+        )
+    if late or away:
+        return warn(
+            check,
+            f"of {len(good)} recalls {late} were out of time and {away} could not be made",
+            "recall_seconds{stage} and store_up of the sidecar tell why",
+        )
+    return ok(check, f"memory was in each of {len(good)} answers")
+
+
+async def leave_nothing(visit: Visit) -> Finding:
+    """Forgets the conversations in which something was told, over the memory API beside the chats."""
+    check = "leaves-nothing-behind"
+    left = list[str]()
+    for person, session in visit.kept:
+        answer = await visit.gateway.call("DELETE", f"/v1/memory?session_id={session}", person.headers)
+        if answer.status != _FORGOTTEN:
+            left.append(f"{session} (HTTP {answer.status})")
+    if not left:
+        return ok(check, f"what {len(visit.kept)} conversations told is forgotten")
+    return warn(
+        check,
+        f"the memory API cannot be reached beside the chats, so these conversations stay: {', '.join(left)}",
+        "memory-extproc memory forget --session SESSION --as USER, for each of them",
+    )
+
+
+class Admin:
+    """Envoy's admin page at *url*. Calls raise aiohttp.ClientError, ValueError or TimeoutError."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, named: str = "") -> None:
+        self._session, self._url, self._named = session, url.rstrip("/"), named
+
+    async def counters(self) -> dict[str, int]:
+        return read_counters(await self._read("/stats?format=json&usedonly"))
+
+    async def chains(self) -> list[Chain]:
+        return read_chains(await self._read("/config_dump"), self._named)
+
+    async def _read(self, path: str) -> Mapping[str, Any]:
+        async with self._session.get(self._url + path) as got:
+            got.raise_for_status()
+            read = await got.json(content_type=None)
+        if not isinstance(read, Mapping):
+            raise ValueError("not what Envoy's admin page says")  # noqa: TRY004 - as JSON that cannot be read
+        return read
+
+
+async def _look(admin: Admin, before: Mapping[str, int] | None, body_bytes: int, found: Report) -> None:
+    chains = await admin.chains()
+    found(check_envoy.the_order(chains))
+    found(check_envoy.the_modes(chains))
+    found(check_envoy.the_limits(chains, body_bytes))
+    found(check_envoy.the_timeouts(chains))
+    if before is not None:
+        found(check_envoy.passed_by(before, await admin.counters()))

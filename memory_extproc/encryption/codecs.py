@@ -1,0 +1,397 @@
+"""A store whose rows hold what people said only as it was sealed. Vectors, ids, times and kinds stay as they are:
+they are what rows are found by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from memory_extproc.encryption.cipher import (
+    SealedAwayError,
+    context_of,
+    is_sealed,
+    seal,
+    seal_text,
+    sealable,
+    unseal,
+    unseal_text,
+)
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.model import (
+    DataKey,
+    DeadLetter,
+    Embedded,
+    Found,
+    JournalState,
+    Memory,
+    Owner,
+    Scope,
+    Searched,
+    Stored,
+    Turn,
+    Vector,
+)
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEntry, Keys, MemoryStore
+
+log = logger(__name__)
+T = TypeVar("T")
+_ROW_MARK = "sealed"  # the one key of a sealed row's metadata; behind it, sealed, what they were
+_TRIES = 4
+
+
+class SealedStore:
+    """A MemoryStore over another, with keys by owner. Rows from before it was sealed are read as they are and
+    sealed when they are next written. *content_bytes*: what the other keeps of a content,
+    about three quarters of which are left for what is sealed."""
+
+    def __init__(self, store: MemoryStore, keys: Keys, metrics: Metrics, *, content_bytes: int) -> None:
+        self._store, self._keys, self._metrics = store, keys, metrics
+        self._room = sealable(content_bytes)
+
+    @property
+    def lags(self) -> bool:
+        return self._store.lags
+
+    @property
+    def finds_words(self) -> bool:
+        return False  # an index of sealed words would find nothing
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        if any(row.memory.owner != owner for row in rows):
+            raise GiveUpError("a memory of another owner")
+        key = await self._keys.of(owner)
+        for _ in range(_TRIES):
+            await self._store.put(owner, [Embedded(self._sealed(key, row.memory), row.vector) for row in rows])
+            # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
+            latest = await self._keys.of(owner)
+            if latest == key:
+                return
+            key = latest
+        raise TryLaterError("a data key that others keep destroying")
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        return await self._opened(owner, await self._store.get(owner, ids), _memory)
+
+    async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        return await self._opened(owner, await self._store.fetch(owner, ids), _embedded)
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        searched = await self._store.nearest(owner, to, limit, scope)
+        return replace(searched, found=tuple(await self._opened(owner, searched.found, _found)))
+
+    async def worded(
+        self,
+        owner: Owner,  # noqa: ARG002 - the port's
+        text: str,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+        scope: Scope,  # noqa: ARG002
+    ) -> Sequence[Embedded]:
+        return []
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        async for page in self._store.pages(owner, size, fresh=fresh):
+            yield await self._opened(owner, page, _embedded)
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        await self._store.delete(owner, ids)
+
+    async def delete_owner(self, owner: Owner) -> None:
+        await self._store.delete_owner(owner)
+
+    async def count(self, owner: Owner) -> int:
+        return await self._store.count(owner)
+
+    def _sealed(self, key: DataKey, memory: Memory) -> Memory:
+        content = memory.content.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")
+        try:
+            metadata = json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError):
+            raise GiveUpError("metadata that is not JSON") from None
+        return replace(
+            memory,
+            content=seal_text(key, _row_context(memory, "content"), content),
+            metadata={_ROW_MARK: seal_text(key, _row_context(memory, "metadata"), metadata)},
+        )
+
+    async def _opened(
+        self, owner: Owner, sealed: Sequence[T], opened: Callable[[T, Callable[[Memory], Memory]], T]
+    ) -> list[T]:
+        """Those of *sealed* that can be read: what was sealed with a key that is gone is gone."""
+        if not sealed:
+            return []
+        key = await self._keys.find(owner)
+
+        def unsealed(memory: Memory) -> Memory:
+            return _unsealed_row(key, memory)
+
+        return list(self._readable(sealed, lambda one: opened(one, unsealed)))
+
+    def _readable(self, sealed: Iterable[T], opened: Callable[[T], T]) -> Iterable[T]:
+        away = damaged = 0
+        for one in sealed:
+            try:
+                yield opened(one)
+            except SealedAwayError:
+                away += 1
+            except GiveUpError:
+                damaged += 1
+        if away or damaged:
+            log.warning("store.rows_sealed", key_gone=away, damaged=damaged)
+            self._metrics.unreadable("key_gone", away)
+            self._metrics.unreadable("damaged", damaged)
+
+
+def _unsealed_row(key: DataKey | None, memory: Memory) -> Memory:
+    if tuple(memory.metadata) != (_ROW_MARK,):
+        return memory  # from before texts were sealed
+    metadata: Any = json.loads(unseal_text(key, _row_context(memory, "metadata"), memory.metadata[_ROW_MARK]))
+    content = unseal_text(key, _row_context(memory, "content"), memory.content)
+    return replace(memory, content=content, metadata=metadata)
+
+
+def _row_context(memory: Memory, what: str) -> bytes:
+    return context_of(what, memory.owner.key, memory.id)
+
+
+def _memory(one: Memory, unsealed: Callable[[Memory], Memory]) -> Memory:
+    return unsealed(one)
+
+
+def _embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
+    return Embedded(unsealed(one.memory), one.vector)
+
+
+def _found(one: Found, unsealed: Callable[[Memory], Memory]) -> Found:
+    return Found(unsealed(one.memory), one.cosine)
+
+
+# --- journal -----------------------------------------------------------------------------------------
+# A journal that holds what was asked and answered only as it was sealed.
+
+_ENTRY_MARK = "sealed:"  # before each text of a turn; texts from before are without it
+_UNREADABLE = "sealed_away"  # why a turn whose key is gone became a dead letter
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedEntry:
+    """A JournalEntry with its turn as it was said. *sealed*: as the journal has it."""
+
+    turn: Turn
+    sealed: JournalEntry
+
+    @property
+    def place(self) -> str:
+        return self.sealed.place
+
+    @property
+    def state(self) -> JournalState:
+        return self.sealed.state
+
+    @property
+    def stored(self) -> bool:
+        return self.sealed.stored
+
+    @property
+    def replaced(self) -> bool:
+        return self.sealed.replaced
+
+    @property
+    def attempts(self) -> int:
+        return self.sealed.attempts
+
+
+class SealedJournal:
+    """A Journal over another, with keys by owner. Turns from before it was sealed are read as they are."""
+
+    def __init__(self, journal: Journal, keys: Keys) -> None:
+        self._journal, self._keys = journal, keys
+
+    async def append(self, turn: Turn) -> Stored:
+        key = await self._keys.of(turn.owner)
+        for _ in range(_TRIES):
+            stored = await self._journal.append(_sealed(key, turn))
+            # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
+            latest = await self._keys.of(turn.owner)
+            if latest == key:
+                return stored
+            key = latest
+        raise TryLaterError("a data key that others keep destroying")
+
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
+        while entries := await self._journal.pending(limit, after=after):
+            if opened := await self._opened(entries, given_up=True):
+                return opened
+            after = entries[-1].place
+        return []
+
+    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        return await self._opened(await self._journal.get(ids), given_up=True)
+
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        await self._journal.mark_stored([_inner(entry) for entry in entries])
+
+    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
+        await self._journal.mark_learned([_inner(entry) for entry in entries])
+
+    async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
+        await self._journal.mark_failed(_inner(entry), reason, dead=dead)
+
+    async def erase_learned(self, before: datetime) -> int:
+        return await self._journal.erase_learned(before)
+
+    async def erase_owner(self, owner: Owner) -> int:
+        return await self._journal.erase_owner(owner)
+
+    async def depth(self) -> JournalDepth:
+        return await self._journal.depth()
+
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
+        async for entry in self._journal.of_owner(owner):
+            for opened in await self._opened([entry], given_up=False):
+                yield opened
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        return await self._journal.erase(owner, turn_ids)
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        return await self._journal.dead(limit, after=after)
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        return await self._journal.retry(turn_ids)
+
+    async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
+        while entries := await self._journal.arrivals(limit):
+            if opened := await self._opened(entries, given_up=True):
+                return opened
+        return []
+
+    def holds(self, owner: Owner) -> bool:
+        return self._journal.holds(owner)
+
+    async def end(self, owner: Owner, session: str) -> None:
+        await self._journal.end(owner, session)
+
+    async def _opened(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
+        """Those that can be read. *given_up*: the others become dead letters, so that nobody waits for them."""
+        opened: list[JournalEntry] = []
+        for entry in entries:
+            key = await self._keys.find(entry.turn.owner)
+            try:
+                turn = _unsealed_entry(key, entry.turn)
+            except GiveUpError as error:
+                log.warning("journal.entry_sealed", kind=type(error).__name__)
+                if given_up:
+                    await self._journal.mark_failed(entry, _UNREADABLE, dead=True)
+            else:
+                opened.append(OpenedEntry(turn, entry))
+        return opened
+
+
+def _inner(entry: JournalEntry) -> JournalEntry:
+    return entry.sealed if isinstance(entry, OpenedEntry) else entry
+
+
+def _sealed(key: DataKey, turn: Turn) -> Turn:
+    def sealed(what: str, text: str) -> str:
+        return _ENTRY_MARK + seal_text(key, _entry_context(turn, what), text)
+
+    return replace(
+        turn,
+        asked=sealed("asked", turn.asked),
+        answered=sealed("answered", turn.answered) if turn.answered else "",
+        injected=tuple(sealed(f"injected {at}", text) for at, text in enumerate(turn.injected)),
+    )
+
+
+def _unsealed_entry(key: DataKey | None, turn: Turn) -> Turn:
+    if not turn.asked.startswith(_ENTRY_MARK):
+        return turn  # from before texts were sealed
+
+    def unsealed(what: str, text: str) -> str:
+        return unseal_text(key, _entry_context(turn, what), text.removeprefix(_ENTRY_MARK))
+
+    return replace(
+        turn,
+        asked=unsealed("asked", turn.asked),
+        answered=unsealed("answered", turn.answered) if turn.answered else "",
+        injected=tuple(unsealed(f"injected {at}", text) for at, text in enumerate(turn.injected)),
+    )
+
+
+def _entry_context(turn: Turn, what: str) -> bytes:
+    return context_of("turn", what, turn.owner.key, turn.id)
+
+
+# --- coordination ------------------------------------------------------------------------------------
+# Coordination whose records (blocks given, words kept with response ids) rest only as they were sealed.
+
+
+class SealedCoordination:
+    """A Coordination over another, with keys by owner. A record that cannot be read was never there: every one of
+    them is made up for. Counters and leases hold no words and pass as they are."""
+
+    def __init__(self, coordination: Coordination, keys: Keys) -> None:
+        self._coordination, self._keys = coordination, keys
+
+    async def version(self, owner: Owner) -> int:
+        return await self._coordination.version(owner)
+
+    async def bump(self, owner: Owner) -> int:
+        return await self._coordination.bump(owner)
+
+    async def epoch(self, owner: Owner) -> int:
+        return await self._coordination.epoch(owner)
+
+    async def advance_epoch(self, owner: Owner) -> int:
+        return await self._coordination.advance_epoch(owner)
+
+    async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
+        return await self._opened(kind, owner, key, await self._coordination.get_record(kind, owner, key))
+
+    async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
+        await self._coordination.put_record(kind, owner, key, await self._sealed(kind, owner, key, value), ttl)
+
+    async def replace_record(
+        self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
+    ) -> bool:
+        there = await self._coordination.get_record(kind, owner, key)
+        if await self._opened(kind, owner, key, there) != old:
+            return False
+        sealed = await self._sealed(kind, owner, key, new)
+        return await self._coordination.replace_record(kind, owner, key, there, sealed, ttl)
+
+    async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
+        await self._coordination.delete_records(owner, kinds)
+
+    async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
+        return await self._coordination.acquire(name, holder, ttl)
+
+    async def release(self, name: str, holder: str) -> None:
+        await self._coordination.release(name, holder)
+
+    async def _sealed(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
+        return seal(await self._keys.of(owner), _record_context(kind, owner, key), value)
+
+    async def _opened(self, kind: str, owner: Owner, key: str, value: bytes | None) -> bytes | None:
+        if value is None or not is_sealed(value):  # from before records were sealed
+            return value
+        try:
+            return unseal(await self._keys.find(owner), _record_context(kind, owner, key), value)
+        except GiveUpError as error:
+            log.info("coordination.record_sealed", kind=type(error).__name__)
+            return None
+
+
+def _record_context(kind: str, owner: Owner, key: str) -> bytes:
+    return context_of("record", kind, owner.key, key)

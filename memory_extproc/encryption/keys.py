@@ -1,0 +1,474 @@
+"""The data keys of owners: random, one each, kept only as the master key wrapped them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import secrets
+import sqlite3
+import stat
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
+from memory_extproc.encryption.cipher import context_of
+from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Journal, Keys, MemoryStore, WrapsKeys
+
+if TYPE_CHECKING:
+    from memory_extproc.coordination.redis_client import RedisLink
+
+
+_SECRET_BYTES, _ID_BYTES = 32, 8
+_UNWRAPPED = 4096  # keys in process, least recently used out
+_PROOF = "proof"  # in the place of an owner's key: what tells a wrong master key before anybody asks
+
+
+class KeyTable(Protocol):
+    """Where wrapped keys rest, by Owner.key. Durable when a call returns."""
+
+    async def get(self, place: str) -> bytes | None:
+        """What is there now, whichever replica put it. Cheap: every reading and writing asks."""
+
+    async def add(self, place: str, wrapped: bytes) -> bytes:
+        """Puts *wrapped* unless something is there; returns what is there then."""
+
+    async def swap(self, place: str, old: bytes, new: bytes) -> bool:
+        """Puts *new* if *old* is still there; says whether it did."""
+
+    async def remove(self, place: str) -> bool:
+        """Says whether there was one. No trace of it is left in the files."""
+
+    def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
+        """Everything, in pages."""
+
+
+class WrappedKeys:
+    """Implements ports.Keys. What was unwrapped is kept in process by what it was unwrapped from, and the table is
+    asked each time: a key that another replica destroyed is not used any more."""
+
+    def __init__(self, table: KeyTable, master: WrapsKeys) -> None:
+        self._table, self.master = table, master
+        self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()  # by place, with what it came from
+
+    async def begun(self) -> bool:
+        """Whether the table was ever used with a master key."""
+        return await self._table.get(_PROOF) is not None
+
+    async def check(self) -> None:
+        """Whether the master key is one that the table's keys were wrapped with. GiveUpError names what to do."""
+        wrapped = await self._table.get(_PROOF)
+        if wrapped is None:
+            wrapped = await self._table.add(_PROOF, await self.master.wrap(_PROOF.encode(), _context(_PROOF)))
+        await self.master.unwrap(wrapped, _context(_PROOF))
+
+    async def of(self, owner: Owner) -> DataKey:
+        place = owner.key
+        wrapped = await self._there(place)
+        if wrapped is None:
+            fresh = secrets.token_bytes(_ID_BYTES + _SECRET_BYTES)
+            wrapped = await self._table.add(place, await self.master.wrap(fresh, _context(place)))
+        return await self._unwrap(place, wrapped)
+
+    async def find(self, owner: Owner) -> DataKey | None:
+        wrapped = await self._there(owner.key)
+        return None if wrapped is None else await self._unwrap(owner.key, wrapped)
+
+    async def destroy(self, owner: Owner) -> bool:
+        place = owner.key
+        removed = await self._table.remove(place)
+        self._unwrapped.pop(place, None)
+        return removed
+
+    async def rotate(self) -> tuple[int, int]:
+        """Wraps every key anew with the current master key: (wrapped anew, wrapped with it before). What was
+        destroyed meanwhile stays destroyed."""
+        current = self.master.name
+        anew = before = 0
+        async for page in self._table.all():
+            for place, wrapped in page:
+                if self.master_of(wrapped) == current:
+                    before += 1
+                    continue
+                plain = await self.master.unwrap(wrapped, _context(place))
+                anew += await self._table.swap(place, wrapped, await self.master.wrap(plain, _context(place)))
+        return anew, before
+
+    async def masters(self) -> dict[str, int]:
+        """How many keys each master key has wrapped, by its name."""
+        counted: dict[str, int] = {}
+        async for page in self._table.all():
+            for _, wrapped in page:
+                name = self.master_of(wrapped)
+                counted[name] = counted.get(name, 0) + 1
+        return counted
+
+    @staticmethod
+    def master_of(wrapped: bytes) -> str:
+        """The name of the master key that made *wrapped*."""
+        return wrapped[:8].hex()
+
+    async def _there(self, place: str) -> bytes | None:
+        try:
+            return await self._table.get(place)
+        except TryLaterError:
+            # Nobody can have destroyed it without the table either: turns are kept, and memories recalled.
+            known = self._unwrapped.get(place)
+            if known is None:
+                raise
+            return known[0]
+
+    async def _unwrap(self, place: str, wrapped: bytes) -> DataKey:
+        known = self._unwrapped.get(place)
+        if known is not None and known[0] == wrapped:
+            self._unwrapped.move_to_end(place)
+            return known[1]
+        plain = await self.master.unwrap(wrapped, _context(place))
+        if len(plain) != _ID_BYTES + _SECRET_BYTES:
+            raise GiveUpError("a data key of another length than ours have")
+        key = DataKey(plain[:_ID_BYTES], plain[_ID_BYTES:])
+        self._unwrapped[place] = (wrapped, key)
+        self._unwrapped.move_to_end(place)
+        if len(self._unwrapped) > _UNWRAPPED:
+            self._unwrapped.popitem(last=False)
+        return key
+
+
+def _context(place: str) -> bytes:
+    return context_of("data key", place)
+
+
+# --- master ------------------------------------------------------------------------------------------
+# Master keys out of a file: the first wraps, every one of them unwraps. Another place for them (a key management
+# service) is another WrapsKeys.
+
+log = logger(__name__)
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_NAME_BYTES = 8  # of a key's name
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class Unusable(StrEnum):
+    """Why a changed file is not taken. Also the field of the log event."""
+
+    UNREADABLE = "unreadable"
+    NO_KEYS = "no_keys"
+    OTHER_KEYS = "other_keys"  # none of those in use
+
+
+class UnknownMasterKeyError(TryLaterError):
+    """Data keys were wrapped with a master key that is not at hand; once it is, the same call works."""
+
+
+def new_master_key() -> str:
+    """A line for the file."""
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def name_of(key: bytes) -> str:
+    """16 hex digits that tell keys apart and tell nothing of them."""
+    return hashlib.sha256(b"memory-extproc master key\0" + key).digest()[:_NAME_BYTES].hex()
+
+
+class MasterKeyFile:
+    """WrapsKeys over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
+    when it has changed, so that a rotation needs no restart. A changed file that cannot be used, or has none of the
+    keys in use, is not taken: what a mistaken key wrapped would be lost with it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = -1
+        self._keys: Mapping[str, bytes] = {}
+        self._unusable: Unusable | None = None  # as it was last told
+        self._read()
+
+    @property
+    def name(self) -> str:
+        self._read()
+        return next(iter(self._keys))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all keys, the one that wraps first."""
+        self._read()
+        return tuple(self._keys)
+
+    @property
+    def open_to_others(self) -> bool:
+        """Whether more than the file's owner may read it."""
+        return bool(self._path.stat().st_mode & _OTHERS)
+
+    async def wrap(self, key: bytes, context: bytes) -> bytes:
+        return _wrapped(self._keys[self.name], key, context)
+
+    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        name = _master_of(wrapped)
+        if name not in self._keys:
+            self._read()
+        master = self._keys.get(name)
+        if master is None:
+            raise UnknownMasterKeyError(
+                f"a data key is wrapped with the master key {name}, which {self._path} does not hold "
+                f"(it holds {', '.join(self._keys)}): add it there as a further line"
+            )
+        return _unwrapped(master, wrapped, context)
+
+    def _read(self) -> None:
+        """ConfigurationError where the file cannot be used; once it was, what it held stays in use until then."""
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed == self._changed:
+                return
+            keys = _keys_in(self._path.read_text("utf-8-sig", errors="replace"))
+        except (OSError, ValueError) as error:
+            if self._keys:
+                self._not_taken(Unusable.UNREADABLE if isinstance(error, OSError) else Unusable.NO_KEYS)
+                return
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigurationError(
+                [f"privacy.master_key_file: {self._path}: {reason}; `memory-extproc keys new` prints a key"]
+            ) from None
+        if self._keys and self._keys.keys().isdisjoint(keys):
+            self._not_taken(Unusable.OTHER_KEYS)
+            return
+        self._keys, self._changed, self._unusable = keys, changed, None
+
+    def _not_taken(self, why: Unusable) -> None:
+        if why is not self._unusable:
+            log.warning("keys.master_key_file_not_taken", why=why.value)
+        self._unusable = why
+
+
+class TransientMaster:
+    """WrapsKeys with a key of its own that ends with the process. For tests and demonstrations."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(KEY_BYTES)
+
+    @property
+    def name(self) -> str:
+        return name_of(self._key)
+
+    async def wrap(self, key: bytes, context: bytes) -> bytes:
+        return _wrapped(self._key, key, context)
+
+    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        if _master_of(wrapped) != self.name:
+            raise UnknownMasterKeyError(f"a data key is wrapped with the master key {_master_of(wrapped)}")
+        return _unwrapped(self._key, wrapped, context)
+
+
+def _wrapped(master: bytes, key: bytes, context: bytes) -> bytes:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return bytes.fromhex(name_of(master)) + nonce + AESGCM(master).encrypt(nonce, key, context)
+
+
+def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
+    nonce, rest = wrapped[_NAME_BYTES : _NAME_BYTES + _NONCE_BYTES], wrapped[_NAME_BYTES + _NONCE_BYTES :]
+    try:
+        return AESGCM(master).decrypt(nonce, rest, context)
+    except (InvalidTag, ValueError):
+        raise GiveUpError("a wrapped data key that was damaged or moved") from None
+
+
+def _master_of(wrapped: bytes) -> str:
+    return wrapped[:_NAME_BYTES].hex()
+
+
+def _keys_in(text: str) -> dict[str, bytes]:
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            key = base64.b64decode(line, validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"line {number} is no key of {KEY_BYTES} bytes in Base64")
+        keys.setdefault(name_of(key), key)
+    if not keys:
+        raise ValueError("holds no key")
+    return keys
+
+
+# --- renewal -----------------------------------------------------------------------------------------
+# Destroying an owner's key without losing what is to stay: what was said after the forget, while it went on.
+
+_PAGE = 100
+_TO_COME = frozenset({JournalState.WAITING, JournalState.STORED})
+
+
+class RenewedKeys:
+    """Implements ports.Keys over *keys*. *store* and *journal* are the sealed ones. Destroy once what was forgotten
+    is deleted: what is there then is read, and sealed anew with another key. Nothing else may write for the owner
+    to the store meanwhile; turns may arrive."""
+
+    def __init__(self, keys: Keys, store: MemoryStore, journal: Journal) -> None:
+        self._keys, self._store, self._journal = keys, store, journal
+
+    async def of(self, owner: Owner) -> DataKey:
+        return await self._keys.of(owner)
+
+    async def find(self, owner: Owner) -> DataKey | None:
+        return await self._keys.find(owner)
+
+    async def destroy(self, owner: Owner) -> bool:
+        rows: list[Embedded] = []
+        async for page in self._store.pages(owner, _PAGE, fresh=True):
+            rows += page
+        turns: list[Turn] = [entry.turn async for entry in self._journal.of_owner(owner) if entry.state in _TO_COME]
+        destroyed = await self._keys.destroy(owner)
+        if rows:
+            await self._store.put(owner, rows)
+        for turn in turns:
+            await self._journal.append(turn)
+        if rows or turns:
+            log.info("keys.sealed_anew", memories=len(rows), turns=len(turns))
+        return destroyed
+
+
+# --- tables ------------------------------------------------------------------------------------------
+# Where wrapped data keys rest: a SQLite file for one replica, a Redis for several, a dictionary for tests.
+
+_SCHEMA = Schema(
+    application=0x6D65786B,  # "mexk"
+    version=1,
+    script="CREATE TABLE keys (place TEXT PRIMARY KEY, wrapped BLOB NOT NULL) WITHOUT ROWID",
+)
+_KEYS_PAGE = 500
+
+
+class TransientKeyTable:
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def get(self, place: str) -> bytes | None:
+        return self.kept.get(place)
+
+    async def add(self, place: str, wrapped: bytes) -> bytes:
+        return self.kept.setdefault(place, wrapped)
+
+    async def swap(self, place: str, old: bytes, new: bytes) -> bool:
+        if self.kept.get(place) != old:
+            return False
+        self.kept[place] = new
+        return True
+
+    async def remove(self, place: str) -> bool:
+        return self.kept.pop(place, None) is not None
+
+    async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
+        yield list(self.kept.items())
+
+
+class SqliteKeyTable:
+    """Survives power loss: a key that is lost takes its owner's texts with it. Other processes may use the file at
+    the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _SCHEMA, fsync=True)
+
+    async def __aenter__(self) -> Self:
+        await self._file.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._file.__aexit__()
+
+    async def get(self, place: str) -> bytes | None:
+        row = self._file.read(_READ, (place,))
+        return None if row is None else bytes(row[0])
+
+    async def add(self, place: str, wrapped: bytes) -> bytes:
+        def add(connection: sqlite3.Connection) -> bytes:
+            connection.execute(
+                "INSERT INTO keys (place, wrapped) VALUES (?, ?) ON CONFLICT (place) DO NOTHING", (place, wrapped)
+            )
+            return bytes(connection.execute(_READ, (place,)).fetchone()[0])
+
+        return await self._file.run(add)
+
+    async def swap(self, place: str, old: bytes, new: bytes) -> bool:
+        def swap(connection: sqlite3.Connection) -> bool:
+            changed = connection.execute(
+                "UPDATE keys SET wrapped = ? WHERE place = ? AND wrapped = ?", (new, place, old)
+            )
+            return changed.rowcount == 1
+
+        return await self._file.run(swap, scrub=True)
+
+    async def remove(self, place: str) -> bool:
+        def remove(connection: sqlite3.Connection) -> bool:
+            return connection.execute("DELETE FROM keys WHERE place = ?", (place,)).rowcount == 1
+
+        return await self._file.run(remove, scrub=True)
+
+    async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
+        after = ""
+        while page := await self._file.run(lambda connection, after=after: _page(connection, after)):  # type: ignore[misc]
+            yield page
+            after = page[-1][0]
+
+
+class RedisKeyTable:
+    """One hash in Redis. Which is to keep what it is given: appendonly, and no eviction."""
+
+    def __init__(self, link: RedisLink, *, prefix: str) -> None:
+        self._link, self._client, self._name = link, link.client, f"{prefix}:keys"
+        self._swap = link.client.register_script(_SWAP)
+        self._add = link.client.register_script(_ADD)
+
+    async def get(self, place: str) -> bytes | None:
+        found = await self._link.bounded(self._client.hget(self._name, place))
+        return None if found is None else bytes(found)
+
+    async def add(self, place: str, wrapped: bytes) -> bytes:
+        return bytes(await self._link.bounded(self._add(keys=[self._name], args=[place, wrapped])))
+
+    async def swap(self, place: str, old: bytes, new: bytes) -> bool:
+        return bool(await self._link.bounded(self._swap(keys=[self._name], args=[place, old, new])))
+
+    async def holds_any(self) -> bool:
+        return bool(await self._link.bounded(self._client.exists(self._name)))
+
+    async def remove(self, place: str) -> bool:
+        return bool(await self._link.bounded(self._client.hdel(self._name, place)))
+
+    async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
+        cursor = -1
+        while cursor:
+            cursor, page = await self._link.bounded(
+                self._client.hscan(self._name, cursor=max(cursor, 0), count=_KEYS_PAGE)
+            )
+            yield [(place.decode(), bytes(wrapped)) for place, wrapped in page.items()]
+
+
+_READ = "SELECT wrapped FROM keys WHERE place = ?"
+_ADD = """
+redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
+return redis.call('HGET', KEYS[1], ARGV[1])
+"""
+_SWAP = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
+"""
+
+
+def _page(connection: sqlite3.Connection, after: str) -> list[tuple[str, bytes]]:
+    rows = connection.execute(
+        "SELECT place, wrapped FROM keys WHERE place > ? ORDER BY place LIMIT ?", (after, _KEYS_PAGE)
+    )
+    return [(str(place), bytes(wrapped)) for place, wrapped in rows]

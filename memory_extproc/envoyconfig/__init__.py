@@ -1,0 +1,1 @@
+"""The Envoy configuration that goes with the sidecar: a `bootstrap`, and `manifests` for gateways."""

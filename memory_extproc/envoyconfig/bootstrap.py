@@ -1,0 +1,637 @@
+"""The Envoy configuration that goes with this sidecar: a whole bootstrap, from Envoy's own typed messages.
+
+Why each value is what it is stands beside it; most were found by watching a real Envoy fail without them. This
+module is imported only by the command that writes the configuration: its messages take a third of a second.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+import betterproto2
+import envoy_data_plane.envoy.config.accesslog.v3 as accesslog_v3
+import envoy_data_plane.envoy.config.bootstrap.v3 as bootstrap_v3
+import envoy_data_plane.envoy.config.cluster.v3 as cluster_v3
+import envoy_data_plane.envoy.config.common.mutation_rules.v3 as mutation
+import envoy_data_plane.envoy.config.core.v3 as core
+import envoy_data_plane.envoy.config.endpoint.v3 as endpoint_v3
+import envoy_data_plane.envoy.config.listener.v3 as listener_v3
+import envoy_data_plane.envoy.config.route.v3 as route_v3
+import envoy_data_plane.envoy.extensions.access_loggers.stream.v3 as stream_v3
+import envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 as ext_proc_v3
+import envoy_data_plane.envoy.extensions.filters.http.grpc_json_transcoder.v3 as transcoder_v3
+import envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 as header_mutation_v3
+import envoy_data_plane.envoy.extensions.filters.http.jwt_authn.v3 as jwt_v3
+import envoy_data_plane.envoy.extensions.filters.http.router.v3 as router_v3
+import envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 as hcm_v3
+import envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 as tls_v3
+import envoy_data_plane.envoy.extensions.upstreams.http.v3 as upstream_v3
+import envoy_data_plane.envoy.type.matcher.v3 as matcher
+import envoy_data_plane.envoy.type.v3 as type_v3
+from envoy_data_plane.google.protobuf import Any as Packed
+from envoy_data_plane.google.protobuf import Struct
+
+from memory_extproc.extproc.codec import HANDED, METADATA
+
+_SECOND = timedelta(seconds=1)
+# Pings keep connections through firewalls that forget; the sidecar's gRPC server takes one every 5 s and answers
+# faster ones by hanging up, which would cut answers short.
+_PING_EVERY = timedelta(seconds=30)
+
+
+def bootstrap(options: EnvoyOptions) -> dict[str, Any]:
+    """What `envoy -c` takes, as plain values."""
+    clusters = [sidecar_cluster(options), upstream_cluster(options.upstream, options)]
+    if options.rest is not None:
+        clusters.append(api_cluster(options, options.rest))
+    if options.verified is not None and options.verified.jwks_url:
+        clusters.append(_jwks_cluster(options.verified.jwks_url))
+    return plain(
+        bootstrap_v3.Bootstrap(
+            # The admin port can stop Envoy and dump its secrets: never off loopback.
+            admin=bootstrap_v3.Admin(address=_socket("127.0.0.1", options.admin_port)),
+            static_resources=bootstrap_v3.BootstrapStaticResources(
+                listeners=[_listener(options)], clusters=clusters
+            ),
+        )
+    )
+
+
+def plain(message: betterproto2.Message) -> dict[str, Any]:
+    """With Envoy's own field names; what is at its default is left out."""
+    return message.to_dict(casing=betterproto2.Casing.SNAKE)
+
+
+def _listener(options: EnvoyOptions) -> listener_v3.Listener:
+    host, port = options.listen
+    manager = connection_manager(options)
+    return listener_v3.Listener(
+        name="llm",
+        address=_socket(host, port),
+        # A BUFFERED body above this is Envoy's own 413, which failure_mode_allow does not forgive. It stands
+        # well above what the sidecar looks at, so that larger bodies pass it untouched instead.
+        per_connection_buffer_limit_bytes=options.buffer_bytes,
+        filter_chains=[
+            listener_v3.FilterChain(
+                filters=[
+                    listener_v3.Filter(
+                        name="envoy.filters.network.http_connection_manager", typed_config=Packed.pack(manager)
+                    )
+                ]
+            )
+        ],
+    )
+
+
+def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
+    """The sidecar: HTTP/2, health-checked, with a breaker that does not silently bypass it."""
+    http2 = core.Http2ProtocolOptions(
+        connection_keepalive=core.KeepaliveSettings(interval=_PING_EVERY, timeout=5 * _SECOND)
+    )
+    return _cluster(
+        SIDECAR,
+        _address(options.sidecar),
+        connect_timeout=_SECOND,
+        # A stream lives as long as an answer streams; with the default of 1024, the 1025th conversation would
+        # pass without memory and nobody would know.
+        circuit_breakers=_breaker(options.streams),
+        # A replaced body comes back whole, in one message.
+        per_connection_buffer_limit_bytes=options.buffer_bytes,
+        health_checks=[_health_check(options.health_interval)],
+        # With no healthy sidecar requests pass at once; panic routing would wait for a dead one instead.
+        common_lb_config=cluster_v3.ClusterCommonLbConfig(healthy_panic_threshold=type_v3.Percent(value=0)),
+        transport_socket=_sidecar_tls(options),
+        typed_extension_protocol_options=_protocol(
+            upstream_v3.HttpProtocolOptions(
+                explicit_http_config=upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=http2)
+            )
+        ),
+    )
+
+
+def api_cluster(options: EnvoyOptions, rest: RestApi) -> cluster_v3.Cluster:
+    """The memory API's port of the same sidecar."""
+    http2 = core.Http2ProtocolOptions(
+        connection_keepalive=core.KeepaliveSettings(interval=_PING_EVERY, timeout=5 * _SECOND)
+    )
+    return _cluster(
+        API,
+        _address(rest.address),
+        connect_timeout=_SECOND,
+        circuit_breakers=_breaker(options.streams),
+        transport_socket=_sidecar_tls(options),
+        typed_extension_protocol_options=_protocol(
+            upstream_v3.HttpProtocolOptions(
+                explicit_http_config=upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=http2)
+            )
+        ),
+    )
+
+
+def _health_check(interval: timedelta) -> core.HealthCheck:
+    return core.HealthCheck(
+        timeout=_SECOND,
+        interval=interval,
+        # Its default is a minute: a sidecar that leaves between two requests would be noticed too late.
+        no_traffic_interval=interval,
+        unhealthy_threshold=1,
+        healthy_threshold=1,
+        grpc_health_check=core.HealthCheckGrpcHealthCheck(service_name="readiness"),
+    )
+
+
+def upstream_cluster(upstream: Upstream, options: EnvoyOptions) -> cluster_v3.Cluster:
+    http1 = upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=core.Http1ProtocolOptions())
+    return _cluster(
+        UPSTREAM,
+        core.Address(socket_address=core.SocketAddress(address=upstream.host, port_value=upstream.port)),
+        connect_timeout=5 * _SECOND,
+        circuit_breakers=_breaker(options.streams),
+        transport_socket=_tls(upstream.host) if upstream.tls else None,
+        typed_extension_protocol_options=_protocol(
+            upstream_v3.HttpProtocolOptions(
+                common_http_protocol_options=core.HttpProtocolOptions(idle_timeout=options.idle_timeout),
+                explicit_http_config=http1,
+            )
+        ),
+    )
+
+
+def _jwks_cluster(url: str) -> cluster_v3.Cluster:
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+    return _cluster(
+        JWKS,
+        core.Address(socket_address=core.SocketAddress(address=host, port_value=port)),
+        connect_timeout=5 * _SECOND,
+        transport_socket=_tls(host) if secure else None,
+    )
+
+
+def _cluster(name: str, address: core.Address, **more: Any) -> cluster_v3.Cluster:
+    named = address.socket_address is not None and not _is_ip(address.socket_address.address)
+    # STRICT_DNS follows every address of a name, so a headless Service of several sidecars is spread over.
+    discovery = cluster_v3.ClusterDiscoveryType.STRICT_DNS if named else cluster_v3.ClusterDiscoveryType.STATIC
+    endpoint = endpoint_v3.LbEndpoint(endpoint=endpoint_v3.Endpoint(address=address))
+    return cluster_v3.Cluster(
+        name=name,
+        type=discovery,
+        load_assignment=endpoint_v3.ClusterLoadAssignment(
+            cluster_name=name, endpoints=[endpoint_v3.LocalityLbEndpoints(lb_endpoints=[endpoint])]
+        ),
+        **more,
+    )
+
+
+def _breaker(streams: int) -> cluster_v3.CircuitBreakers:
+    return cluster_v3.CircuitBreakers(
+        thresholds=[
+            cluster_v3.CircuitBreakersThresholds(
+                max_connections=streams, max_pending_requests=streams, max_requests=streams
+            )
+        ]
+    )
+
+
+def _protocol(options: upstream_v3.HttpProtocolOptions) -> dict[str, Packed]:
+    return {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": Packed.pack(options)}
+
+
+def _sidecar_tls(options: EnvoyOptions) -> core.TransportSocket | None:
+    ours = options.client_tls
+    if ours is None:
+        return None
+    certificate = tls_v3.TlsCertificate(
+        certificate_chain=core.DataSource(filename=ours.cert), private_key=core.DataSource(filename=ours.key)
+    )
+    return _tls(ours.server_name, ca=ours.ca, certificates=[certificate], alpn=["h2"])
+
+
+def _tls(
+    name: str,
+    ca: str = "/etc/ssl/certs/ca-certificates.crt",
+    certificates: list[tls_v3.TlsCertificate] | None = None,
+    alpn: list[str] | None = None,
+) -> core.TransportSocket:
+    # Envoy checks no name unless told to; a certificate of anybody would do.
+    kind = (
+        tls_v3.SubjectAltNameMatcherSanType.IP_ADDRESS if _is_ip(name) else tls_v3.SubjectAltNameMatcherSanType.DNS
+    )
+    carried = tls_v3.SubjectAltNameMatcher(san_type=kind, matcher=matcher.StringMatcher(exact=name))
+    context = tls_v3.UpstreamTlsContext(
+        sni="" if _is_ip(name) else name,
+        common_tls_context=tls_v3.CommonTlsContext(
+            tls_certificates=certificates or [],
+            alpn_protocols=alpn or [],
+            validation_context=tls_v3.CertificateValidationContext(
+                trusted_ca=core.DataSource(filename=ca), match_typed_subject_alt_names=[carried]
+            ),
+        ),
+    )
+    return core.TransportSocket(name="envoy.transport_sockets.tls", typed_config=Packed.pack(context))
+
+
+def _address(text: str) -> core.Address:
+    """`host:port` or `unix:/path`."""
+    if text.startswith("unix:"):
+        return core.Address(pipe=core.Pipe(path=text.removeprefix("unix:")))
+    host, _, port = text.rpartition(":")
+    return _socket(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _socket(host: str, port: int) -> core.Address:
+    return core.Address(socket_address=core.SocketAddress(address=host, port_value=port))
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+# --- envoy config rest -------------------------------------------------------------------------------
+# The memory API as HTTP and JSON on the listener of the chats: its routes, and the transcoder on them.
+
+PREFIX = "/v1/memory"
+
+
+def rest_filter() -> hcm_v3.HttpFilter:
+    """Knows no service and so does nothing, but where a route says otherwise: chats never pass a transcoder."""
+    empty = transcoder_v3.GrpcJsonTranscoder(proto_descriptor_bin=b"")
+    return hcm_v3.HttpFilter(name=REST, typed_config=Packed.pack(empty))
+
+
+def rest_routes(options: EnvoyOptions, rest: RestApi) -> list[route_v3.Route]:
+    """What stands before the chats' route. The sidecar's ext_proc is off here: there is nothing to recall."""
+    per_filter = {
+        REST: Packed.pack(_transcoder(rest)),
+        FILTER: Packed.pack(ext_proc_v3.ExtProcPerRoute(disabled=True)),
+    }
+    # Not a plain prefix: /v1/memories, should an LLM's API ever have it, is none of ours.
+    matches = {
+        "memory_api": route_v3.RouteMatch(path_separated_prefix=PREFIX),
+        "memory_api_verbs": route_v3.RouteMatch(prefix=f"{PREFIX}:"),
+    }
+    return [
+        route_v3.Route(
+            name=name,
+            match=match,
+            route=route_v3.RouteAction(
+                cluster=API, timeout=options.route_timeout, idle_timeout=options.idle_timeout
+            ),
+            typed_per_filter_config=per_filter,
+        )
+        for name, match in matches.items()
+    ]
+
+
+def _transcoder(rest: RestApi) -> transcoder_v3.GrpcJsonTranscoder:
+    return transcoder_v3.GrpcJsonTranscoder(
+        proto_descriptor_bin=rest.descriptor,
+        services=[rest.service],
+        # The path that the transcoder writes has no route of its own: looked up again it would be the LLM's.
+        match_incoming_request_route=True,
+        # Names as they are documented, and zeros and empty texts too: clients read them without asking first.
+        print_options=transcoder_v3.GrpcJsonTranscoderPrintOptions(
+            preserve_proto_field_names=True,
+            always_print_primitive_fields=True,
+            # An export is JSON Lines instead of one array that nobody can read before its end.
+            stream_newline_delimited=True,
+        ),
+        # A failure is a google.rpc.Status as JSON, its details included.
+        convert_grpc_status=True,
+        # What is no method of ours is answered here; else it would reach a gRPC server as plain HTTP.
+        request_validation_options=transcoder_v3.GrpcJsonTranscoderRequestValidationOptions(
+            reject_unknown_method=True,
+            reject_unknown_query_parameters=True,
+            reject_binding_body_field_collisions=True,
+        ),
+        query_param_unescape_plus=True,
+        # A path that ends in a verb that we do not have is no memory's id.
+        match_unregistered_custom_verb=True,
+    )
+
+
+# --- envoy config options ----------------------------------------------------------------------------
+# What the written Envoy configuration depends on, as frozen values that know no Envoy message.
+
+# Names of clusters, and of the filter: fixed, because dashboards and alert rules hold them.
+SIDECAR = "memory_extproc"
+UPSTREAM = "llm"
+JWKS = "jwks"
+API = "memory_extproc_api"
+FILTER = "memory"
+OBSERVER = "memory_observer"  # with two filters: the one that watches
+REST = "memory_rest"
+JWT_AUTHN = "envoy.filters.http.jwt_authn"
+
+
+class IdentityMode(StrEnum):
+    """Who puts the identity headers in."""
+
+    STRIP = "strip"  # nobody but a filter that is added after the stripping; clients cannot
+    TRUST = "trust"  # the client itself: only where every client is trusted
+    JWT = "jwt"  # Envoy, from a token it has verified
+
+
+class Bodies(StrEnum):
+    """How Envoy hands a body over that is to be changed."""
+
+    BUFFERED = "buffered"  # whole, and it keeps a copy: the one way in which it can always go on without us
+    FULL_DUPLEX = "full-duplex"  # in pieces of which it keeps none: where a gateway offers nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The LLM, or the router in front of several."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What Envoy demands of tokens. One of *jwks_url* and *jwks_file* is set."""
+
+    issuer: str
+    audience: str
+    jwks_url: str = ""
+    jwks_file: str = ""
+    user_claim: str = "sub"
+    tenant_claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """Envoy's side of mutual TLS with the sidecar: PEM files as Envoy sees them."""
+
+    cert: str
+    key: str
+    ca: str
+    server_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestApi:
+    """The memory API, for clients that speak HTTP and JSON."""
+
+    address: str  # host:port or unix:/path of the gRPC port
+    service: str  # its full name
+    descriptor: bytes  # a FileDescriptorSet with the service and all it needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvoyOptions:
+    sidecar: str  # host:port or unix:/path
+    upstream: Upstream
+    listen: tuple[str, int]
+    admin_port: int
+    identity: IdentityMode
+    user_header: str
+    tenant_header: str
+    roles_header: str = ""  # with which a gateway tells the memory API what a caller may do
+    message_timeout: timedelta  # above the sidecar's own deadline
+    health_interval: timedelta
+    route_timeout: timedelta  # of a whole exchange; zero: none
+    idle_timeout: timedelta
+    request_body: int  # bytes the sidecar looks at
+    streams: int
+    metadata_namespaces: tuple[str, ...] = ()  # dynamic metadata the sidecar reads
+    verified: Verified | None = None  # with IdentityMode.JWT
+    client_tls: ClientTls | None = None
+    bodies: Bodies = Bodies.BUFFERED
+    two_filters: bool = False  # one changes the request, another in front of all watches
+    rest: RestApi | None = None  # None: the memory API has no HTTP routes
+
+    @property
+    def identity_headers(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.user_header, self.tenant_header, self.roles_header) if name)
+
+    @property
+    def forwarded_namespaces(self) -> tuple[str, ...]:
+        verified = (JWT_AUTHN,) if self.identity is IdentityMode.JWT else ()
+        return tuple(dict.fromkeys((*verified, *self.metadata_namespaces)))
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Envoy's limit on a body that waits for us: four times what the sidecar looks at."""
+        return 4 * self.request_body
+
+
+# --- envoy config filters ----------------------------------------------------------------------------
+# The HTTP filters around the sidecar: strip, verify, remember, route; and the access log that shows it.
+
+_SEND = ext_proc_v3.ProcessingModeHeaderSendMode.SEND
+_SKIP = ext_proc_v3.ProcessingModeHeaderSendMode.SKIP
+_BUFFERED = ext_proc_v3.ProcessingModeBodySendMode.BUFFERED
+_NONE = ext_proc_v3.ProcessingModeBodySendMode.NONE
+_DUPLEX = ext_proc_v3.ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED
+_STREAMED = ext_proc_v3.ProcessingModeBodySendMode.STREAMED
+
+# One line of JSON for each exchange, with how memory left it and what it cost; no caller, no words.
+_LOGGED = {
+    "time": "%START_TIME%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%PATH(NQ)%",
+    "status": "%RESPONSE_CODE%",
+    "flags": "%RESPONSE_FLAGS%",
+    "duration_ms": "%DURATION%",
+    "request_id": "%REQ(X-REQUEST-ID)%",
+    "memory": f"%DYNAMIC_METADATA({METADATA})%",
+    "memory_status": "%RESP(X-MEMORY-STATUS)%",
+    # Microseconds for each message to the sidecar, as ext_proc's own filter state writes them.
+    "memory_cost": f"%FILTER_STATE({FILTER}:PLAIN)%",
+}
+
+
+def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
+    return hcm_v3.HttpConnectionManager(
+        stat_prefix="llm",
+        use_remote_address=True,
+        normalize_path=True,
+        # A model may think for long between two pieces of an answer.
+        stream_idle_timeout=options.idle_timeout,
+        # Realtime APIs. The sidecar lets go of an upgrade at its headers, so nothing waits for a body's end.
+        upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
+        access_log=[_access_log()],
+        http_filters=[
+            *observer_filters(options),
+            *identity_filters(options),
+            *_rest(options),
+            memory_filter(options),
+            _router(),
+        ],
+        route_config=_routes(options),
+    )
+
+
+def _rest(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
+    # Behind what says who asks: the API believes the same headers as the chats' memory does.
+    return [] if options.rest is None else [rest_filter()]
+
+
+def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
+    """What keeps clients from naming themselves. These stand before everything: request_headers_to_remove of
+    a route would act in the router filter, after the sidecar has believed the header."""
+    filters: list[hcm_v3.HttpFilter] = []
+    if options.identity is not IdentityMode.TRUST and options.identity_headers:
+        removals = [mutation.HeaderMutation(remove=name) for name in options.identity_headers]
+        mutations = header_mutation_v3.Mutations(request_mutations=removals)
+        filters.append(_filter("identity_strip", header_mutation_v3.HeaderMutation(mutations=mutations)))
+    if options.identity is IdentityMode.JWT and options.verified is not None:
+        filters.append(_filter("jwt_authn", _jwt(options.verified, options)))
+    return filters
+
+
+def _jwt(verified: Verified, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
+    claims = ((options.user_header, verified.user_claim), (options.tenant_header, verified.tenant_claim))
+    provider = jwt_v3.JwtProvider(
+        issuer=verified.issuer,
+        audiences=[verified.audience],
+        require_expiration=True,
+        # The sidecar and the LLM's gateway may want to see it too.
+        forward=True,
+        payload_in_metadata="jwt",
+        claim_to_headers=[
+            jwt_v3.JwtClaimToHeader(header_name=header, claim_name=claim)
+            for header, claim in claims
+            if header and claim
+        ],
+        **_keys(verified),
+    )
+    # Every path, and no token is a 401: what needs no caller needs another listener.
+    everything = jwt_v3.RequirementRule(
+        match=route_v3.RouteMatch(prefix="/"), requires=jwt_v3.JwtRequirement(provider_name="caller")
+    )
+    return jwt_v3.JwtAuthentication(providers={"caller": provider}, rules=[everything])
+
+
+def _keys(verified: Verified) -> dict[str, Any]:
+    if not verified.jwks_url:
+        return {"local_jwks": core.DataSource(filename=verified.jwks_file)}
+    uri = core.HttpUri(uri=verified.jwks_url, cluster=JWKS, timeout=timedelta(seconds=5))
+    fetch = jwt_v3.JwksAsyncFetch(fast_listener=True)
+    return {"remote_jwks": jwt_v3.RemoteJwks(http_uri=uri, cache_duration=timedelta(minutes=5), async_fetch=fetch)}
+
+
+def memory_filter(options: EnvoyOptions) -> hcm_v3.HttpFilter:
+    """The sidecar's filter. It must stand after what says who asks and before the router."""
+    return _filter(FILTER, external_processor(options))
+
+
+def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
+    namespaces = list(options.forwarded_namespaces)
+    forwarded = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=namespaces)
+    told = [METADATA, HANDED] if options.two_filters else [METADATA]
+    written = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=told)
+    return ext_proc_v3.ExternalProcessor(
+        grpc_service=core.GrpcService(
+            envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=SIDECAR),
+            # A sidecar that is just leaving refuses the stream: another one, or the same a moment later, takes it.
+            retry_policy=core.RetryPolicy(retry_on="unavailable,reset,connect-failure", num_retries=1),
+        ),
+        # Memory is an enhancement: without the sidecar requests go on as they came. Alert on
+        # envoy_http_ext_proc_memory_failure_mode_allowed, because nothing else shows it. In FULL_DUPLEX_STREAMED
+        # Envoy heeds this only until the first byte of a body: there health checks must know a sidecar is gone.
+        failure_mode_allow=True,
+        stat_prefix=FILTER,
+        processing_mode=_processing_mode(options),
+        message_timeout=options.message_timeout,
+        request_attributes=["xds.route_name", "xds.cluster_name"],
+        metadata_options=ext_proc_v3.MetadataOptions(
+            forwarding_namespaces=forwarded if namespaces else None, receiving_namespaces=written
+        ),
+        # The sidecar changes no route and answers nothing itself; so it is not let.
+        route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
+        disable_immediate_response=True,
+    )
+
+
+def _processing_mode(options: EnvoyOptions) -> ext_proc_v3.ProcessingMode:
+    duplex = options.bodies is Bodies.FULL_DUPLEX
+    return ext_proc_v3.ProcessingMode(
+        request_header_mode=_SEND,
+        # BUFFERED is the one mode in which a sidecar that dies in the middle cannot cut a request short.
+        request_body_mode=_DUPLEX if duplex else _BUFFERED,
+        # FULL_DUPLEX_STREAMED is refused without trailers: they may be what says that a body is whole.
+        request_trailer_mode=_SEND if duplex else _SKIP,
+        response_header_mode=_SEND,
+        # With two filters the other one watches the answer.
+        response_body_mode=_NONE if options.two_filters else _DUPLEX if duplex else _STREAMED,
+        # Where an upstream sends trailers, the body's last piece does not say that it is the last.
+        response_trailer_mode=_SKIP if options.two_filters else _SEND,
+    )
+
+
+def observer_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
+    """With two filters: the one that watches. It stands before all others, so that it sees what the client sent
+    and, answers passing the filters backwards, what the client gets."""
+    return [_filter(OBSERVER, _observer())] if options.two_filters else []
+
+
+def _observer() -> ext_proc_v3.ExternalProcessor:
+    return ext_proc_v3.ExternalProcessor(
+        grpc_service=core.GrpcService(envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=SIDECAR)),
+        failure_mode_allow=True,
+        stat_prefix=OBSERVER,
+        observability_mode=True,
+        # Its streams outlast the exchange by so much, for what was sent last to arrive.
+        deferred_close_timeout=timedelta(seconds=1),
+        processing_mode=ext_proc_v3.ProcessingMode(
+            request_header_mode=_SEND,
+            # Copies come in pieces: this mode knows no BUFFERED. Trailers say that a body before them is whole.
+            request_body_mode=_STREAMED,
+            request_trailer_mode=_SEND,
+            response_header_mode=_SEND,
+            response_body_mode=_STREAMED,
+            response_trailer_mode=_SEND,
+        ),
+        request_attributes=["xds.route_name"],
+        # Who asked and what became of it, from the filter that changes the request. No client can write this.
+        metadata_options=ext_proc_v3.MetadataOptions(
+            forwarding_namespaces=ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[HANDED])
+        ),
+        disable_immediate_response=True,
+    )
+
+
+def _routes(options: EnvoyOptions) -> route_v3.RouteConfiguration:
+    upstream = options.upstream
+    standard = 443 if upstream.tls else 80
+    host = upstream.host if upstream.port == standard else f"{upstream.host}:{upstream.port}"
+    action = route_v3.RouteAction(
+        cluster=UPSTREAM,
+        host_rewrite_literal=host,
+        # Zero is without end: an answer may stream for longer than Envoy's default of 15 s.
+        timeout=options.route_timeout,
+        idle_timeout=options.idle_timeout,
+    )
+    route = route_v3.Route(name="llm", match=route_v3.RouteMatch(prefix="/"), route=action)
+    rest = [] if options.rest is None else rest_routes(options, options.rest)
+    return route_v3.RouteConfiguration(
+        name="llm", virtual_hosts=[route_v3.VirtualHost(name="llm", domains=["*"], routes=[*rest, route])]
+    )
+
+
+def _access_log() -> accesslog_v3.AccessLog:
+    line = core.SubstitutionFormatString(json_format=Struct.from_dict(_LOGGED), omit_empty_values=True)
+    return accesslog_v3.AccessLog(
+        name="envoy.access_loggers.stdout", typed_config=Packed.pack(stream_v3.StdoutAccessLog(log_format=line))
+    )
+
+
+def _router() -> hcm_v3.HttpFilter:
+    return _filter("envoy.filters.http.router", router_v3.Router())
+
+
+def _filter(name: str, config: Any) -> hcm_v3.HttpFilter:
+    return hcm_v3.HttpFilter(name=name, typed_config=Packed.pack(config))

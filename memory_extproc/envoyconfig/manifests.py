@@ -1,0 +1,330 @@
+"""The same filter for those who write no bootstraps: alone, for Envoy Gateway, for Istio; and all as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import yaml
+
+from memory_extproc.envoyconfig.bootstrap import (
+    SIDECAR,
+    Bodies,
+    EnvoyOptions,
+    IdentityMode,
+    api_cluster,
+    bootstrap,
+    identity_filters,
+    memory_filter,
+    observer_filters,
+    plain,
+    rest_filter,
+    rest_routes,
+    sidecar_cluster,
+)
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.extproc.codec import HANDED, METADATA
+
+Tree = dict[str, Any]
+
+
+class Shape(StrEnum):
+    BOOTSTRAP = "bootstrap"
+    FILTER = "filter"
+    ENVOY_GATEWAY = "envoy-gateway"
+    ISTIO = "istio"
+
+
+def render(options: EnvoyOptions, shape: Shape, *, gateway: str = "llm", namespace: str = "default") -> str:
+    """YAML with a head that says what it rests on. *gateway* and *namespace* name the Gateway in the two
+    Kubernetes shapes, where the sidecar is `service.namespace:port`. Raises ConfigurationError for what a
+    shape cannot say."""
+    writers: Mapping[Shape, Callable[[], list[Tree]]] = {
+        Shape.BOOTSTRAP: lambda: [bootstrap(options)],
+        Shape.FILTER: lambda: [_filter(options)],
+        Shape.ENVOY_GATEWAY: lambda: _envoy_gateway(options, gateway, namespace),
+        Shape.ISTIO: lambda: _istio(options, gateway, namespace),
+    }
+    documents = (yaml.safe_dump(tree, sort_keys=False, width=116) for tree in writers[shape]())
+    return _head(options, shape) + "---\n".join(documents)
+
+
+_TRUSTED = """\
+# ############################################################################################################
+# THE CLIENT NAMES ITSELF: whoever can send a request here can send {headers} and so
+# read and write that person's memories. Right for a demo on one machine, or behind a gateway that sets these
+# headers itself and lets nobody else in. Otherwise: --identity strip, with your own filter, or --identity jwt.
+# ############################################################################################################
+"""
+_STRIPPED = """\
+# Identity: {headers} from clients are removed. Put the filter that knows who
+# asks (ext_authz, jwt_authn, oauth2) between identity_strip and memory; without one nobody has a memory.
+"""
+_VERIFIED = """\
+# Identity: {headers} from clients are removed, and set anew from a verified token.
+"""
+_NOTES = {IdentityMode.TRUST: _TRUSTED, IdentityMode.STRIP: _STRIPPED, IdentityMode.JWT: _VERIFIED}
+_SHAPED = {
+    Shape.BOOTSTRAP: "",
+    Shape.FILTER: "# Put http_filters before envoy.filters.http.router, clusters among yours, routes before\n"
+    "# yours, and the listener's per_connection_buffer_limit_bytes at the value below: what is above it, Envoy\n"
+    "# answers with 413.\n",
+    Shape.ENVOY_GATEWAY: "# Look at the policies' status: an invalid one is skipped, and with it all memory.\n"
+    "# A sidecar in another namespace than the Gateway needs a ReferenceGrant there.\n"
+    "# The memory API has no HTTP routes here: no policy of Envoy Gateway's can say them.\n",
+    Shape.ISTIO: "# For a gateway made by Istio; the sidecar's Service port must be named grpc or http2.\n",
+}
+
+
+def _head(options: EnvoyOptions, shape: Shape) -> str:
+    headers = " and ".join(options.identity_headers) or "identity headers"
+    return (
+        f"# Written by `memory-extproc envoy-config --shape {shape}` for the sidecar at {options.sidecar}.\n"
+        + _NOTES[options.identity].format(headers=headers)
+        + _SHAPED[shape]
+    )
+
+
+def _filter(options: EnvoyOptions) -> Tree:
+    return {
+        "per_connection_buffer_limit_bytes": options.buffer_bytes,
+        "http_filters": [
+            plain(each)
+            for each in (
+                *observer_filters(options),
+                *identity_filters(options),
+                *_rest_filters(options),
+                memory_filter(options),
+            )
+        ],
+        **_rest_parts(options),
+    }
+
+
+def _rest_filters(options: EnvoyOptions) -> list[Any]:
+    return [] if options.rest is None else [rest_filter()]
+
+
+def _rest_parts(options: EnvoyOptions) -> Tree:
+    if options.rest is None:
+        return {"clusters": [plain(sidecar_cluster(options))]}
+    clusters = (sidecar_cluster(options), api_cluster(options, options.rest))
+    routes = [plain(route) for route in rest_routes(options, options.rest)]
+    return {"routes": routes, "clusters": [plain(each) for each in clusters]}
+
+
+def _service(options: EnvoyOptions) -> tuple[str, str, int]:
+    """(name, namespace, port) of the sidecar's Service."""
+    host, _, port = options.sidecar.rpartition(":")
+    name, dot, rest = host.partition(".")
+    if not dot or host.replace(".", "").isdecimal() or host.startswith("unix"):
+        raise ConfigurationError([f"--sidecar: {options.sidecar} is no Service: expected name.namespace:port"])
+    return name, rest.split(".")[0], int(port)
+
+
+def _named(kind: str, version: str, name: str, namespace: str, spec: Tree) -> Tree:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+# --- Envoy Gateway ---------------------------------------------------------------------------------
+_EG = "gateway.envoyproxy.io/v1alpha1"
+
+
+def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
+    if options.bodies is Bodies.FULL_DUPLEX:
+        why = "Envoy Gateway does not let FullDuplexStreamed fail open: without the sidecar no request would pass"
+        raise ConfigurationError([f"--bodies: {why}. It offers Buffered: leave this at buffered"])
+    target = {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway}]}
+    client: Tree = {
+        **target,
+        "connection": {"bufferLimit": options.buffer_bytes},
+        "timeout": {"http": {"streamIdleTimeout": _go(options.idle_timeout)}},
+    }
+    if options.identity is not IdentityMode.TRUST and options.identity_headers:
+        client["headers"] = {"earlyRequestHeaders": {"remove": list(options.identity_headers)}}
+    patience = {
+        "http": {"requestTimeout": _go(options.route_timeout), "streamIdleTimeout": _go(options.idle_timeout)}
+    }
+    return [
+        _named(
+            "EnvoyExtensionPolicy", _EG, "memory-extproc", namespace, {**target, "extProc": _eg_processors(options)}
+        ),
+        _named("ClientTrafficPolicy", _EG, "memory-extproc", namespace, client),
+        _named(
+            "BackendTrafficPolicy",
+            _EG,
+            "memory-extproc",
+            namespace,
+            {**target, "timeout": patience, "circuitBreaker": _eg_breaker(options.streams)},
+        ),
+        *_eg_security(options, target, namespace),
+    ]
+
+
+def _eg_processors(options: EnvoyOptions) -> list[Tree]:
+    """The filters in their order: what watches stands before what changes."""
+    name, where, port = _service(options)
+    backend = {"name": name, "namespace": where, "port": port}
+    processor: Tree = {
+        "backendRefs": [backend],
+        "failOpen": True,
+        "messageTimeout": _go(options.message_timeout),
+        "processingMode": {
+            # Not xds.cluster_name: its schema takes xds.route_… alone, and would skip the policy for it.
+            "request": {"body": "Buffered", "attributes": ["xds.route_name"]},
+            "response": {"body": "Streamed"},
+        },
+        "backendSettings": {
+            "circuitBreaker": _eg_breaker(options.streams),
+            "healthCheck": {
+                "panicThreshold": 0,
+                "active": {
+                    "type": "GRPC",
+                    "grpc": {"service": "readiness"},
+                    "interval": _go(options.health_interval),
+                    "timeout": "1s",
+                    "unhealthyThreshold": 1,
+                    "healthyThreshold": 1,
+                },
+            },
+            "retry": {"numRetries": 1, "retryOn": {"triggers": ["unavailable", "reset", "connect-failure"]}},
+        },
+    }
+    processor["metadata"] = {"writableNamespaces": [METADATA]}
+    if options.forwarded_namespaces:
+        processor["metadata"]["accessibleNamespaces"] = list(options.forwarded_namespaces)
+    if not options.two_filters:
+        return [processor]
+    processor["processingMode"]["response"] = {}
+    processor["metadata"]["writableNamespaces"].append(HANDED)
+    watching = {
+        "backendRefs": [backend],
+        "failOpen": True,
+        "shadowMode": True,
+        "processingMode": {"request": {"body": "Streamed"}, "response": {"body": "Streamed"}},
+        "metadata": {"accessibleNamespaces": [HANDED]},
+        "backendSettings": processor["backendSettings"],
+    }
+    return [watching, processor]
+
+
+def _eg_breaker(streams: int) -> Tree:
+    return {"maxConnections": streams, "maxPendingRequests": streams, "maxParallelRequests": streams}
+
+
+def _eg_security(options: EnvoyOptions, target: Tree, namespace: str) -> list[Tree]:
+    if options.identity is not IdentityMode.JWT or options.verified is None:
+        return []
+    verified = options.verified
+    provider = {
+        "name": "caller",
+        "issuer": verified.issuer,
+        "audiences": [verified.audience],
+        "remoteJWKS": {"uri": _remote_keys(options)},
+        "claimToHeaders": [{"header": header, "claim": claim} for header, claim in _claimed(options)],
+    }
+    return [
+        _named("SecurityPolicy", _EG, "memory-extproc", namespace, {**target, "jwt": {"providers": [provider]}})
+    ]
+
+
+def _claimed(options: EnvoyOptions) -> list[tuple[str, str]]:
+    if options.verified is None:
+        return []
+    pairs = (
+        (options.user_header, options.verified.user_claim),
+        (options.tenant_header, options.verified.tenant_claim),
+    )
+    return [(header, claim) for header, claim in pairs if header and claim]
+
+
+def _remote_keys(options: EnvoyOptions) -> str:
+    if options.verified is None or not options.verified.jwks_url:
+        raise ConfigurationError(["--jwks-url: this shape cannot name a file; the keys must be fetched"])
+    return options.verified.jwks_url
+
+
+def _go(duration: timedelta) -> str:
+    """As Kubernetes' APIs write durations: whole milliseconds or seconds."""
+    milliseconds = round(duration / timedelta(milliseconds=1))
+    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
+
+
+# --- Istio -----------------------------------------------------------------------------------------
+_ROUTER = {"filterChain": {"filter": {"name": "envoy.filters.network.http_connection_manager"}}}
+_BEFORE_ROUTER = {
+    "filterChain": {
+        "filter": {
+            "name": "envoy.filters.network.http_connection_manager",
+            "subFilter": {"name": "envoy.filters.http.router"},
+        }
+    }
+}
+# What Istio's own cluster for the Service lacks; the rest (addresses, TLS, HTTP/2) is Istio's to say.
+_CLUSTER_PATCHED = ("circuit_breakers", "health_checks", "common_lb_config", "per_connection_buffer_limit_bytes")
+
+
+def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
+    name, where, port = _service(options)
+    host = f"{name}.{where}.svc.cluster.local"
+    memory = plain(memory_filter(options))
+    watching = [plain(each) for each in observer_filters(options)]
+    for each in (memory, *watching):
+        each["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"] = f"outbound|{port}||{host}"
+    cluster = {key: value for key, value in plain(sidecar_cluster(options)).items() if key in _CLUSTER_PATCHED}
+    # identity_filters' first is the strip; verifying is Istio's own RequestAuthentication.
+    stripped = [plain(each) for each in identity_filters(options)[:1]]
+    patches = [
+        # The later of two that are put first stands first: the observer before the stripping.
+        *(_patch("HTTP_FILTER", {"listener": _ROUTER}, "INSERT_FIRST", each) for each in (*stripped, *watching)),
+        _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", memory),
+        *_istio_rest(options, where=host),
+        _patch("LISTENER", {}, "MERGE", {"per_connection_buffer_limit_bytes": options.buffer_bytes}),
+        _patch("CLUSTER", {"cluster": {"service": host, "portNumber": port}}, "MERGE", cluster),
+    ]
+    selected = {"labels": {"gateway.networking.k8s.io/gateway-name": gateway}}
+    spec = {"workloadSelector": selected, "configPatches": patches}
+    documents = [_named("EnvoyFilter", "networking.istio.io/v1alpha3", SIDECAR.replace("_", "-"), namespace, spec)]
+    if options.identity is IdentityMode.JWT and options.verified is not None:
+        rule = {
+            "issuer": options.verified.issuer,
+            "audiences": [options.verified.audience],
+            "jwksUri": _remote_keys(options),
+            "forwardOriginalToken": True,
+            "outputClaimToHeaders": [{"header": header, "claim": claim} for header, claim in _claimed(options)],
+        }
+        chosen = {"matchLabels": selected["labels"]}
+        documents.append(
+            _named(
+                "RequestAuthentication",
+                "security.istio.io/v1",
+                "memory-extproc",
+                namespace,
+                {"selector": chosen, "jwtRules": [rule]},
+            )
+        )
+    return documents
+
+
+def _istio_rest(options: EnvoyOptions, *, where: str) -> list[Tree]:
+    """The memory API's routes stand before all others of the gateway, of every host."""
+    if options.rest is None:
+        return []
+    routes = [plain(route) for route in rest_routes(options, options.rest)]
+    for route in routes:
+        route["route"]["cluster"] = f"outbound|{options.rest.address.rpartition(':')[2]}||{where}"
+    return [
+        # Before the sidecar's own, which was put right before the router.
+        _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", plain(rest_filter())),
+        *(_patch("HTTP_ROUTE", {}, "INSERT_FIRST", route) for route in routes),
+    ]
+
+
+def _patch(to: str, match: Tree, operation: str, value: Tree) -> Tree:
+    return {
+        "applyTo": to,
+        "match": {"context": "GATEWAY", **match},
+        "patch": {"operation": operation, "value": value},
+    }

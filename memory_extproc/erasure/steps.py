@@ -1,0 +1,336 @@
+"""What a forget takes away, one step at a time: each ends with the ledger saying so, and can be taken again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from memory_extproc.erasure.cascade import Closure, closure
+from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Forgotten, Job, Kind, items_of_turn
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import (
+    TEXT_KINDS,
+    ForgetScope,
+    ForgetState,
+    JournalState,
+    Memory,
+    Owner,
+    Turn,
+    WaitingPlace,
+)
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Coordination, Journal, Keys, Ledger, MemoryStore, Now, Purges, Replicas
+
+log = logger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
+_PAGE = 500
+_MANY = 500  # memories that are worked on beside the event loop: of fewer, that takes some milliseconds
+_UNLEARNED = frozenset({JournalState.WAITING, JournalState.STORED, JournalState.DEAD})
+_NOT_PURGED = "the server purges deleted rows by compaction, garbage collection and the retention of its log"
+
+
+class Alone(Protocol):
+    """An owner's partition with nobody else writing."""
+
+    @property
+    def unstored(self) -> Callable[[], Sequence[Memory]]: ...
+    @property
+    def delete(self) -> Callable[[Sequence[str]], Awaitable[None]]: ...
+    @property
+    def delete_all(self) -> Callable[[], Awaitable[None]]: ...
+
+
+class HoldsMemories(Protocol):
+    """What a forget asks of the partitions."""
+
+    def alone(self, owner: Owner) -> AbstractAsyncContextManager[Alone]: ...
+    def drop(self, owner: Owner) -> None: ...
+    def unstored(self, owner: Owner) -> Sequence[Memory]: ...
+
+
+class ForeseesMemories(Protocol):
+    """Knows what turns that wait to be learned will become, with the ids that it will have."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether `foresee_facts` finds every fact that there will be."""
+
+    async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
+
+    async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Turns that were accepted before a forget and are not learned: where they cannot be looked through, and ids of
+    those in the journal of which nobody can foresee every fact."""
+
+    places: tuple[WaitingPlace, ...] = ()
+    turns: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """All that one owner has, and what it is going to be: *coming* has no store yet."""
+
+    rows: Mapping[str, Memory]
+    coming: Mapping[str, Memory]
+    turns: Sequence[Turn]
+    missing: frozenset[str]  # ids that were asked for and are nowhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasable:
+    """Everything that holds something of people."""
+
+    store: MemoryStore  # the store itself, not what hides
+    partitions: HoldsMemories
+    journal: Journal
+    coordination: Coordination
+    purges: Purges
+    caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
+    keys: Keys | None = None
+    foresees: ForeseesMemories | None = None
+    # Discards an owner's exchanges that were asked by a time and wait, in this process, for a place in the journal.
+    discard_waiting: Callable[[Owner, datetime], int] = lambda _owner, _until: 0
+
+
+class Eraser:
+    """TryLaterError and GiveUpError from any step: it is to be taken again, from its beginning."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        forgotten: Forgotten,
+        replicas: Replicas,
+        holders: Erasable,
+        *,
+        server_purge: timedelta,
+        now: Now,
+    ) -> None:
+        """*server_purge*: what a server may take until deleted rows are gone from its files."""
+        self._ledger, self._forgotten, self._replicas, self._holders = ledger, forgotten, replicas, holders
+        self._server_purge, self._now = server_purge, now
+
+    async def rows(self, owner: Owner) -> AsyncIterator[Memory]:
+        async for page in self._holders.store.pages(owner, _PAGE, fresh=True):
+            for row in page:
+                yield row.memory
+
+    async def collect_items(self, owner: Owner, scope: ForgetScope, until: float) -> set[bytes]:
+        """What is known of *scope* without a store: the ids that were asked for, and what only this process has."""
+        blind = await self._forgotten.blind()
+        asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
+        items = {blind.item(Kind.MEMORY, owner, one) for one in asked}
+        unstored = self._holders.partitions.unstored(owner)
+        return items | closure(unstored, scope, until, self._now().timestamp()).items(blind)
+
+    async def find_waiting(self, job: Job) -> Waiting:
+        """What keeps *job* from being clean once all that can be reached is erased."""
+        places = await self._replicas.waiting(_owner(job))
+        places = [one for one in places if one.since is None or one.since <= job.at]
+        foresees = self._holders.foresees
+        turns = set[str]()
+        if _scope(job).ids and (foresees is None or not foresees.complete):
+            entries = self._holders.journal.of_owner(_owner(job))
+            turns = {
+                entry.turn.id async for entry in entries if entry.state in _UNLEARNED and entry.turn.at <= job.at
+            }
+        return Waiting(tuple(places), frozenset(turns))
+
+    async def cleaned(self, job: Job, waiting: Waiting) -> Job:
+        """Steps 2 and 3 of a forget (forgetter.py): recall cannot find it from here on. The job is clean then, or
+        says which turns it waits for; these may have come since it was last called."""
+        owner, holders = _owner(job), self._holders
+        self._forgotten.renew(job.subject)
+        self._drop(owner)
+        await holders.coordination.advance_epoch(owner)
+        await self._replicas.tell(job.subject)
+        self._forgotten.renew(job.subject)  # replicas have added what only they knew
+        async with holders.partitions.alone(owner) as alone:
+            known = await self._gather(job, alone)
+            taken = await worked_out(
+                [*known.rows.values(), *known.coming.values()], _scope(job), job.until, self._now().timestamp()
+            )
+            job, left = await self._erased(job, known, taken, alone)
+        job = await self._records_gone(job)
+        # What was asked for and is nowhere may yet be found in what waits to be learned.
+        turns = waiting.turns & left if job.steps["memories"].note else frozenset()
+        job = self._settle(job, waiting.places, len(turns))
+        await self._ledger.write(job.kept())
+        self._drop(owner)
+        self._forgotten.renew(job.subject)
+        if job.state is ForgetState.CLEAN:
+            log.info("forget.clean", scope=job.name, memories=job.steps["memories"].removed)
+        else:
+            log.warning("forget.waits_for_turns", scope=job.name, places=len(waiting.places), turns=len(turns))
+        return job
+
+    def _settle(self, job: Job, places: Sequence[WaitingPlace], turns: int) -> Job:
+        notes = [f"in the journal: {turns}"] if turns else []
+        if places:
+            names = ", ".join(f"{one.name}{'' if one.live else ' (no replica runs on it)'}" for one in places)
+            notes.append(f"in data directories: {len(places)} ({names})")
+        if notes:
+            return job.pends(WAITING_TURNS, f"turns accepted before it wait to be learned; {'; '.join(notes)}")
+        if WAITING_TURNS in job.steps:
+            job = job.done(WAITING_TURNS, self._now())
+        return msgspec.structs.replace(job, state=ForgetState.CLEAN, clean_at=self._now())
+
+    async def _gather(self, job: Job, alone: Alone) -> _Known:
+        owner, scope, foresees = _owner(job), _scope(job), self._holders.foresees
+        rows = {memory.id: memory async for memory in self.rows(owner)}
+        rows |= {memory.id: memory for memory in alone.unstored()}
+        entries = [entry async for entry in self._holders.journal.of_owner(owner)]
+        unlearned = [entry.turn for entry in entries if entry.state in _UNLEARNED]
+        coming: dict[str, Memory] = {}
+        if foresees is not None and not scope.everything:
+            coming = {one.id: one for one in await foresees.foresee_messages(unlearned) if one.id not in rows}
+        missing = {*scope.ids} - {""} - rows.keys() - coming.keys()
+        if missing and foresees is not None:
+            coming |= {one.id: one for one in await foresees.foresee_facts(unlearned) if one.id in missing}
+        missing -= coming.keys()
+        return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
+
+    async def _erased(self, job: Job, known: _Known, taken: Closure, alone: Alone) -> tuple[Job, frozenset[str]]:
+        """Hashes first: what is erased after them stays erased whatever happens in between. With the ids of the
+        turns that are left."""
+        owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
+        late = job.waits_for_turns  # others read and write meanwhile, and what they write now is to stay
+        blind = await self._forgotten.blind()
+        items = await _beside(len(taken.memories), taken.items, blind)
+        await self._noted(job, items | await self.collect_items(owner, scope, job.until))
+        if taken.misdated:
+            named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
+            await self._noted(job, named, max(taken.misdated.values()))
+        marks = await self._forgotten.of(owner)
+        now = self._now().timestamp()
+
+        def is_forgotten(turn: Turn) -> bool:
+            at = turn.at.timestamp()  # behind the present: a clock was set back
+            with_others = turn.id in taken.turns | taken.quoted and (at <= job.until or at > now)
+            return with_others or (scope.everything and not late and at > now) or marks.covers_turn(turn)
+
+        # Each costs as much as ten memories: every piece that it may become is looked for.
+        turns = await _beside(10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)])
+        job = _note_missing(job, known, anything=bool(turns or taken.memories))
+        await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
+        if turns:
+            job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
+        if scope.everything:
+            job = job.removed("journal", self._holders.discard_waiting(owner, job.at))
+        # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
+        ids = (taken.memories.keys() & rows.keys()) | {one for one, memory in rows.items() if marks.covers(memory)}
+        # What cannot be read is in no listing, and goes with all the rest, also where there is no rest.
+        unread = not rows and scope.everything and await self._holders.store.count(owner) > 0
+        if not late and (unread or (ids and len(ids) == len(rows))):
+            await alone.delete_all()
+        elif ids:
+            await alone.delete(sorted(ids))
+        if scope.everything and not late and self._holders.keys is not None:
+            await self._holders.keys.destroy(owner)
+        job = job.removed("memories", len(ids)).done("journal", self._now())
+        left = frozenset(turn.id for turn in known.turns) - {turn.id for turn in turns}
+        return job.pends("files", "deleted rows are being purged from the store's files"), left
+
+    async def _noted(self, job: Job, items: set[bytes], at: float | None = None) -> None:
+        await self._ledger.write(job.kept(), items=sorted(items), at=job.until if at is None else at)
+        self._forgotten.renew(job.subject)
+
+    async def _records_gone(self, job: Job) -> Job:
+        """What conversations were given, and words kept with response ids. Where a conversation stands is kept by
+        hashes, and goes only with everything."""
+        kinds = None if _scope(job).everything and not job.waits_for_turns else TEXT_KINDS
+        await self._holders.coordination.delete_records(_owner(job), kinds)
+        return job.done("records", self._now())
+
+    async def looked_again(self, job: Job) -> Job:
+        late, turns = await self.erased_again(_owner(job))
+        # A turn that was on its way into the journal may have noted its words after we had looked.
+        await self._holders.coordination.delete_records(_owner(job), TEXT_KINDS)
+        job = job.removed("memories", late).removed("journal", turns)
+        job = job.done("memories", self._now(), note=job.steps["memories"].note)
+        await self._ledger.write(job.kept())
+        return job
+
+    async def erased_again(self, owner: Owner) -> tuple[int, int]:
+        """What arrived after all goes too: from another replica's write that was under way, or a restored file.
+        How many memories and turns that were."""
+        holders = self._holders
+        marks = await self._forgotten.of(owner)
+        async with holders.partitions.alone(owner) as alone:
+            late = [memory.id async for memory in self.rows(owner) if marks.covers(memory)]
+            if late:
+                await alone.delete(late)
+            entries = holders.journal.of_owner(owner)
+            turns = [
+                entry.turn.id async for entry in entries if await self._forgotten.select_forgotten([entry.turn])
+            ]
+            if turns:
+                await holders.journal.erase(owner, turns)
+        return len(late), len(turns)
+
+    async def purged(self, job: Job) -> Job:
+        if await self._holders.purges.purge(_owner(job)):
+            return job.done("files", self._now())
+        if job.steps["files"].pending_until is None:
+            job = job.pends("files", _NOT_PURGED, self._now() + self._server_purge)
+            await self._ledger.write(job.kept())
+        return job
+
+    async def completed(self, job: Job) -> Job:
+        now = self._now()
+        job = msgspec.structs.replace(job.done("files", now), state=ForgetState.COMPLETE, completed_at=now)
+        await self._ledger.write(job.kept())
+        log.info("forget.complete", scope=job.name)
+        return job
+
+    def _drop(self, owner: Owner) -> None:
+        self._holders.partitions.drop(owner)
+        for drop in self._holders.caches:
+            drop(owner)
+
+
+async def worked_out(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Closure:
+    """As `closure`, with others' requests in between."""
+    return await _beside(len(rows), closure, rows, scope, at, now)
+
+
+async def _beside(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What *work* on *count* memories returns; on many, which takes seconds, off the event loop."""
+    if count < _MANY:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
+    """Notes for the receipt what of that which was asked for is nowhere. When it is first carried out: later, and
+    after a crash in the middle, what was there is gone."""
+    step = job.steps.get("memories")
+    if step is not None:
+        return job.pends("memories", "") if anything and step.note == NOTHING_FOUND else job
+    if not anything:
+        return job.pends("memories", NOTHING_FOUND)
+    asked, missing = len(_scope(job).ids), len(known.missing)
+    return job.pends(
+        "memories", f"{missing} of {asked} ids were nowhere when it was carried out" if missing else ""
+    )
+
+
+def _owner(job: Job) -> Owner:
+    if job.owner is None:
+        raise GiveUpError("a forget that does not say whose")
+    return job.owner
+
+
+def _scope(job: Job) -> ForgetScope:
+    if job.scope is None:
+        raise GiveUpError("a forget that does not say what")
+    return job.scope

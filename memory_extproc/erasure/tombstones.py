@@ -1,0 +1,581 @@
+"""What reads and writes ask about what was forgotten: read from the ledger once, then known in process."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import (
+    Embedded,
+    Erased,
+    Exchanged,
+    ForgetReceipt,
+    ForgetScope,
+    ForgetState,
+    LedgerJob,
+    Memory,
+    MemoryType,
+    Message,
+    Owner,
+    Role,
+    Scope,
+    Searched,
+    Source,
+    Turn,
+    Vector,
+    message_ids,
+    seconds_said,
+)
+from memory_extproc.ports import Ledger, MemoryStore, Replicas
+from memory_extproc.text.words import words_hash
+
+_KNOWN = 4096  # owners whose marks are held
+
+
+class Forgotten:
+    """Implements ports.KnowsForgotten. What it holds counts only while our lease runs, because another replica may
+    have been told to forget more."""
+
+    def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:
+        """*key*: for the hashes, instead of the ledger's own."""
+        self._ledger = ledger
+        self._replicas = replicas
+        self._blind: Blind | None = Blind(key) if key else None
+        self._known: OrderedDict[Owner, Marks] = OrderedDict()
+        self._subjects: dict[str, Owner] = {}
+        self._generation = 0
+        self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom more has to go than was known
+
+    async def blind(self) -> Blind:
+        if self._blind is None:
+            self._blind = Blind(await self._ledger.key())
+        return self._blind
+
+    async def of(self, owner: Owner) -> Marks:
+        """TryLaterError where it cannot be known."""
+        if not self._replicas.holds():
+            raise TryLaterError("what was forgotten elsewhere is not known: no lease")
+        known = self._known.get(owner)
+        if known is not None:
+            self._known.move_to_end(owner)
+            return known
+        blind, generation = await self.blind(), self._generation
+        subject = blind.subject(owner)
+        marks = await self._read(owner)
+        if generation == self._generation:  # else it may be older than what we were told meanwhile
+            self._known[owner] = marks
+            self._subjects[subject] = owner
+            if len(self._known) > _KNOWN:
+                gone, _ = self._known.popitem(last=False)
+                self._subjects.pop(blind.subject(gone), None)
+        return marks
+
+    async def _read(self, owner: Owner) -> Marks:
+        blind = await self.blind()
+        noted = await self._ledger.marks(blind.subject(owner))
+        cuts = tuple(msgspec.json.decode(cut, type=Cut) for cut in noted.cuts)
+        return Marks(blind, cuts, noted.items, noted.shut)
+
+    def renew(self, subject: str) -> Owner | None:
+        """What is held of *subject* counts no more; whose it is, if that is known here."""
+        self._generation += 1
+        owner = self._subjects.pop(subject, None)
+        if owner is not None:
+            self._known.pop(owner, None)
+        return owner
+
+    def renew_all(self) -> None:
+        self._generation += 1
+        self._known.clear()
+        self._subjects.clear()
+
+    # --- what the write path and the partitions ask ----------------------------------------------------
+    async def check(self, owner: Owner) -> None:
+        if (await self.of(owner)).shut:
+            raise TryLaterError("a forget is under way")
+
+    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+        marks = await self.of(owner)
+        if marks.shut:
+            raise TryLaterError("a forget is under way")
+        if not marks:
+            return rows
+        if await self._trace(owner, [marks.untraced(row.memory) for row in rows]):
+            marks = await self.of(owner)
+        return [row for row in rows if not marks.covers(row.memory)]
+
+    async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
+        marks = await self.of(turn.owner)
+        if not marks:
+            return exchanged, turn
+        if marks.covers_turn(turn):
+            await self._trace(turn.owner, [marks.untraced_turn(turn)])
+            return None
+        history = tuple(message for message in exchanged.history if not marks.covers_words(turn.owner, message))
+        if len(history) == len(exchanged.history):
+            return exchanged, turn
+        return replace(exchanged, history=history), replace(turn, answered="")
+
+    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        if not turns:
+            return turns
+        marks = await self.of(turns[0].owner)
+        if marks.shut:
+            raise TryLaterError("a forget is under way")
+        gone = {turn.id for turn in await self.select_forgotten(turns)} if marks else ()
+        return [turn for turn in turns if turn.id not in gone]
+
+    # --- what was out of reach when it was forgotten ---------------------------------------------------
+    async def select_forgotten(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Those of *turns*, all of one owner, that were forgotten; sent again they are known from here on."""
+        marks = await self.of(turns[0].owner) if turns else None
+        gone = [turn for turn in turns if marks is not None and marks.covers_turn(turn)]
+        if marks is not None and gone:
+            await self._trace(gone[0].owner, [marks.untraced_turn(turn) for turn in gone])
+        return gone
+
+    async def recognise(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
+        """Ids of those of *unstored*, which only this process has, that were forgotten; what they came from is
+        forgotten with them. Asks the ledger: it is called before a lease is renewed."""
+        if not unstored:
+            return ()
+        marks = await self._read(owner)
+        if await self._trace(owner, [marks.untraced(memory) for memory in unstored]):
+            marks = await self._read(owner)
+        return [memory.id for memory in unstored if marks.covers(memory)]
+
+    async def _trace(self, owner: Owner, found: Iterable[Mapping[bytes, float]]) -> bool:
+        """Adds items to what is known of *owner*, durable when it returns; says whether there were any."""
+        items = {item: at for some in found for item, at in some.items()}
+        if not items:
+            return False
+        subject = (await self.blind()).subject(owner)
+        at = max(items.values())
+        done = Job(
+            id=uuid.uuid4().hex,
+            subject=subject,
+            name="again",
+            at=datetime.fromtimestamp(at, UTC),
+            state=ForgetState.COMPLETE,
+        )
+        await self._ledger.write(done.kept(), items=sorted(items), at=at)
+        self.renew(subject)
+        self.found(owner)
+        return True
+
+
+class HidingStore:
+    """A MemoryStore that shows nothing of what was forgotten, whatever the one behind it still holds: rows that a
+    restored backup brought back, or that a replica wrote in the moment of the forget."""
+
+    def __init__(self, store: MemoryStore, forgotten: Forgotten) -> None:
+        self._store = store
+        self._forgotten = forgotten
+        self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom something had to be hidden
+
+    @property
+    def lags(self) -> bool:
+        return self._store.lags
+
+    @property
+    def finds_words(self) -> bool:
+        return self._store.finds_words
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        if wanted := await self._forgotten.admitted(owner, rows):
+            await self._store.put(owner, wanted)
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        marks = await self._open_to(owner)
+        return [memory for memory in await self._store.get(owner, ids) if not marks.covers(memory)]
+
+    async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        marks = await self._open_to(owner)
+        return [row for row in await self._store.fetch(owner, ids) if not marks.covers(row.memory)]
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        marks = await self._open_to(owner)
+        searched = await self._store.nearest(owner, to, limit, scope)
+        if not marks:
+            return searched
+        return replace(searched, found=tuple(one for one in searched.found if not marks.covers(one.memory)))
+
+    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+        marks = await self._open_to(owner)
+        found = await self._store.worded(owner, text, limit, scope)
+        return [row for row in found if not marks.covers(row.memory)]
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        marks = await self._open_to(owner)
+        async for page in self._store.pages(owner, size, fresh=fresh):
+            left = [row for row in page if not marks.covers(row.memory)] if marks else page
+            if len(left) < len(page) and (fresh or not self.lags):
+                self.found(owner)
+            yield left
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        await self._store.delete(owner, ids)
+
+    async def delete_owner(self, owner: Owner) -> None:
+        await self._store.delete_owner(owner)
+
+    async def count(self, owner: Owner) -> int:
+        await self._forgotten.check(owner)
+        return await self._store.count(owner)
+
+    async def _open_to(self, owner: Owner) -> Marks:
+        marks = await self._forgotten.of(owner)
+        if marks.shut:
+            raise TryLaterError("a forget is under way")
+        return marks
+
+
+def _nothing(_owner: Owner) -> None:
+    """Nobody wants to know."""
+
+
+# --- marks -------------------------------------------------------------------------------------------
+# What was forgotten, as keyed hashes: enough to know it again, not to say what it was. Pure.
+#
+# A *cut* takes in everything of a scope that was asked up to a moment, what is still on its way included. An
+# *item* is one thing by name: a memory, a turn, a place in a conversation, words.
+
+MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
+HEARD = "heard"  # in a message's metadata: Turn.heard
+DRAWN_FROM = "drawn_from"  # in the metadata of what was drawn from several turns together: their ids
+SOURCES = "sources"  # in the metadata of what was made of other memories: their ids
+WHOLE = "whole"  # in the metadata of a piece: hash of the message that it is a piece of
+RETRIED = timedelta(minutes=2)  # an opening sent once more within it is a retry, later it is said anew
+_BYTES = 16
+
+
+class Kind(StrEnum):
+    """What an item names."""
+
+    MEMORY = "memory"
+    TURN = "turn"  # with all that came from it
+    MESSAGES = "messages"  # of a turn; facts of it that were not named stay
+    HEARD = "heard"  # a place in a conversation: what the client sends again there is no news
+    SAID = "said"  # the caller's words in a history
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """Everything asked up to *at*, narrowed by what is not empty."""
+
+    at: float
+    project: bytes = b""
+    session: bytes = b""
+    types: tuple[str, ...] = ()
+    before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Hashes with a key of this installation, so that a list of them tells nobody whose and what."""
+
+    key: bytes = field(repr=False)
+
+    def hash(self, *parts: str) -> bytes:
+        hashed = hashlib.blake2b(key=self.key[:64], digest_size=_BYTES)
+        for part in parts:
+            encoded = part.encode("utf-8", "surrogatepass")
+            hashed.update(len(encoded).to_bytes(8, "big"))
+            hashed.update(encoded)
+        return hashed.digest()
+
+    def subject(self, owner: Owner) -> str:
+        """Whose: 64 hex digits."""
+        return hashlib.blake2b(owner.key.encode(), key=self.key[:64], digest_size=32, person=b"subject").hexdigest()
+
+    def item(self, kind: Kind, owner: Owner, name: str) -> bytes:
+        return self.hash("item", kind.value, owner.key, name)
+
+    def cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> Cut | None:
+        """None for a scope of named memories: nothing that is on its way is one of them."""
+        if scope.ids or scope.query:
+            return None
+        return Cut(
+            at.timestamp(),
+            self._of("project", owner, scope.project),
+            self._of("session", owner, scope.session),
+            tuple(sorted(kind.value for kind in scope.types)),
+            None if scope.before is None else scope.before.timestamp(),
+        )
+
+    def _of(self, what: str, owner: Owner, name: str) -> bytes:
+        return self.hash(what, owner.key, name) if name else b""
+
+    def cuts_off(
+        self, cut: Cut, owner: Owner, project: str, session: str, types: Sequence[MemoryType], moment: float
+    ) -> bool:
+        return (
+            moment <= cut.at
+            and (cut.before is None or moment < cut.before)
+            and (not cut.project or cut.project == self._of("project", owner, project))
+            and (not cut.session or cut.session == self._of("session", owner, session))
+            and (not cut.types or any(kind.value in cut.types for kind in types))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Everything that was ever forgotten of one owner. *shut*: a forget is under way, nothing is read or kept."""
+
+    blind: Blind
+    cuts: tuple[Cut, ...] = ()
+    items: Mapping[bytes, float] = field(default_factory=dict)  # hash → when it was forgotten
+    shut: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.cuts or self.items)
+
+    def covers(self, memory: Memory) -> bool:
+        """Whether *memory* was forgotten, came from what was before it was, or is made of something forgotten."""
+        owner, moment = memory.owner, moment_of(memory)
+        if any(
+            self.blind.cuts_off(cut, owner, memory.project, memory.session, (memory.type,), moment)
+            for cut in self.cuts
+        ):
+            return True
+        if not self.items:
+            return False
+        named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in sources_of(memory))]
+        if turn := turn_of(memory):
+            named += [(kind, turn) for kind in ((Kind.TURN, Kind.MESSAGES) if is_message(memory) else (Kind.TURN,))]
+        named += [(kind, turn) for turn in drawn_from(memory) for kind in (Kind.TURN, Kind.MESSAGES)]
+        return any(moment <= self._when(kind, owner, name) for kind, name in named)
+
+    def covers_turn(self, turn: Turn) -> bool:
+        """Whether *turn* was forgotten before it came to be learned, or is a forgotten one sent again."""
+        if self.forgotten_at(turn) != _NEVER:
+            return True
+        when = self._when(Kind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else _NEVER
+        if turn.resumes:
+            return when != _NEVER
+        return turn.at.timestamp() - when < RETRIED.total_seconds()
+
+    def forgotten_at(self, turn: Turn) -> float:
+        """When *turn* itself was forgotten, in seconds since 1970: within a scope, by name, or because one of the
+        memories that its messages become was named. Minus infinity: it was not."""
+        owner, moment = turn.owner, turn.at.timestamp()
+        found = [
+            cut.at
+            for cut in self.cuts
+            if self.blind.cuts_off(cut, owner, turn.project, turn.session, (MemoryType.EPISODIC,), moment)
+        ]
+        if self.items and not found:
+            found = [self._when(kind, owner, turn.id) for kind in (Kind.TURN, Kind.MESSAGES)]
+            found += [self._when(Kind.MEMORY, owner, one) for one in message_ids(turn, any_answer=False)]
+        return max((when for when in found if moment <= when), default=_NEVER)
+
+    def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
+        """Items by which *turn*, which was forgotten, is to be known when it is sent again, and which are not here
+        because it was out of reach when it was forgotten. Each with its moment."""
+        when = self.forgotten_at(turn)
+        known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
+        if when == _NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != _NEVER:
+            return {}
+        return dict.fromkeys(items_of_turn(self.blind, turn), when)
+
+    def untraced(self, memory: Memory) -> dict[bytes, float]:
+        """Items of the turn that *memory* came from, where *memory* was forgotten by its id and nobody knew then
+        what it came from. Each with its moment."""
+        owner, turn = memory.owner, turn_of(memory)
+        when = self._when(Kind.MEMORY, owner, memory.id)
+        if not turn or drawn_from(memory) or moment_of(memory) > when:
+            return {}
+        if any(self._when(kind, owner, turn) != _NEVER for kind in (Kind.TURN, Kind.MESSAGES)):
+            return {}
+        kind = Kind.TURN if was_message(memory) else Kind.MESSAGES
+        return dict.fromkeys({self.blind.item(kind, owner, turn), *items_of_message(self.blind, memory)}, when)
+
+    def covers_words(self, owner: Owner, message: Message) -> bool:
+        """Whether *message* of a history is one of the caller's that was forgotten."""
+        if not self.items or message.role is not Role.USER:
+            return False
+        return self.blind.item(Kind.SAID, owner, words_hash(message.text)) in self.items
+
+    def _when(self, kind: Kind, owner: Owner, name: str) -> float:
+        return self.items.get(self.blind.item(kind, owner, name), _NEVER)
+
+
+_NEVER = float("-inf")
+
+
+def moment_of(memory: Memory) -> float:
+    """When it was said, in seconds since 1970."""
+    said = seconds_said(memory.metadata.get(MOMENT))
+    return memory.created_at.timestamp() if said is None else said
+
+
+def turn_of(memory: Memory) -> str:
+    """The id of the turn it came from; empty where it came from none."""
+    turn = memory.metadata.get("turn", "")
+    return turn if isinstance(turn, str) else ""
+
+
+def sources_of(memory: Memory) -> Sequence[str]:
+    """Ids of the memories that *memory* was made of."""
+    return _ids(memory, SOURCES)
+
+
+def drawn_from(memory: Memory) -> Sequence[str]:
+    """Ids of the turns that *memory* was drawn from together; empty where it came from one."""
+    return _ids(memory, DRAWN_FROM)
+
+
+def _ids(memory: Memory, name: str) -> Sequence[str]:
+    found = memory.metadata.get(name, ())
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list | tuple) else []
+
+
+def is_message(memory: Memory) -> bool:
+    """Whether it is a message as it was said, or a piece of one."""
+    return memory.source in {Source.VERBATIM, Source.QUESTION}
+
+
+def was_message(memory: Memory) -> bool:
+    """Whether it is one, or was before its words were corrected: then it is what its owner wrote, and still says
+    in whose place it stands."""
+    return is_message(memory) or (memory.source is Source.API and memory.role is not Role.NONE)
+
+
+def items_of_message(blind: Blind, memory: Memory) -> set[bytes]:
+    """By what the caller's message is known when the client sends it again."""
+    if not was_message(memory) or memory.role is not Role.USER:
+        return set()
+    whole = memory.metadata.get(WHOLE)
+    words = whole if isinstance(whole, str) else words_hash(memory.content)
+    found = {blind.item(Kind.SAID, memory.owner, words)}
+    heard = memory.metadata.get(HEARD)
+    if isinstance(heard, str):
+        found.add(blind.item(Kind.HEARD, memory.owner, heard))
+    return found
+
+
+def items_of_turn(blind: Blind, turn: Turn) -> set[bytes]:
+    """By what a turn of the journal is known when it comes again."""
+    found = {blind.item(Kind.TURN, turn.owner, turn.id), blind.item(Kind.SAID, turn.owner, words_hash(turn.asked))}
+    if turn.heard:
+        found.add(blind.item(Kind.HEARD, turn.owner, turn.heard))
+    return found
+
+
+# --- job ---------------------------------------------------------------------------------------------
+# A forget under way, as the ledger keeps it, and the receipt that it makes.
+
+# What a moment may have lost to rounding where it stands in a memory's metadata.
+_ROUNDING = timedelta(milliseconds=1)
+WAITING_TURNS = "waiting_turns"  # step: accepted turns of before the forget that could not be looked through yet
+NOTHING_FOUND = "nothing was found of what was asked for"
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one store has come."""
+
+    removed: int = 0
+    done_at: datetime | None = None
+    pending_until: datetime | None = None
+    note: str = ""
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """*owner* and *scope* are there until it is complete; then only the hash tells whose it was."""
+
+    id: str
+    subject: str
+    name: str  # of the scope
+    at: datetime
+    state: ForgetState = ForgetState.ACCEPTED
+    owner: Owner | None = None
+    scope: ForgetScope | None = None
+    clean_at: datetime | None = None
+    completed_at: datetime | None = None
+    steps: Mapping[str, Step] = {}
+
+    @classmethod
+    def read(cls, kept: LedgerJob) -> Self:
+        return msgspec.json.decode(kept.body, type=cls)
+
+    @property
+    def until(self) -> float:
+        """What was said up to then goes; seconds since 1970."""
+        return (self.at + _ROUNDING).timestamp()
+
+    @property
+    def waits_for_turns(self) -> bool:
+        """Whether all that can be reached is erased, and only turns out of reach keep it from being clean."""
+        step = self.steps.get(WAITING_TURNS)
+        return self.state is ForgetState.ACCEPTED and step is not None and step.done_at is None
+
+    def kept(self) -> LedgerJob:
+        complete = self.state is ForgetState.COMPLETE
+        body = msgspec.structs.replace(self, owner=None, scope=None) if complete else self
+        return LedgerJob(
+            self.id,
+            self.subject,
+            msgspec.json.encode(body),
+            shut=self.state is ForgetState.ACCEPTED and not self.waits_for_turns,
+            open=not complete,
+        )
+
+    def removed(self, store: str, count: int) -> Job:
+        """*count* more went from *store*."""
+        step = self.steps.get(store, Step())
+        return self._with(store, msgspec.structs.replace(step, removed=step.removed + count))
+
+    def done(self, store: str, at: datetime, *, note: str = "") -> Job:
+        step = self.steps.get(store, Step())
+        if step.done_at is not None:
+            return self
+        return self._with(store, msgspec.structs.replace(step, done_at=at, pending_until=None, note=note))
+
+    def pends(self, store: str, note: str, until: datetime | None = None) -> Job:
+        step = self.steps.get(store, Step())
+        return self._with(store, msgspec.structs.replace(step, done_at=None, pending_until=until, note=note))
+
+    def _with(self, store: str, step: Step) -> Job:
+        return msgspec.structs.replace(self, steps={**self.steps, store: step})
+
+    def receipt(self) -> ForgetReceipt:
+        return ForgetReceipt(
+            id=self.id,
+            state=self.state,
+            scope=self.name,
+            subject=self.subject,
+            accepted_at=self.at.astimezone(UTC),
+            clean_at=self.clean_at,
+            completed_at=self.completed_at,
+            memories=self.steps.get("memories", Step()).removed,
+            stores=tuple(
+                Erased(
+                    store=store,
+                    done=step.done_at is not None,
+                    removed=step.removed,
+                    done_at=step.done_at,
+                    pending_until=step.pending_until,
+                    note=step.note,
+                )
+                for store, step in sorted(self.steps.items())
+            ),
+        )
+
+
+def without_words(scope: ForgetScope, ids: tuple[str, ...]) -> ForgetScope:
+    """*scope* as it is kept: what a query found stands in for its words."""
+    return replace(scope, query="", ids=ids) if scope.query else scope

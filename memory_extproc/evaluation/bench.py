@@ -1,0 +1,141 @@
+"""The composition root of the tools: the sidecar's own parts, as configured, without Envoy around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc import __version__
+from memory_extproc.app import (
+    hold_lite,
+    make_extraction,
+    make_recaller,
+    milvus_options,
+    open_embedder,
+    open_keys,
+    open_link,
+    open_reranks,
+    piece_limits,
+    sealed_store,
+    utc_now,
+)
+from memory_extproc.app.maintenance import make_summing, make_topics
+from memory_extproc.app.write_path import Extraction
+from memory_extproc.evaluation.runner import Bench
+from memory_extproc.learn.extract.extractor import Extracts, Fallback
+from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.messages import judge
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.settings import Settings
+from memory_extproc.store.milvus.store import MilvusStore
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.topics.tracker import Topics
+
+
+@asynccontextmanager
+async def embedder_of(settings: Settings) -> AsyncIterator[Embeds]:
+    """The configured embedder alone."""
+    async with AsyncExitStack() as stack:
+        yield await open_embedder(settings, Metrics(CollectorRegistry(), __version__), stack)
+
+
+@asynccontextmanager
+async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Bench]:
+    """The configured embedder, extractor and recaller, for memories held in process alone. *topics*: what was said
+    is summed up, too."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    async with AsyncExitStack() as stack:
+        embedder = await open_embedder(settings, metrics, stack)
+        reranks = await open_reranks(settings, metrics, stack)
+
+        unhurried = _unhurried(settings)
+
+        def recaller(finds: Partitions, queries: Embeds, now: Now) -> Recaller:
+            return make_recaller(
+                unhurried,
+                finds,
+                queries,
+                metrics,
+                stack,
+                now=now,
+                reranks=reranks,
+                reads=finds,
+                waits=UNHURRIED / 2,
+            )
+
+        budget = Budget(BudgetLimits(), now=utc_now)
+        summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
+
+        def following(keeps: KeepsMemories, coordination: Coordination, now: Now) -> Topics:
+            return make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
+
+        yield Bench(
+            embedder=embedder,
+            extractor=_at_once(make_extraction(settings, metrics, stack, budget)),
+            judged=partial(judge, limits=piece_limits(settings, embedder)),
+            metrics=metrics,
+            recaller=recaller,
+            partition=PartitionLimits(bytes=settings.recall.partition_bytes),
+            topics=following if topics else None,
+        )
+
+
+def _at_once(extraction: Extraction) -> Extracts | None:
+    """Nobody comes back to an evaluation: what the model cannot do now, the rules do."""
+    if extraction.extractor is None or extraction.stand_in is None:
+        return extraction.extractor
+    return Fallback(extraction.extractor, extraction.stand_in, waits=False)
+
+
+UNHURRIED = timedelta(minutes=1)  # for one question
+READ_WITHIN = timedelta(seconds=30)  # of one owner's memories out of the store; nobody waits behind it
+
+
+@asynccontextmanager
+async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Recaller]:
+    """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file: Milvus
+    Lite lets one process in. Beside a sidecar with a Milvus server it only reads."""
+    metrics = Metrics(CollectorRegistry(), __version__)
+    async with AsyncExitStack() as stack:
+        data = _absolute(settings.data_dir)
+        hold_lite(settings, data, stack)
+        embedder = await open_embedder(settings, metrics, stack)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        stack.push_async_callback(store.close)
+        await store.open()
+        # It reads once, what is there now: versions of other replicas play no part.
+        limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
+        coordination = TransientCoordination(now)
+        link = await open_link(settings, metrics, stack)
+        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
+        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
+        reranks = await open_reranks(settings, metrics, stack)
+        yield make_recaller(
+            settings,
+            partitions,
+            embedder,
+            metrics,
+            stack,
+            now=now,
+            reranks=reranks,
+            reads=partitions,
+            waits=READ_WITHIN,
+        )
+
+
+def _unhurried(settings: Settings) -> Settings:
+    """With time enough for every step: a busy machine would else turn answers into those of a lower rung (words
+    alone, no reranking), and the figures would speak of the machine."""
+    return settings.model_copy(update={"recall": settings.recall.model_copy(update={"deadline": UNHURRIED})})
+
+
+def _absolute(directory: str) -> Path:
+    return Path(directory).absolute()

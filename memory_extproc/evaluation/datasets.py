@@ -1,0 +1,485 @@
+"""What a data set says, whatever its format: conversations, notes, and questions with what answers them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Role
+
+
+class DatasetError(GiveUpError):
+    """A data set that is not what it says it is; names the place, never the words that stand there."""
+
+
+class Category(StrEnum):
+    """Kinds of question: LoCoMo's five, and those of our own sets that it has no name for."""
+
+    MULTI_HOP = "multi-hop"
+    TEMPORAL = "temporal"
+    OPEN_DOMAIN = "open-domain"
+    SINGLE_HOP = "single-hop"
+    ADVERSARIAL = "adversarial"
+    UNNAMED = ""
+
+
+# The questions that the figures at the top are about; an adversarial one has no answer to be found.
+ANSWERABLE = frozenset({"multi-hop", "temporal", "open-domain", "single-hop"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message: *id* as the data set names it (LoCoMo: the dia_id), *text* as it is to be learned."""
+
+    id: str
+    role: Role  # user or assistant
+    text: str = field(repr=False)
+    session: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A memory that nobody said: put in as it is. *replaces*: the id of the one it takes the place of."""
+
+    id: str
+    text: str = field(repr=False)
+    at: datetime
+    replaces: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """*relevant*: ids of what answers it; none: nothing does. *earlier*: the user's messages just before."""
+
+    id: str
+    text: str = field(repr=False)
+    relevant: frozenset[str]
+    category: str = ""
+    earlier: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def counts(self) -> bool:
+        """Whether recall is measured by it: it has evidence, and is not of a kind that has no answer."""
+        return bool(self.relevant) and self.category != Category.ADVERSARIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One owner's memories and the questions about them. *said* is in the order of time."""
+
+    name: str
+    said: tuple[Said, ...]
+    questions: tuple[Question, ...]
+    noted: tuple[Noted, ...] = ()
+    speakers: tuple[str, ...] = ()  # names that stand before the messages, if any do
+    skipped: int = 0  # pieces of evidence that name nothing there is
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all that is to be remembered."""
+        return [*(one.id for one in self.said), *(one.id for one in self.noted)]
+
+    @property
+    def ends(self) -> datetime:
+        """When the last of it was said."""
+        return max([*(one.at for one in self.said), *(one.at for one in self.noted)])
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    name: str
+    conversations: tuple[Conversation, ...]
+
+    @property
+    def questions(self) -> int:
+        return sum(len(one.questions) for one in self.conversations)
+
+
+def check(conversations: Sequence[Conversation], where: str) -> None:
+    """DatasetError where there is nothing to measure, or one name stands for two things."""
+    if not conversations:
+        raise DatasetError(f"{where}: holds no conversation")
+    names: set[str] = set()
+    for one in conversations:
+        if one.name in names:
+            raise DatasetError(f"{where}: there are two conversations named {one.name!r}")
+        names.add(one.name)
+        ids = one.ids
+        if twice := [id_ for id_, count in Counter(ids).items() if count > 1]:
+            raise DatasetError(f"{where}: {one.name}: the id {twice[0]!r} stands for two memories")
+        if not ids:
+            raise DatasetError(f"{where}: {one.name}: holds nothing to remember")
+    if not any(one.questions for one in conversations):
+        raise DatasetError(f"{where}: asks no question")
+
+
+# --- foreign -----------------------------------------------------------------------------------------
+# Questions that nothing in memory answers: those of one conversation, asked of another person's memories.
+#
+# The names of the speakers are taken out, so that a name alone does not tell whether a memory can help.
+
+
+class Names(StrEnum):
+    """What stands in place of a speaker's name."""
+
+    FIRST_PERSON = "first-person"  # "What is my budget?", "When did I go?"
+    NEUTRAL = "neutral"  # names that neither conversation knows
+    SWAPPED = "swapped"  # the names of those whose memories are asked: the hardest
+    KEPT = "kept"  # as it stands: the easiest, a name gives it away
+
+
+NEUTRAL = ("Alex", "Robin")
+_FIRST_PERSON = {"is": "am", "has": "have", "does": "do"}
+_SHORTEST_SHORT_FORM = 3
+
+
+def reworded(text: str, speakers: Sequence[str], names: Names, others: Sequence[str] = ()) -> str:
+    """*text* with each of *speakers* (also by a short form, "Kat" for "Katrin") put differently."""
+    if names is Names.KEPT:
+        return text
+    both = all(_names(text, speaker) for speaker in speakers)
+    for at, speaker in enumerate(speakers):
+        if names is Names.FIRST_PERSON:
+            # Of two in one question one asks, and the other is somebody.
+            text = _named(text, speaker, "my friend") if both and at else _first_person(text, speaker)
+        else:
+            instead = (NEUTRAL if names is Names.NEUTRAL else others)[at : at + 1]
+            text = _named(text, speaker, instead[0] if instead else NEUTRAL[at % len(NEUTRAL)])
+    return text
+
+
+def foreign(conversations: Sequence[Conversation]) -> list[tuple[Conversation, Conversation, Question]]:
+    """(whose question, whose memories, the question): each question once, of the other conversations in turn.
+    Only between conversations of named people: notes of several owners may well answer one another's questions."""
+    named = [one for one in conversations if one.speakers]
+    pairs = []
+    others = len(named) - 1
+    for at, home in enumerate(named):
+        for number, question in enumerate(home.questions if others > 0 else ()):
+            pairs.append((home, named[(at + 1 + number % others) % len(named)], question))
+    return pairs
+
+
+def _pattern(speaker: str) -> str:
+    """The name, or its beginning as people shorten it: at least three letters, capital first."""
+    whole = re.escape(speaker)
+    short = [re.escape(speaker[:length]) for length in range(len(speaker) - 1, _SHORTEST_SHORT_FORM - 1, -1)]
+    return rf"\b(?:{'|'.join([whole, *short])})\b"
+
+
+def _names(text: str, speaker: str) -> bool:
+    return re.search(_pattern(speaker), text) is not None
+
+
+def _named(text: str, speaker: str, instead: str) -> str:
+    return re.sub(_pattern(speaker), lambda _: instead, text)
+
+
+# After these a name stands as an object, where the first person is "me".
+_BEFORE_OBJECT = (
+    "to|for|with|from|by|of|about|at|on|like|than|make|makes|made|help|helps|helped|give|gives|gave|tell|told|"
+    "inspire|inspires|inspired|remind|reminds|reminded"
+)
+
+
+def _first_person(text: str, speaker: str) -> str:
+    name = _pattern(speaker)
+    text = re.sub(rf"{name}['\u2019]s?(?=\W|$)", "my", text)
+    text = re.sub(rf"\b(is|has|does)\s+{name}", lambda m: f"{_as_said(m[1])} I", text, flags=re.IGNORECASE)
+    text = re.sub(rf"{name}\s+(is|has|does)\b", lambda m: f"I {_as_said(m[1])}", text)
+    text = re.sub(rf"\b({_BEFORE_OBJECT})\s+{name}", r"\1 me", text)
+    return re.sub(name, "I", text)
+
+
+def _as_said(auxiliary: str) -> str:
+    """The form of the first person, with the capital of the third."""
+    first = _FIRST_PERSON[auxiliary.lower()]
+    return first.capitalize() if auxiliary[0].isupper() else first
+
+
+# --- reading -----------------------------------------------------------------------------------------
+# A file into a data set: LoCoMo's JSON or our JSON lines, told apart by what the file holds.
+
+LARGEST = 1 << 30  # bytes; LoCoMo whole has 3 MB
+
+
+def read_datasets(paths: Sequence[Path]) -> Dataset:
+    """Several sets as one; where names of conversations meet, the file's stands before them."""
+    read = [read_dataset(path) for path in paths]
+    taken = Counter(one.name for dataset in read for one in dataset.conversations)
+    found = tuple(
+        replace(one, name=f"{dataset.name}:{one.name}") if taken[one.name] > 1 else one
+        for dataset in read
+        for one in dataset.conversations
+    )
+    name = ", ".join(dataset.name for dataset in read)
+    check(found, name)
+    return Dataset(name, found)
+
+
+def read_dataset(path: Path) -> Dataset:
+    """DatasetError for what cannot be read or is neither format; it names the place within the file."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise DatasetError(f"{path}: is larger than {LARGEST >> 30} GiB")
+        raw = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+    beginning = raw.lstrip()[:1]
+    if not beginning:
+        raise DatasetError(f"{path}: is empty")
+    if beginning == b"[":
+        try:
+            parsed = msgspec.json.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DatasetError(f"{path}: is not JSON: {error}") from error
+        found = list(conversations_of_locomo(parsed, path.name))
+    elif beginning == b"{":
+        found = conversations_of_lines(raw.splitlines(), path.name)
+    else:
+        raise DatasetError(
+            f"{path}: is neither LoCoMo's format (a JSON list of samples) nor JSON lines (an object a line)"
+        )
+    check(found, path.name)
+    return Dataset(path.name, tuple(found))
+
+
+# --- lines -------------------------------------------------------------------------------------------
+# Reads our own format: one JSON object a line, for small sets written by hand or by a script.
+#
+#     {"memory": "m1", "owner": "ann", "text": "User's budget for Hawaii is $10,000", "at": "2026-03-02T09:00:00Z"}
+#     {"memory": "m2", "owner": "ann", "text": "My dog is called Rex.", "at": …, "session": "s1", "role": "user"}
+#     {"memory": "m3", "owner": "ann", "text": "User's budget for Hawaii is $12,000", "at": …, "replaces": "m1"}
+#     {"query": "What's my budget?", "owner": "ann", "relevant": ["m3"], "category": "update"}
+#
+# A memory with a *session* and a *role* is a message of a conversation, learned as one; without, it is a note,
+# put in as it is. A query whose *relevant* is empty is one that nothing must be injected for. Owners may come in
+# any order; messages of one session follow one another as the lines do.
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+_Words = Annotated[str, msgspec.Meta(min_length=1)]
+_ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT}
+
+
+class _Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    memory: _Name
+    owner: _Name
+    text: _Words
+    at: datetime
+    session: str = ""
+    role: str = ""
+    replaces: str = ""
+
+
+class _Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    query: str
+    owner: _Name
+    relevant: tuple[_Name, ...]
+    category: str = ""
+    earlier: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    said: list[Said] = field(default_factory=list)
+    noted: list[Noted] = field(default_factory=list)
+    questions: list[tuple[str, Question]] = field(default_factory=list)  # each with its place
+
+
+def conversations_of_lines(lines: Iterable[bytes], where: str) -> list[Conversation]:
+    """One for each owner, in the order of their first lines. DatasetError names the line."""
+    owners: dict[str, _Gathered] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            _take(line, f"{where}, line {number}", number, owners)
+    return [_conversation_of_lines(name, gathered) for name, gathered in owners.items()]
+
+
+def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) -> None:
+    parsed = _decoded(line, place)
+    gathered = owners.setdefault(parsed.owner, _Gathered())
+    if isinstance(parsed, _Query):
+        question = Question(str(number), parsed.query, frozenset(parsed.relevant), parsed.category, parsed.earlier)
+        gathered.questions.append((place, question))
+        return
+    at = parsed.at.astimezone(UTC) if parsed.at.tzinfo else parsed.at.replace(tzinfo=UTC)
+    if bool(parsed.session) != bool(parsed.role):
+        raise DatasetError(f"{place}: a message has both a session and a role, a note has neither")
+    if not parsed.role:
+        gathered.noted.append(Noted(parsed.memory, parsed.text, at, parsed.replaces))
+        return
+    if parsed.role not in _ROLES:
+        raise DatasetError(f"{place}: role: expected user or assistant")
+    if parsed.replaces:
+        raise DatasetError(f"{place}: replaces: a message replaces nothing, only a note does")
+    gathered.said.append(Said(parsed.memory, _ROLES[parsed.role], parsed.text, parsed.session, at))
+
+
+def _decoded(line: bytes, place: str) -> _Memory | _Query:
+    try:
+        keys = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys()
+        if ("memory" in keys) == ("query" in keys):
+            raise DatasetError(f'{place}: expected either "memory" or "query"')
+        if "query" in keys:
+            return msgspec.json.decode(line, type=_Query)
+        return msgspec.json.decode(line, type=_Memory)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        # msgspec names path and kind, never the value.
+        raise DatasetError(f"{place}: {error}") from error
+
+
+def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
+    notes = {one.id for one in gathered.noted}
+    known = notes | {one.id for one in gathered.said}
+    for note in gathered.noted:
+        if note.replaces and (note.replaces not in notes or note.replaces == note.id):
+            raise DatasetError(
+                f"{name}: {note.id!r} replaces {note.replaces!r}, which is no other note of this owner"
+            )
+    for place, question in gathered.questions:
+        if unknown := sorted(question.relevant - known):
+            raise DatasetError(f"{place}: relevant: there is no memory {unknown[0]!r} of {name!r}")
+    ordered = sorted(gathered.said, key=lambda one: one.at)  # stable: lines of one moment keep their order
+    return Conversation(
+        name, tuple(ordered), tuple(question for _, question in gathered.questions), noted=tuple(gathered.noted)
+    )
+
+
+# --- locomo ------------------------------------------------------------------------------------------
+# Reads LoCoMo's format (Maharana et al., ACL 2024), the one of its `locomo10.json`.
+#
+# The two speakers stand in for the caller (`speaker_a`) and the assistant (`speaker_b`). A message is learned as
+# "Name: words", with the caption of a picture it shows behind it.
+
+CATEGORIES: Mapping[int, Category] = {
+    1: Category.MULTI_HOP,
+    2: Category.TEMPORAL,
+    3: Category.OPEN_DOMAIN,
+    4: Category.SINGLE_HOP,
+    5: Category.ADVERSARIAL,
+}
+BETWEEN = timedelta(seconds=30)  # the data has a time for each session only: messages follow one another
+_SESSION = re.compile(r"session_(\d+)")
+_TURN_ID = re.compile(r"D:?(\d+):(\d+)")
+_TIMES = ("%I:%M %p on %d %B, %Y", "%d %B, %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M")
+
+
+def conversations_of_locomo(parsed: object, where: str) -> Iterator[Conversation]:
+    """One for each sample. DatasetError with the place of what is not as it should be."""
+    for at, sample in enumerate(_list(parsed, where)):
+        place = f"{where}[{at}]"
+        fields = _mapping(sample, place)
+        yield _conversation_of_locomo(fields, place)
+
+
+def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversation:
+    talk = _mapping(sample.get("conversation"), f"{where}.conversation")
+    place = f"{where}.conversation"
+    speakers = (_text(talk, "speaker_a", place), _text(talk, "speaker_b", place))
+    if speakers[0] == speakers[1]:
+        raise DatasetError(f"{place}: speaker_a and speaker_b have one name")
+    said: list[Said] = []
+    for number in sorted(int(found[1]) for key in talk if (found := _SESSION.fullmatch(key))):
+        key = f"session_{number}"
+        begins = _time(talk.get(f"{key}_date_time"), f"{place}.{key}_date_time")
+        turns = _list(talk[key], f"{place}.{key}")
+        said += [
+            _said(
+                _mapping(turn, f"{place}.{key}[{at}]"), f"{place}.{key}[{at}]", speakers, key, begins + at * BETWEEN
+            )
+            for at, turn in enumerate(turns)
+        ]
+    if not said:
+        raise DatasetError(f"{place}: has no session_1, session_2, … with messages")
+    known = frozenset(one.id for one in said)
+    questions: list[Question] = []
+    skipped = 0
+    for at, qa in enumerate(_list(sample.get("qa"), f"{where}.qa")):
+        question, missing = _question(_mapping(qa, f"{where}.qa[{at}]"), f"{where}.qa[{at}]", str(at), known)
+        questions.append(question)
+        skipped += missing
+    name = _text(sample, "sample_id", where)
+    return Conversation(name, tuple(said), tuple(questions), speakers=speakers, skipped=skipped)
+
+
+def _said(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime) -> Said:
+    speaker, text = _text(turn, "speaker", where), turn.get("text")
+    if speaker not in speakers:
+        raise DatasetError(f"{where}.speaker: is neither speaker_a nor speaker_b")
+    if not isinstance(text, str):
+        raise DatasetError(f"{where}.text: expected a text, found {_kind(text)}")
+    caption = turn.get("blip_caption", "")
+    if not isinstance(caption, str):
+        raise DatasetError(f"{where}.blip_caption: expected a text, found {_kind(caption)}")
+    shown = f"{text} [picture: {caption}]" if caption else text
+    role = Role.USER if speaker == speakers[0] else Role.ASSISTANT
+    return Said(_text(turn, "dia_id", where), role, f"{speaker}: {shown.strip()}", session, at)
+
+
+def _question(qa: Mapping[str, Any], where: str, id_: str, known: frozenset[str]) -> tuple[Question, int]:
+    """The question, and how many pieces of its evidence name no message."""
+    number = qa.get("category")
+    if not isinstance(number, int) or isinstance(number, bool) or number not in CATEGORIES:
+        raise DatasetError(
+            f"{where}.category: expected 1 to 5, found {number if isinstance(number, int) else _kind(number)}"
+        )
+    evidence: list[str] = []
+    for at, one in enumerate(_list(qa.get("evidence", []), f"{where}.evidence")):
+        if not isinstance(one, str):
+            raise DatasetError(f"{where}.evidence[{at}]: expected a text, found {_kind(one)}")
+        # Published as people wrote it down: "D8:6; D9:17", "D1:18 D1:20", "D:11:26", "D30:05", a lone "D".
+        evidence += [f"D{int(session)}:{int(turn)}" for session, turn in _TURN_ID.findall(one)] or [one]
+    relevant = frozenset(evidence) & known
+    missing = len(frozenset(evidence) - known)
+    return Question(id_, _text(qa, "question", where), relevant, CATEGORIES[number].value), missing
+
+
+def _time(value: object, where: str) -> datetime:
+    if isinstance(value, str):
+        for form in _TIMES:
+            try:
+                parsed = datetime.strptime(" ".join(value.split()), form)  # noqa: DTZ007 - the data names no zone
+            except ValueError:
+                continue
+            return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+        raise DatasetError(f'{where}: expected a time such as "1:56 pm on 8 May, 2023"')
+    raise DatasetError(f"{where}: expected a time, found {_kind(value)}")
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise DatasetError(f"{where}: expected an object, found {_kind(value)}")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise DatasetError(f"{where}: expected a list, found {_kind(value)}")
+    return value
+
+
+def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise DatasetError(
+            f"{where}.{key}: expected a text, found {'an empty one' if value == '' else _kind(value)}"
+        )
+    return value.strip()
+
+
+def _kind(value: object) -> str:
+    """The kind of *value* in JSON's words; never the value, which may be a person's words."""
+    names: Mapping[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "a truth value"}
+    if value is None:
+        return "nothing"
+    return names.get(type(value), "a number")

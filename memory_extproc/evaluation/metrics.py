@@ -1,0 +1,312 @@
+"""From what a system answered to the figures of the table, the sweep and the report. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.evaluation.datasets import Category, Names
+from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
+from memory_extproc.model import Memory
+from memory_extproc.ports import Embeds
+from memory_extproc.topics.boundaries import Heard, ShiftLimits, shifts
+
+DEPTHS = (5, 10, 20)
+THRESHOLDS = tuple(at / 20 for at in range(21))
+NEUTRALISED = frozenset({Names.FIRST_PERSON, Names.NEUTRAL})  # those that abstention is measured by
+_DIGITS = 4
+
+Figures = dict[str, Any]
+
+
+def figures(run: Run) -> Figures:
+    """As `--json` prints them: recall of the answerable questions at the top, the rest below. Shares are 0 to 1,
+    times are milliseconds; null: there was nothing to measure it by."""
+    home = [one for one in run.asked if one.names is None]
+    counted = [one for one in home if one.question.counts]
+    groups: dict[str, list[Asked]] = defaultdict(list)
+    for one in home:
+        if one.question.relevant:
+            groups[one.question.category or Category.SINGLE_HOP].append(one)
+    found: Figures = {
+        **_retrieval(counted),
+        "dataset": run.dataset,
+        "system": run.system.value,
+        "embedding_model": run.embed_model,
+        "questions": len(counted),
+        "by_category": {name: _retrieval(groups[name]) for name in sorted(groups)},
+        "paths": dict(sorted(Counter(one.answer.path or one.answer.outcome.value for one in run.asked).items())),
+        "abstention": _abstention(run.asked, run.bounds),
+        "injection": _injection(counted, run.bounds),
+        "learned": _learned(run),
+        "latency_ms": _latency(home, lexical=run.system is System.LEXICAL),
+        "sweep": sweep(run),
+    }
+    return {key: _rounded(value) for key, value in found.items()}
+
+
+def sweep(run: Run) -> list[Figures]:
+    """What each threshold from 0 to 1 would do, at the limit of *run*, out of the same answers."""
+    counted = [one for one in run.asked if one.names is None and one.question.counts]
+    strangers = [one for one in run.asked if unanswerable(one)]
+    return [_swept(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
+
+
+def unanswerable(one: Asked) -> bool:
+    """Whether nothing in memory answers it: a question to others whose names are neutral, or one of a set that
+    says so itself. A question of LoCoMo without evidence has an answer all the same."""
+    if one.names is not None:
+        return one.names in NEUTRALISED
+    return not one.question.relevant and not one.played.conversation.speakers
+
+
+def passing(answer: Answer, bounds: Bounds) -> list[Memory]:
+    """What would be injected within *bounds*, but for the block's tokens: the best in their order."""
+    relevant = (one.memory for one in answer.ranked if one.relevance >= bounds.threshold)
+    return [memory for memory, _ in zip(relevant, range(bounds.limit), strict=False)]
+
+
+def _retrieval(asked: Sequence[Asked]) -> Figures:
+    found = [
+        (positions(one.played.covers(c.memory) for c in one.answer.ranked), one.question.relevant) for one in asked
+    ]
+    figures: Figures = {f"recall@{k}": mean([recall_at(k, at, of) for at, of in found]) for k in DEPTHS}
+    figures |= {f"ndcg@{k}": mean([ndcg_at(k, at, of) for at, of in found]) for k in DEPTHS}
+    figures["mrr"] = mean([reciprocal_rank(at, of) for at, of in found])
+    return {**figures, "questions": len(asked)}
+
+
+def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
+    """The share of unanswerable questions for which nothing is injected; by what became of the names in them."""
+    by_names: dict[str, list[float]] = defaultdict(list)
+    abstained = []
+    for one in asked:
+        silent = float(not one.answer.injected)
+        if one.names is not None:
+            by_names[one.names].append(silent)
+        if unanswerable(one):
+            abstained.append(silent)
+    return {
+        "share": mean(abstained),
+        "questions": len(abstained),
+        "threshold": bounds.threshold,
+        "by_names": {names: mean(values) for names, values in sorted(by_names.items())},
+    }
+
+
+def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
+    """What would stand in the blocks, as the recaller made them."""
+    chosen = [(one, one.answer.injected) for one in asked]
+    with_limit = [_covered(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
+    at_threshold = [_covered(one, memories) for one, memories in chosen]
+    hits = [float(_helps(one, memory)) for one, memories in chosen for memory in memories]
+    without, with_ = mean(with_limit), mean(at_threshold)
+    return {
+        "threshold": bounds.threshold,
+        "limit": bounds.limit,
+        "recall": with_,
+        "recall_without_threshold": without,
+        "loss": without - with_ if without is not None and with_ is not None else None,
+        "precision": mean(hits),
+        "memories": mean([float(len(memories)) for _, memories in chosen]),
+        "questions_with_any": mean([float(bool(memories)) for _, memories in chosen]),
+    }
+
+
+def _swept(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds) -> Figures:
+    chosen = [(one, passing(one.answer, bounds)) for one in counted]
+    return {
+        "threshold": bounds.threshold,
+        "recall": mean([_covered(one, memories) for one, memories in chosen]),
+        "precision": mean([float(_helps(one, memory)) for one, memories in chosen for memory in memories]),
+        "abstention": mean([float(not passing(one.answer, bounds)) for one in strangers]),
+        "memories": mean([float(len(memories)) for _, memories in chosen]),
+    }
+
+
+def _covered(one: Asked, memories: Iterable[Memory]) -> float:
+    """The share of the question's evidence within *memories*."""
+    found = {id_ for memory in memories for id_ in one.played.covers(memory)}
+    return len(found & one.question.relevant) / len(one.question.relevant)
+
+
+def _helps(one: Asked, memory: Memory) -> bool:
+    return not one.question.relevant.isdisjoint(one.played.covers(memory))
+
+
+def _learned(run: Run) -> Figures:
+    """What the write path made of the data: evidence it left out can be found by no ranking."""
+    evidence = unreachable = 0
+    for there in run.played:
+        covered = there.covered()
+        for question in there.conversation.questions:
+            if question.counts:
+                evidence += len(question.relevant)
+                unreachable += len(question.relevant - covered)
+    return {
+        "conversations": len(run.played),
+        "messages": sum(len(one.conversation.said) for one in run.played),
+        "notes": sum(len(one.conversation.noted) for one in run.played),
+        "memories": sum(len(one.memories) for one in run.played),
+        "evidence": evidence,
+        "evidence_left_out": unreachable,
+        "evidence_that_names_nothing": sum(one.conversation.skipped for one in run.played),
+    }
+
+
+def _latency(home: Sequence[Asked], *, lexical: bool) -> Figures:
+    """By stage, and what the whole costs as a multiple of embedding the query in the same run; that needs a query
+    that was embedded, so *lexical* has no such figure."""
+    stages: dict[str, list[float]] = defaultdict(list)
+    for one in home:
+        for stage, seconds in one.answer.seconds.items():
+            stages[stage].append(1000.0 * seconds)
+    found: Figures = {
+        stage: {"p50": quantile(values, 0.5), "p95": quantile(values, 0.95)}
+        for stage, values in sorted(stages.items())
+    }
+    if not lexical and stages.get("embed") and stages.get("total"):
+        embed, total = quantile(stages["embed"], 0.5), quantile(stages["total"], 0.5)
+        found["total_over_embed_p50"] = total / embed if embed and total else None
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, _DIGITS)
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+# --- scoring -----------------------------------------------------------------------------------------
+# Figures of one ranking. Pure.
+#
+# Positions count what the data set names (LoCoMo: turns), not memories: a memory that stands for n of them takes
+# up n positions, again when an earlier one stood for the same. It counts where its last position is, so a memory
+# that does not fit whole into the first k counts for nothing there.
+
+
+def positions(covers: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Id → the position, from 1, by which it was found first. What stands for nothing takes up one position."""
+    found: dict[str, int] = {}
+    used = 0
+    for ids in covers:
+        used += max(1, len(ids))
+        for one in ids:
+            found.setdefault(one, used)
+    return found
+
+
+def recall_at(k: int, found: dict[str, int], relevant: frozenset[str]) -> float:
+    """The share of *relevant* within the first *k* positions, 0 to 1. *relevant* is not empty."""
+    return sum(found.get(one, k + 1) <= k for one in relevant) / len(relevant)
+
+
+def ndcg_at(k: int, found: dict[str, int], relevant: frozenset[str]) -> float:
+    """Normalised discounted cumulative gain with gain 1 for what is relevant (Järvelin and Kekäläinen 2002):
+    sum of 1 / log2(1 + position) over the best possible such sum; 0 to 1."""
+    gained = sum(1.0 / math.log2(1 + found[one]) for one in relevant if found.get(one, k + 1) <= k)
+    best = sum(1.0 / math.log2(1 + at) for at in range(1, min(k, len(relevant)) + 1))
+    return gained / best
+
+
+def reciprocal_rank(found: dict[str, int], relevant: frozenset[str]) -> float:
+    """1 / the position of the first that is relevant; 0 when none was found."""
+    return max((1.0 / found[one] for one in relevant if one in found), default=0.0)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None of nothing, so that an empty group is not taken for a bad one."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that *share* of *values* do not exceed (nearest rank); None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+# --- topics ------------------------------------------------------------------------------------------
+# How well changes of subject are found: sessions with marked shifts, told by the measures alone.
+
+
+class MarkedTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    asked: str
+    answered: str = ""
+    shift: bool = False  # it begins another topic than the turn before
+
+
+class MarkedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str  # what stands before its number is the group it is counted in: "fit-03", "held-out-11"
+    turns: tuple[MarkedTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Of a session: numbers of the turns that are marked, and of those that were found to begin another topic."""
+
+    session: MarkedSession
+    marked: frozenset[int]
+    found: frozenset[int]
+
+
+_DECODER = msgspec.json.Decoder(MarkedSession)
+
+
+def read_sessions(path: Path) -> list[MarkedSession]:
+    """ConfigurationError names the line that is none of ours."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError([f"{path}: cannot be read: {type(error).__name__}"]) from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(_DECODER.decode(line))
+        except msgspec.DecodeError as error:
+            raise ConfigurationError([f"{path}: line {number}: {error}"]) from error
+    return found
+
+
+async def told(sessions: Iterable[MarkedSession], embedder: Embeds, limits: ShiftLimits) -> list[Told]:
+    """By the measures that serve where no model is asked."""
+    all_of_it = []
+    for session in sessions:
+        asked = await embedder.embed([turn.asked for turn in session.turns])
+        whole = await embedder.embed([f"{turn.asked}\n{turn.answered}" for turn in session.turns])
+        heard = [Heard(turn.asked, *vectors) for turn, *vectors in zip(session.turns, asked, whole, strict=True)]
+        marked = frozenset(number for number, turn in enumerate(session.turns) if turn.shift)
+        all_of_it.append(Told(session, marked, frozenset(shifts(heard, limits))))
+    return all_of_it
+
+
+def boundary_figures(sessions: Sequence[Told]) -> Mapping[str, Any]:
+    """Precision, recall and F1 of the exact turns at which topics begin; by group, too."""
+    groups: dict[str, list[Told]] = {}
+    for one in sessions:
+        groups.setdefault(one.session.name.rpartition("-")[0], []).append(one)
+    return {**_figures(sessions), "groups": {name: _figures(group) for name, group in groups.items()}}
+
+
+def _figures(sessions: Sequence[Told]) -> dict[str, Any]:
+    right = sum(len(one.marked & one.found) for one in sessions)
+    marked, found = sum(len(one.marked) for one in sessions), sum(len(one.found) for one in sessions)
+    return {
+        "sessions": len(sessions),
+        "turns": sum(len(one.session.turns) for one in sessions),
+        "shifts": marked,
+        "found": found,
+        "precision": round(right / found, 3) if found else None,
+        "recall": round(right / marked, 3) if marked else None,
+        "f1": round(2 * right / (marked + found), 3) if marked + found else None,
+    }

@@ -1,0 +1,559 @@
+"""A data set through one system: every conversation learned, every question asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import groupby
+from typing import Protocol
+
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.evaluation.datasets import (
+    Conversation,
+    Dataset,
+    Names,
+    Noted,
+    Question,
+    Said,
+    foreign,
+    reworded,
+)
+from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.ingest import LearnLimits
+from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.messages import Judged
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import (
+    Caller,
+    Embedded,
+    Exchanged,
+    Matrix,
+    Memory,
+    MemoryType,
+    Message,
+    Outcome,
+    Owner,
+    Role,
+    Scope,
+    Source,
+    Stored,
+    Turn,
+    Vector,
+    Wish,
+    digest,
+)
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.recall.candidate import Considered, Explanation, Verdict
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore
+from memory_extproc.text.sentences import sentences
+from memory_extproc.topics.tracker import Topics
+
+MakesRecaller = Callable[[Partitions, Embeds, Now], Recaller]
+Says = Callable[[str, int, int], None]  # step, done, of how many
+FOREIGN_NAMES = (Names.FIRST_PERSON, Names.NEUTRAL, Names.SWAPPED)
+NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question put to the memories of *played*. *names*: what became of the names in a foreign question;
+    None for one that these memories are about."""
+
+    question: Question
+    played: Played
+    answer: Answer
+    names: Names | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything a system answered, and what it had to go by."""
+
+    dataset: str
+    system: System
+    bounds: Bounds
+    embed_model: str
+    asked: tuple[Asked, ...]
+    played: tuple[Played, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a run needs from outside; the tools' composition makes it from the settings."""
+
+    embedder: Embeds
+    extractor: Extracts | None
+    judged: Judges
+    metrics: Metrics
+    recaller: MakesRecaller
+    partition: PartitionLimits
+    topics: MakesTopics | None = None  # None: sessions are not summed up
+
+    def played(
+        self, conversation: Conversation, partition: PartitionLimits, topics: MakesTopics | None = None
+    ) -> AbstractAsyncContextManager[Played]:
+        """As the function of that name, with what this bench learns with."""
+        return played(
+            conversation, self.embedder, self.metrics,
+            extractor=self.extractor, judged=self.judged, partition=partition, topics=topics,
+        )  # fmt: skip
+
+
+async def run(
+    dataset: Dataset,
+    system: System,
+    bench: Bench,
+    bounds: Bounds,
+    *,
+    limit_questions: int | None = None,
+    says: Says = lambda _step, _done, _whole: None,
+) -> Run:
+    """*limit_questions*: at most so many, spread evenly over the data set; then as many foreign ones."""
+    if not 0.0 <= bounds.threshold <= 1.0:
+        raise GiveUpError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
+    async with AsyncExitStack() as stack:
+        partition = NOT_HELD if system is System.STORE else bench.partition
+        stage: dict[str, tuple[Played, Asks]] = {}
+        for at, conversation in enumerate(dataset.conversations):
+            says("learning", at, len(dataset.conversations))
+            one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
+            await filled(one, bench.embedder)
+            stage[conversation.name] = (one, _asks(system, bench, one, bounds))
+        asked = await _ask_all(_home(dataset.conversations), stage, limit_questions, "asking", says)
+        for names in FOREIGN_NAMES:
+            step = f"asking others ({names})"
+            asked += await _ask_all(_foreign(dataset.conversations, names), stage, limit_questions, step, says)
+        return Run(
+            dataset.name,
+            system,
+            bounds,
+            bench.embedder.fingerprint,
+            tuple(asked),
+            tuple(one for one, _ in stage.values()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ToAsk:
+    question: Question
+    of: str  # the conversation whose memories are asked
+    names: Names | None
+
+
+def _home(conversations: Sequence[Conversation]) -> list[_ToAsk]:
+    return [_ToAsk(question, one.name, None) for one in conversations for question in one.questions]
+
+
+def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk]:
+    found = []
+    for home, away, question in foreign(conversations):
+        text = reworded(question.text, home.speakers, names, away.speakers)
+        found.append(_ToAsk(replace(question, text=text, relevant=frozenset()), away.name, names))
+    return found
+
+
+async def _ask_all(
+    wanted: list[_ToAsk], stage: dict[str, tuple[Played, Asks]], most: int | None, step: str, says: Says
+) -> list[Asked]:
+    if most is not None and most < len(wanted):
+        wanted = [wanted[at * len(wanted) // most] for at in range(most)]
+    asked, seen = [], set[str]()
+    for done, one in enumerate(wanted):
+        says(step, done, len(wanted))
+        there, asks = stage[one.of]
+        # Words asked before have their vector in the cache: their time would say nothing.
+        answer = await asks.ask(one.question, timed=one.names is None and one.question.text not in seen)
+        seen.add(one.question.text)
+        asked.append(Asked(one.question, there, answer, one.names))
+    says(step, len(wanted), len(wanted))
+    return asked
+
+
+def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> Asks:
+    if system is System.DENSE:
+        return AsksDense(there.partitions, bench.embedder, there.owner, bounds)
+    embedder: Embeds = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
+    recaller = bench.recaller(there.partitions, embedder, there.clock)
+    return AsksRecall(recaller, there.owner, bounds, bench.metrics)
+
+
+async def filled(there: Played, embedder: Embeds) -> None:
+    """Lets the partition be filled, as it is for an owner who has been talking."""
+    wish = Wish(caller=Caller(there.owner), asked="")
+    vector = await embedder.embed_query("what is known")
+    await there.partitions.nearest(there.owner, vector, 1, wish.scope)
+    while there.partitions.filling:  # noqa: ASYNC110 - a fill tells nobody but those who ask of its owner
+        await asyncio.sleep(0)
+
+
+# --- asking ------------------------------------------------------------------------------------------
+# One question put to one of the systems that are compared, and what came of it.
+
+DEEPEST = 20  # the largest k that is measured
+
+
+class System(StrEnum):
+    """What is measured."""
+
+    HYBRID = "hybrid"  # recall as configured
+    DENSE = "dense"  # the plain way: the cosine of the embedding, the threshold held against it
+    LEXICAL = "lexical"  # recall as configured while the embedding model is down
+    STORE = "store"  # recall as configured for an owner too large to be held in process
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much would be injected: *limit* memories of at least *threshold* relevance, 0 to 1."""
+
+    threshold: float = 0.6
+    limit: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """*ranked*: all that was considered, best first, without what only repeats a better one; *injected*: what
+    the bounds let through, as the block would hold it; *seconds* by stage, where they were measured."""
+
+    ranked: tuple[Considered, ...]
+    injected: tuple[Memory, ...]
+    outcome: Outcome
+    path: str
+    worth: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Asks(Protocol):
+    async def ask(self, question: Question, *, timed: bool) -> Answer:
+        """*timed*: also run it as a request would, and take the time of each stage."""
+
+
+class AsksRecall:
+    """The recaller, asked without a threshold for the order, and with one for what would be injected."""
+
+    def __init__(self, recaller: Recaller, owner: Owner, bounds: Bounds, metrics: Metrics) -> None:
+        self._recaller, self._owner, self._bounds, self._metrics = recaller, owner, bounds, metrics
+
+    async def ask(self, question: Question, *, timed: bool) -> Answer:
+        wish = Wish(
+            caller=Caller(self._owner),
+            asked=question.text,
+            earlier=question.earlier,
+            limit=self._bounds.limit,
+            threshold=self._bounds.threshold,
+        )
+        # First, while the query's vector is not cached.
+        seconds = await self._timed(wish) if timed else {}
+        bounded = await self._recaller.explain(wish)
+        free = await self._recaller.explain(
+            Wish(caller=wish.caller, asked=wish.asked, earlier=wish.earlier, limit=DEEPEST, threshold=0.0)
+        )
+        return Answer(
+            ranked=_ranked(free.considered),
+            injected=_injected(bounded),
+            outcome=bounded.outcome,
+            path=bounded.path,
+            worth=bounded.worth,
+            seconds=seconds,
+        )
+
+    async def _timed(self, wish: Wish) -> Mapping[str, float]:
+        before = _sums(self._metrics)
+        await self._recaller.recall(wish)
+        after = _sums(self._metrics)
+        return {
+            stage: seconds - before.get(stage, 0.0)
+            for stage, seconds in after.items()
+            if seconds > before.get(stage, 0.0)
+        }
+
+
+class AsksDense:
+    """The nearest by cosine, injected from *bounds* on: how most memory layers recall, and our yardstick."""
+
+    def __init__(self, keeps: KeepsMemories, embedder: Embeds, owner: Owner, bounds: Bounds) -> None:
+        self._keeps, self._embedder, self._owner, self._bounds = keeps, embedder, owner, bounds
+
+    async def ask(self, question: Question, *, timed: bool) -> Answer:
+        started = time.perf_counter()
+        vector = await self._embedder.embed_query(question.text)
+        embedded = time.perf_counter()
+        searched = await self._keeps.nearest(self._owner, vector, DEEPEST, Scope())
+        found = time.perf_counter()
+        seconds = {"embed": embedded - started, "search": found - embedded, "total": found - started}
+        ranked = tuple(
+            Considered(one.memory, one.cosine, max(0.0, one.cosine), Verdict.INJECTED, {"dense": one.cosine})
+            for one in searched.found
+        )
+        injected = tuple(
+            one.memory for one in ranked[: self._bounds.limit] if one.relevance >= self._bounds.threshold
+        )
+        outcome = Outcome.USED if injected else Outcome.NOTHING_RELEVANT
+        return Answer(ranked, injected, outcome, searched.path, seconds=seconds if timed else {})
+
+
+class Unreachable:
+    """The embedder as it is while it is down for queries; what was embedded before stays."""
+
+    def __init__(self, embedder: Embeds) -> None:
+        self._embedder = embedder
+
+    @property
+    def fingerprint(self) -> str:
+        return self._embedder.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        return self._embedder.dimension
+
+    @property
+    def max_tokens(self) -> int:
+        return self._embedder.max_tokens
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        return await self._embedder.embed(texts)
+
+    async def embed_query(self, text: str) -> Vector:  # noqa: ARG002 - as the port has it
+        raise TryLaterError("the embedding model is down, for the measurement")
+
+
+_IN = {Verdict.INJECTED, Verdict.THREAD}
+_OUT = {Verdict.DUPLICATE, Verdict.IN_VIEW, Verdict.NOT_RECALLABLE}
+
+
+def _ranked(considered: Sequence[Considered]) -> tuple[Considered, ...]:
+    return tuple(one for one in considered if one.verdict not in _OUT)
+
+
+def _injected(explanation: Explanation) -> tuple[Memory, ...]:
+    return tuple(one.memory for one in explanation.considered if one.verdict in _IN)
+
+
+def _sums(metrics: Metrics) -> dict[str, float]:
+    """Seconds spent so far by stage. The questions come one at a time, so a difference is one question's."""
+    return {
+        sample.labels["stage"]: sample.value
+        for family in metrics.recall_seconds.collect()
+        for sample in family.samples
+        if sample.name.endswith("_sum")
+    }
+
+
+# --- playing -----------------------------------------------------------------------------------------
+# A conversation played in through the write path that production uses, over a store in memory.
+#
+# Each message of the caller and the answer behind it become an exchange, handed to the learner with its session
+# and time, as Envoy's stream would. What the write path keeps, cuts, leaves out or extracts is its own decision.
+
+TENANT = "evaluation"
+MakesTopics = Callable[[KeepsMemories, Coordination, Now], Topics]
+Judges = Callable[[Turn, datetime], Sequence[Judged]]  # what of a turn becomes memories
+ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
+_PATIENT = LearnLimits(
+    journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
+)
+
+
+@dataclass(slots=True)
+class Clock:
+    """The time as the played conversation has it."""
+
+    now: datetime
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A conversation's memories, and what of the data set each of them stands for."""
+
+    conversation: Conversation
+    owner: Owner
+    partitions: Partitions
+    memories: tuple[Memory, ...]
+    clock: Clock
+    _messages: dict[tuple[str, int], tuple[str, ...]]
+    _notes: dict[str, str]
+
+    def covers(self, memory: Memory) -> tuple[str, ...]:
+        """Ids of what *memory* stands for, in order: a message its own, a fact those it was taken from, a summary
+        those of which it has a sentence."""
+        if memory.id in self._notes:
+            return (self._notes[memory.id],)
+        if "span" in memory.metadata:
+            return tuple(id_ for said in self._quoted(memory) for id_ in self.covers(said))
+        return self._messages.get((memory.session, memory.seq), ())
+
+    def _quoted(self, summary: Memory) -> list[Memory]:
+        first, end = summary.metadata["span"]
+        return [
+            memory
+            for memory in self.memories
+            if memory.source is Source.VERBATIM
+            and memory.session == summary.session
+            and first <= memory.seq < end
+            and any(sentence in summary.content for sentence in sentences(memory.content))
+        ]
+
+    def covered(self) -> frozenset[str]:
+        """All ids that any memory that may be recalled stands for; the rest can never be found."""
+        now = self.clock()
+        return frozenset(id_ for one in self.memories if one.recallable(now) for id_ in self.covers(one))
+
+
+@asynccontextmanager
+async def played(
+    conversation: Conversation,
+    embedder: Embeds,
+    metrics: Metrics,
+    *,
+    extractor: Extracts | None,
+    judged: Judges,
+    partition: PartitionLimits,
+    topics: MakesTopics | None = None,
+) -> AsyncIterator[Played]:
+    """*conversation* learned by an owner of its own; held while entered. GiveUpError when a turn could not be
+    learned: figures of half a conversation would be worth nothing."""
+    owner = Owner(TENANT, conversation.name)
+    clock = Clock(conversation.ends)
+    coordination = TransientCoordination(clock)
+    store = TransientStore(embedder.dimension, now=clock)
+    journal = TransientJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
+    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+    async with AsyncExitStack() as stack:
+        partitions = Partitions(store, coordination, partition, metrics, now=clock)
+        await stack.enter_async_context(partitions)
+        follows = topics(partitions, coordination, clock) if topics else None
+        if follows is not None:
+            await stack.enter_async_context(follows)
+        learner = Learner(
+            journal, sessions, partitions, embedder, coordination, _PATIENT, metrics,
+            extractor=extractor,
+            reconciler=Reconciler(partitions, embedder, metrics),
+            now=clock,
+            chance=lambda: 0.0,
+            judged=judged,
+            topics=follows,
+        )  # fmt: skip
+        async with learner:
+            messages = await _told(learner, conversation, owner, clock)
+        if follows is not None:
+            await follows.end(owner, "")
+            await follows.quiet()
+        clock.now = conversation.ends + ASKED_AFTER
+        depth = await journal.depth()
+        if depth.dead or depth.turns:
+            raise GiveUpError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
+        notes = await _noted(conversation.noted, owner, partitions, embedder)
+        memories = [row.memory async for page in store.pages(owner, 500, fresh=True) for row in page]
+        yield Played(conversation, owner, partitions, tuple(memories), clock, messages, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What the wire would hand over, and where its messages will stand: (session, seq) → ids."""
+
+    exchanged: Exchanged
+    places: dict[tuple[str, int], tuple[str, ...]]
+
+
+def exchanges(conversation: Conversation, owner: Owner) -> Iterator[Exchange]:
+    """The messages two by two: the caller's and the answer behind it. Where one spoke twice in a row, or the
+    assistant spoke first, the other's side stays empty."""
+    for session, messages in _by_session(conversation.said):
+        history: list[Message] = []
+        for at, (asked, answered) in enumerate(_pairs(messages)):
+            first = asked or answered
+            if first is None:
+                continue
+            yield Exchange(
+                Exchanged(
+                    caller=Caller(owner, session=session),
+                    history=tuple(history),
+                    asked=asked.text if asked else "",
+                    answered=answered.text if answered else "",
+                    at=first.at,
+                ),
+                {(session, 2 * at + side): (one.id,) for side, one in enumerate((asked, answered)) if one},
+            )
+            history += [Message(one.role, one.text) for one in (asked, answered) if one]
+
+
+def _by_session(said: Sequence[Said]) -> Iterator[tuple[str, list[Said]]]:
+    """In the order in which the sessions began, also where two of them overlap."""
+    order = {session: at for at, session in reversed(list(enumerate(one.session for one in said)))}
+    for session, messages in groupby(sorted(said, key=lambda one: order[one.session]), key=lambda one: one.session):
+        yield session, list(messages)
+
+
+def _pairs(messages: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]]:
+    asked: Said | None = None
+    for one in messages:
+        if one.role is Role.USER:
+            if asked:
+                yield asked, None
+            asked = one
+        else:
+            yield asked, one
+            asked = None
+    if asked:
+        yield asked, None
+
+
+async def _told(
+    learner: Learner, conversation: Conversation, owner: Owner, clock: Clock
+) -> dict[tuple[str, int], tuple[str, ...]]:
+    """Hands every exchange over at its time; (session, seq) → ids in the data set."""
+    messages: dict[tuple[str, int], tuple[str, ...]] = {}
+    for exchange in exchanges(conversation, owner):
+        clock.now = exchange.exchanged.at
+        await _accept(learner, exchange.exchanged)
+        messages |= exchange.places
+    await learner.settled(Caller(owner))
+    return messages
+
+
+async def _accept(learner: Learner, exchanged: Exchanged) -> None:
+    stored = await learner.accept(exchanged)
+    if stored is not Stored.JOURNALLED:
+        raise GiveUpError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
+
+
+async def _noted(notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: Embeds) -> dict[str, str]:
+    """Puts *notes* in; memory id → id in the data set."""
+    ids = {note.id: digest("note", owner.key, note.id) for note in notes}
+    if notes:
+        vectors = await embedder.embed([note.text for note in notes])
+        rows = [
+            Embedded(replace(_memory(note, owner, ids[note.id]), embed_model=embedder.fingerprint), vector)
+            for note, vector in zip(notes, vectors, strict=True)
+        ]
+        await partitions.put(owner, rows)
+    for note in notes:
+        if note.replaces:
+            await partitions.supersede(owner, ids[note.replaces], ids[note.id], note.at.replace(microsecond=0))
+    return {memory_id: note_id for note_id, memory_id in ids.items()}
+
+
+def _memory(note: Noted, owner: Owner, memory_id: str) -> Memory:
+    at = note.at.replace(microsecond=0)
+    return Memory(
+        id=memory_id,
+        owner=owner,
+        type=MemoryType.SEMANTIC,
+        content=note.text,
+        source=Source.API,
+        created_at=at,
+        updated_at=at,
+        valid_from=at,
+    )

@@ -1,0 +1,329 @@
+"""What speaks for each candidate of every question of a data set: the ground that weights are fitted on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Question, foreign, reworded
+from memory_extproc.evaluation.metrics import mean, positions, recall_at
+from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
+from memory_extproc.index.features import CLOSELY
+from memory_extproc.model import Candidates, Scope, Sought
+from memory_extproc.ports import ReadsWords
+from memory_extproc.recall.fusion import broadened
+from memory_extproc.recall.late_interaction import CloseReader, CloseReadingLimits
+from memory_extproc.recall.query import plain
+
+READ_CLOSELY = 100  # as many as recall reads: what a word tells apart depends on them all
+_UNHURRIED = timedelta(minutes=5)
+CANDIDATES = 200  # of a question: more than recall asks for, so that the ranker also sees what it must leave behind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """One question and its candidates. *covers* says for each of them what it stands for; *names*: what became of
+    the speakers' names in the question; a question to others has no relevant ids. *talk*: of a conversation of
+    named people; else of notes and short exchanges."""
+
+    conversation: str  # whose question it is
+    question: Question
+    candidates: Candidates
+    covers: tuple[tuple[str, ...], ...]
+    names: Names = Names.KEPT
+    talk: bool = True
+
+    @property
+    def answers(self) -> npt.NDArray[np.bool_]:
+        """Which candidates hold a piece of the evidence."""
+        return np.array([not self.question.relevant.isdisjoint(ids) for ids in self.covers], dtype=bool)
+
+    def recall(self, k: int, scores: npt.NDArray[np.float64]) -> float:
+        """Evidence recall within *k* when the candidates stand in the order that recall makes of *scores*."""
+        order = np.argsort(-scores, kind="stable").tolist()
+        if CLOSELY in self.candidates.names:
+            order = broadened(order, scores, self.candidates.memories)
+        return recall_at(k, positions(self.covers[at] for at in order), self.question.relevant)
+
+
+async def gather(
+    dataset: Dataset,
+    bench: Bench,
+    *,
+    dense: bool = True,
+    closely: bool = False,
+    says: Says = lambda _step, _done, _whole: None,
+) -> list[Gathered]:
+    """Of every question that counts, to its own memories and to others'. Without *dense*, as it is while the
+    embedding model is down; *closely*: with the candidates read word by word."""
+    reader = close_reader(bench) if closely else None
+    async with AsyncExitStack() as stack:
+        stage: dict[str, Played] = {}
+        for at, one in enumerate(dataset.conversations):
+            says("learning", at, len(dataset.conversations))
+            there = await stack.enter_async_context(bench.played(one, bench.partition))
+            await filled(there, bench.embedder)
+            stage[one.name] = there
+        asked = _asked(dataset.conversations)
+        found = []
+        for at, (home, away, question, names) in enumerate(asked):
+            says("gathering", at, len(asked))
+            candidates = await _candidates(stage[away], question, bench, reader, dense=dense)
+            covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
+            talk = bool(stage[away].conversation.speakers)
+            found.append(Gathered(home, question, candidates, covers, names, talk))
+        says("gathering", len(asked), len(asked))
+        return found
+
+
+def close_reader(bench: Bench) -> CloseReader | None:
+    """None where the embedding model does not say what single words are."""
+    embedder = bench.embedder
+    if not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+        return None
+    return CloseReader(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
+
+
+async def _candidates(
+    there: Played, question: Question, bench: Bench, reader: CloseReader | None, *, dense: bool
+) -> Candidates:
+    text = plain(question.text, question.earlier).text
+    vector = await bench.embedder.embed_query(text) if dense else None
+    most = CANDIDATES if reader is None else READ_CLOSELY
+    found = await there.partitions.candidates(there.owner, Sought(text, vector), most, Scope())
+    return found if reader is None else await reader.read(text, found)
+
+
+def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:
+    """(whose question, whose memories, the question, what became of its names). Its own memories are asked under
+    neutral names too: else names alone would tell who is asked about what is known."""
+    asked: list[tuple[str, str, Question, Names]] = []
+    for one in conversations:
+        for question in one.questions:
+            if question.counts or not one.speakers:
+                asked.append((one.name, one.name, question, Names.KEPT))
+            if question.counts and one.speakers:
+                for names in (Names.FIRST_PERSON, Names.NEUTRAL):
+                    other_words = replace(question, text=reworded(question.text, one.speakers, names))
+                    asked.append((one.name, one.name, other_words, names))
+    for names in FOREIGN_NAMES:
+        for home, away, question in foreign(conversations):
+            text = reworded(question.text, home.speakers, names, away.speakers)
+            asked.append((home.name, away.name, replace(question, text=text, relevant=frozenset()), names))
+    return asked
+
+
+# --- validating --------------------------------------------------------------------------------------
+# How good a ranker is on conversations that it was not fitted on, and what each feature is worth to it.
+
+DEPTHS = (5, 10, 20)
+Floats = npt.NDArray[np.float64]
+Normalises = Callable[[Gathered], Floats]  # features as the ranker gets them, a row for each candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """Evidence recall by depth: over all questions, and its mean and spread over the conversations."""
+
+    recall: Mapping[int, float]
+    by_conversation: Mapping[str, Mapping[int, float]]
+
+    def spread(self, k: int) -> float:
+        """Standard deviation over the conversations."""
+        return float(np.std([found[k] for found in self.by_conversation.values()]))
+
+
+def examples_of(gathered: Iterable[Gathered], normalise: Normalises) -> list[Example]:
+    return [Example(one.conversation, normalise(one), one.answers) for one in gathered]
+
+
+def validated(gathered: Sequence[Gathered], examples: Sequence[Example], l2: float) -> Validated:
+    """Fitted on all conversations but one and judged by that one, for each. *gathered* and *examples* go
+    together and are answerable."""
+    place = {id(example): one for one, example in zip(gathered, examples, strict=True)}
+    judged: list[tuple[Gathered, Floats]] = []
+    for _, rest, own in by_group(examples):
+        weights = fit_ranker(rest, l2)
+        judged += [(place[id(example)], example.features @ weights) for example in own]
+    return judged_by(judged)
+
+
+def judged_by(judged: Iterable[tuple[Gathered, Floats]]) -> Validated:
+    """The figures of questions with the scores of their candidates."""
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one, scores in judged:
+        for k in DEPTHS:
+            found[one.conversation][k].append(one.recall(k, scores))
+    whole = {k: mean([value for by_k in found.values() for value in by_k[k]]) or 0.0 for k in DEPTHS}
+    by_conversation = {name: {k: mean(by_k[k]) or 0.0 for k in DEPTHS} for name, by_k in sorted(found.items())}
+    return Validated(whole, by_conversation)
+
+
+def ablation(
+    gathered: Sequence[Gathered],
+    examples: Sequence[Example],
+    names: Sequence[str],
+    l2: float,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    says: Callable[[str, int, int], None] = lambda _step, _done, _whole: None,
+) -> list[dict[str, str | float]]:
+    """What recall loses when a feature, or a group of them, is left out and the rest is fitted anew, judged on
+    conversations held out; the dearest first."""
+    whole = validated(gathered, examples, l2)
+    left_out = groups or {name: (name,) for name in names}
+    rows = []
+    for at, (label, out) in enumerate(left_out.items()):
+        says("leaving out", at, len(left_out))
+        kept = np.array([name not in out for name in names])
+        fewer = [replace(one, features=one.features[:, kept]) for one in examples]
+        without = validated(gathered, fewer, l2)
+        rows.append((label, {k: without.recall[k] - whole.recall[k] for k in DEPTHS}))
+    says("leaving out", len(left_out), len(left_out))
+    rows.sort(key=lambda row: (row[1][DEPTHS[0]], row[0]))
+    return [
+        {"left out": label, **{f"recall@{k}": round(change, 4) for k, change in changes.items()}}
+        for label, changes in rows
+    ]
+
+
+# --- fit ---------------------------------------------------------------------------------------------
+# Fitting of few weights from few questions: a ranker over candidates, and a probability. Pure numpy.
+#
+# Both losses are convex with an L2 term, so Newton's method with halved steps ends at the one best answer: no
+# start, no seed and no number of rounds shows in the weights.
+
+Bools = npt.NDArray[np.bool_]
+T = TypeVar("T")
+_Loss = Callable[[Floats], tuple[float, Floats, Floats]]  # weights → loss, gradient, Hessian
+
+ROUNDS = 100
+SMALL = 1e-8  # of a Newton step's promise; smaller ones change no figure
+_HALVINGS = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """One question: a row of *features* for each candidate, and which of them answer it. *group*: the
+    conversation it belongs to; what is fitted on a group is never judged on it. *weight*: how much it counts."""
+
+    group: str
+    features: Floats = field(repr=False)  # (candidates, features), already normalised
+    answers: Bools = field(repr=False)  # (candidates,)
+    weight: float = 1.0
+
+
+def fit_ranker(examples: Sequence[Example], l2: float) -> Floats:
+    """Weights of a linear score: a softmax over each question's candidates is to spread its probability evenly
+    over those that answer it (ListNet: Cao et al. 2007). Questions of which no candidate answers teach nothing.
+    *l2* is per question and feature. ValueError when nothing is left to learn from."""
+    useful = [one for one in examples if one.answers.any()]
+    if not useful:
+        raise ValueError("no example has a candidate that answers it")
+    wanted = [one.answers / one.answers.sum() for one in useful]
+    count = sum(one.weight for one in useful)
+
+    def loss(weights: Floats) -> tuple[float, Floats, Floats]:
+        value = 0.0
+        gradient = np.zeros_like(weights)
+        hessian = np.zeros((len(weights), len(weights)))
+        for one, target in zip(useful, wanted, strict=True):
+            scores = one.features @ weights
+            top = float(scores.max())
+            powers = np.exp(scores - top)
+            whole = float(powers.sum())
+            share = powers / whole
+            value += one.weight * (top + np.log(whole) - float(target @ scores))
+            gradient += one.weight * (one.features.T @ (share - target))
+            centred = one.features - share @ one.features
+            hessian += one.weight * ((centred * share[:, None]).T @ centred)
+        return value / count, gradient / count, hessian / count
+
+    return _newton(loss, useful[0].features.shape[1], np.full(useful[0].features.shape[1], l2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logistic:
+    """A probability from features: 1 / (1 + e^-(features · weights + bias))."""
+
+    weights: Floats
+    bias: float
+
+    def __call__(self, features: Floats) -> Floats:
+        """One in (0, 1) for each row."""
+        found: Floats = _logistic(features @ self.weights + self.bias)
+        return found
+
+
+def fit_logistic(features: Floats, truth: Bools, l2: float, weight: Floats | None = None) -> Logistic:
+    """Fitted by maximum likelihood; *weight* says how much each row counts. The bias is not drawn to 0.
+    ValueError unless there are rows of both kinds."""
+    if truth.all() or not truth.any():
+        raise ValueError("a probability cannot be fitted to one outcome alone")
+    counted = np.ones(len(truth)) if weight is None else weight
+    whole = float(counted.sum())
+    rows = np.column_stack([features, np.ones(len(features))])
+
+    def loss(weights: Floats) -> tuple[float, Floats, Floats]:
+        scores = rows @ weights
+        likely = _logistic(scores)
+        # log(1 + e^s) - y s, without overflow
+        each = np.logaddexp(0.0, scores) - truth * scores
+        gradient = rows.T @ (counted * (likely - truth)) / whole
+        hessian = (rows * (counted * likely * (1.0 - likely))[:, None]).T @ rows / whole
+        return float(counted @ each) / whole, gradient, hessian
+
+    penalty = np.full(rows.shape[1], l2)
+    penalty[-1] = 0.0
+    fitted = _newton(loss, rows.shape[1], penalty)
+    return Logistic(fitted[:-1], float(fitted[-1]))
+
+
+def by_group(examples: Sequence[Example]) -> Iterator[tuple[str, list[Example], list[Example]]]:
+    """Each group once: (its name, all others, itself). ValueError when there are fewer than two."""
+    groups = sorted({one.group for one in examples})
+    if len(groups) < 2:  # noqa: PLR2004 - one to fit on, one to judge by
+        raise ValueError("cross-validation needs two conversations or more")
+    for group in groups:
+        rest = [one for one in examples if one.group != group]
+        yield group, rest, [one for one in examples if one.group == group]
+
+
+def _newton(loss: _Loss, count: int, penalty: Floats) -> Floats:
+    """The minimum of *loss* plus half the squared weights times *penalty*."""
+
+    def penalised(weights: Floats) -> tuple[float, Floats, Floats]:
+        value, gradient, hessian = loss(weights)
+        value += 0.5 * float(penalty @ weights**2)
+        # The last term keeps the step finite along a direction in which nothing is known at all.
+        return value, gradient + penalty * weights, hessian + np.diag(penalty + 1e-10)
+
+    weights = np.zeros(count)
+    value, gradient, hessian = penalised(weights)
+    for _ in range(ROUNDS):
+        step = np.linalg.solve(hessian, gradient)
+        promised = float(gradient @ step)
+        if promised < SMALL:
+            break
+        length = 1.0
+        for _ in range(_HALVINGS):
+            tried = penalised(weights - length * step)
+            if tried[0] <= value - 1e-4 * length * promised:
+                break
+            length /= 2
+        else:
+            break  # as good as floating point gets
+        weights = weights - length * step
+        value, gradient, hessian = tried
+    return weights
+
+
+def _logistic(scores: Floats) -> Floats:
+    found: Floats = np.exp(-np.logaddexp(0.0, -scores))
+    return found

@@ -1,0 +1,189 @@
+"""Bodies in FULL_DUPLEX_STREAMED: Envoy keeps no copy of what it sends us, so every byte goes back through us.
+
+Seen on Envoy 1.40: a stream that we end, however cleanly, while a piece of a body is with us loses that piece. The
+model gets an empty or a cut request, the client a cut answer, both with status 200, or the exchange hangs. And
+Envoy waits for us without end, because message_timeout does not count here. So what is held here is given back
+whatever happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from memory_extproc.extproc.events import (
+    PASS,
+    Chunk,
+    Event,
+    Reply,
+    RequestBody,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+)
+from memory_extproc.extproc.exchange import Exchange, OutOfOrderError, Phase, Terms, Workshop
+from memory_extproc.model import Outcome
+from memory_extproc.model.headers import RequestHeaders
+
+# Bytes of a body in one message. processing_mode.proto: at most 64 KiB; the message's other fields take some of it.
+CHUNK = 62_000
+
+_ASKING = (RequestHeaders, RequestBody, RequestTrailers)
+
+
+class DuplexExchange:
+    """An exchange of which at least one body comes in this mode; to the exchange within it is one as any other.
+
+    The headers of a request are answered when its body is whole. Until then the model hears nothing of it, as with
+    a BUFFERED body, and the headers can still follow what became of the body. Pieces of an answer go back at once.
+    """
+
+    def __init__(self, within: Exchange, shop: Workshop, terms: Terms) -> None:
+        self._within, self._shop, self._terms = within, shop, terms
+        self._opening: Reply | None = None  # to the request's headers, while its body is awaited
+        self._held: list[bytes] = []  # of its body; only while the headers wait too
+        self._counted = 0  # bytes of it in the process's budget
+        self._event: Event | None = None  # the one in hand
+        self._joined = False  # its bytes are among the held ones
+        self._refused = False  # the request's body goes on as it comes
+        self._through = False  # both bodies do: nothing is asked of the exchange within any more
+        self._unheard = False  # the request was answered before it was whole: nobody waits for it
+        self._faulty = False
+        self._asked = self._answered = False  # the request, the answer has come to its end
+
+    @property
+    def phase(self) -> Phase:
+        return self._within.phase
+
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing is lost by it when the stream ends behind the replies to the event in hand.
+
+        Not even behind the headers of a request without a body: the end of the stream travels behind our reply, and
+        what the model answers meanwhile would be on its way to us. Seen on Envoy 1.40: 200 without its body.
+        """
+        asked = self._asked or not self._terms.duplex_request
+        answered = self._answered or not self._terms.duplex_answer
+        return asked and answered
+
+    async def handle(self, event: Event) -> Sequence[Reply]:
+        """The replies to *event*, in order; each says what it is for. OutOfOrderError as of `Exchange.handle`."""
+        self._take(event)
+        if self._through:
+            return self._ending(self._as_it_came(event))
+        return self._ending(await self._handled(event))
+
+    def rescue(self) -> Sequence[Reply]:
+        """After a fault in `handle`: what it would not give back. All that follows goes on as it comes."""
+        self._through = self._faulty = True
+        return [] if self._event is None else self._ending(self._as_it_came(self._event))
+
+    async def leave(self, *, faulty: bool = False) -> None:
+        self._give_back()
+        await self._within.leave(faulty=faulty or self._faulty)
+
+    def _take(self, event: Event) -> None:
+        asking = isinstance(event, _ASKING)
+        if self._asked if asking else self._answered:
+            self._event = None  # there is no place left for it, so it has no answer either
+            raise OutOfOrderError(f"{type(event).__name__} after the end")
+        self._event, self._joined = event, False
+        if event.last and asking:
+            self._asked = True
+        elif event.last:
+            self._answered = True
+
+    async def _handled(self, event: Event) -> list[Reply]:
+        if isinstance(event, RequestBody | RequestTrailers) and self._terms.duplex_request:
+            return await self._asking(event)
+        if isinstance(event, ResponseHeaders) and self._opening is not None:
+            # Envoy or another filter answered: the model was never asked, and will not be.
+            self._unheard = self._through = True
+            self._drop()
+        (reply,) = await self._within.handle(event)
+        if reply.ends:
+            self._through = True
+            reply = replace(reply, ends=False)
+        elif isinstance(event, RequestHeaders) and self._terms.duplex_request and not event.last:
+            self._opening = reply
+            return []
+        if isinstance(event, ResponseBody) and self._terms.duplex_answer:
+            return list(_pieces(ResponseBody, event.data, last=event.last))
+        return [replace(reply, to=type(event))]
+
+    async def _asking(self, event: RequestBody | RequestTrailers) -> list[Reply]:
+        data = event.data if isinstance(event, RequestBody) else b""
+        if not self._refused:
+            if self._counted + len(data) > self._shop.request_bytes:
+                self._refuse(Outcome.TOO_LARGE)
+            elif event.last:
+                return await self._whole(event, data)
+            elif self._shop.held.take_to_read(len(data)):
+                self._counted += len(data)
+                self._held.append(data)
+                return []
+            else:
+                self._refuse(Outcome.OVERLOADED)
+        return self._as_it_came(event)
+
+    async def _whole(self, event: RequestBody | RequestTrailers, data: bytes) -> list[Reply]:
+        body = b"".join((*self._held, data))
+        self._held, self._joined = [body], True
+        self._give_back()  # the exchange within counts it itself
+        (reply,) = await self._within.handle(RequestBody(body, last=True))
+        opening = self._opening or PASS
+        self._opening = replace(
+            opening,
+            remove_headers=(*opening.remove_headers, *reply.remove_headers),
+            told=reply.told,
+            handed=reply.handed,
+        )
+        return self._sent(body if reply.body is None else reply.body, event)
+
+    def _refuse(self, outcome: Outcome) -> None:
+        self._refused = True
+        told = self._within.refuse(outcome).told
+        if self._opening is not None:  # a gateway may keep the headers to itself; then they want no answer
+            self._opening = replace(self._opening, told=told)
+
+    def _as_it_came(self, event: Event) -> list[Reply]:
+        """Untouched, behind what was held before it."""
+        if isinstance(event, RequestBody | RequestTrailers) and self._terms.duplex_request:
+            if self._unheard:
+                return []
+            data = event.data if isinstance(event, RequestBody) and not self._joined else b""
+            return self._sent(b"".join((*self._held, data)), event)
+        if isinstance(event, ResponseBody) and self._terms.duplex_answer:
+            return list(_pieces(ResponseBody, event.data, last=event.last))
+        return [Reply(to=type(event))]
+
+    def _sent(self, body: bytes, event: RequestBody | RequestTrailers) -> list[Reply]:
+        replies = [] if self._opening is None else [replace(self._opening, to=RequestHeaders)]
+        self._opening = None
+        if body or isinstance(event, RequestBody):
+            replies += _pieces(RequestBody, body, last=isinstance(event, RequestBody) and event.last)
+        if isinstance(event, RequestTrailers):
+            replies.append(Reply(to=RequestTrailers))
+        self._drop()
+        return replies
+
+    def _ending(self, replies: list[Reply]) -> list[Reply]:
+        """Where nothing is left to do for us, Envoy goes on alone, as soon as nothing is lost by it."""
+        if self._through and replies and self.may_end:
+            replies[-1] = replace(replies[-1], ends=True)
+        return replies
+
+    def _drop(self) -> None:
+        self._held.clear()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._shop.held.give_read(self._counted)
+        self._counted = 0
+
+
+def _pieces(of: type[Event], data: bytes, *, last: bool) -> Iterator[Reply]:
+    """At least one: the last must say so, and some Envoys (1.39) hold an upgrade until an empty one is back."""
+    for start in range(0, max(len(data), 1), CHUNK):
+        piece = data[start : start + CHUNK]
+        yield Reply(to=of, chunk=Chunk(piece, last=last and start + CHUNK >= len(data)))

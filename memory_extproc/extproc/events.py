@@ -1,0 +1,84 @@
+"""What Envoy tells us and what we answer, as plain values: the exchange knows no protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from memory_extproc.model import Arm, Outcome
+from memory_extproc.model.headers import NOTHING, Headers, RequestHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    headers: Headers
+    last: bool
+    metadata: Mapping[str, Any] = field(default_factory=lambda: NOTHING, repr=False)  # as in RequestHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBody:
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTrailers:
+    last: bool = True
+
+
+Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What Envoy is told of an exchange, as dynamic metadata: for access logs, rate limits and bills. No caller, no
+    words."""
+
+    outcome: Outcome
+    count: int = 0  # memories that the upstream sees
+    tokens: int = 0  # estimated, of all that was added
+    took: timedelta = timedelta()  # what the request waited for us, once its body was there
+    arm: Arm = Arm.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a body that goes on, in FULL_DUPLEX_STREAMED."""
+
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Our answer to one event. The codec picks the message that answers the event's kind.
+
+    A replaced body's content-length is the codec's to set: Envoy answers 500 by itself when a BUFFERED body
+    and its content-length differ, so the two never travel apart.
+    """
+
+    set_headers: tuple[tuple[str, str], ...] = ()
+    remove_headers: tuple[str, ...] = ()
+    body: bytes | None = field(default=None, repr=False)
+    chunk: Chunk | None = None
+    to: type[Event] | None = None  # what it answers, where that may be another than the event at hand
+    told: Told | None = None
+    handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
+    ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
+
+
+PASS = Reply()

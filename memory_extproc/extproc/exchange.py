@@ -1,0 +1,388 @@
+"""One HTTP exchange as ext_proc shows it: which message may come next, and our answer.
+
+Knows no gRPC, protobuf or clock, so a test drives it with plain values; `processor.py` pumps the real stream
+through `handle`, and on `OutOfOrderError` ends that stream cleanly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Protocol
+
+from memory_extproc.concurrency import Background
+from memory_extproc.dialect.base import Answer
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.extproc.events import (
+    PASS,
+    Event,
+    Reply,
+    RequestBody,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Told,
+)
+from memory_extproc.extproc.response_capture import Accounts, Capture, HeldBytes, capture
+from memory_extproc.model import Exchanged, Outcome, Owner, Stored
+from memory_extproc.model.headers import Headers, RequestHeaders
+from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Learns, NotesIncognito, Now
+from memory_extproc.recall.prompt_block import without_blocks
+from memory_extproc.request.admission import NO_DIALECT, Admitted, Declined
+from memory_extproc.request.body import Enriched, Heard
+from memory_extproc.request.replay import InView
+
+log = logger(__name__)
+
+STATUS = "x-memory-status"
+# No cache in front may serve an answer that was made with one person's memories to another.
+UNCACHED = ("cache-control", "private, no-store")
+
+# Of a request's body. A server that checks one would refuse the request that we changed. RFC 9530, RFC 1864.
+DIGESTS = ("content-digest", "repr-digest", "digest", "content-md5")
+
+# Then the learner has the turn, and with it the wish to end the session.
+ACCEPTED = frozenset({Stored.JOURNALLED, Stored.JOURNAL_LATE, Stored.UNDECIDED, Stored.DUPLICATE})
+
+
+class Phase(Enum):
+    OPENED = auto()
+    REQUEST = auto()  # the request's headers came, its body did not yet
+    UPSTREAM = auto()  # the request is whole
+    RESPONSE = auto()
+    CLOSED = auto()
+
+
+class OutOfOrderError(MemoryExtprocError):
+    """Envoy sent a message that this phase does not allow: we disagree about the protocol."""
+
+
+# (phase, message, last of its half?) -> next phase; what is absent is illegal.
+# A response may begin early: Envoy or another filter can answer before the request ends.
+TRANSITIONS: Mapping[tuple[Phase, type[Event], bool], Phase] = {
+    (Phase.OPENED, RequestHeaders, False): Phase.REQUEST,
+    (Phase.OPENED, RequestHeaders, True): Phase.UPSTREAM,
+    (Phase.REQUEST, RequestBody, False): Phase.REQUEST,
+    (Phase.REQUEST, RequestBody, True): Phase.UPSTREAM,
+    (Phase.REQUEST, RequestTrailers, True): Phase.UPSTREAM,
+    # Trailers follow a BUFFERED body that is whole already.
+    (Phase.UPSTREAM, RequestTrailers, True): Phase.UPSTREAM,
+    **{
+        (early, ResponseHeaders, last): Phase.CLOSED if last else Phase.RESPONSE
+        for early in (Phase.OPENED, Phase.REQUEST, Phase.UPSTREAM)
+        for last in (False, True)
+    },
+    (Phase.RESPONSE, ResponseBody, False): Phase.RESPONSE,
+    (Phase.RESPONSE, ResponseBody, True): Phase.CLOSED,
+    (Phase.RESPONSE, ResponseTrailers, True): Phase.CLOSED,
+}
+
+
+class Admits(Protocol):
+    def removals(self, headers: Headers) -> tuple[str, ...]: ...
+
+    def admit(self, event: RequestHeaders) -> Admitted | Declined: ...
+
+
+class Enriches(Protocol):
+    async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched: ...
+
+
+class Follows(Protocol):
+    def follow(self, view: InView, response_id: str) -> None:
+        """Notes what the model has been shown, for the request that will continue from its response."""
+
+
+Hands = Callable[[Heard, Enriched], str]  # what one filter tells the other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What every exchange of a process shares."""
+
+    admits: Admits
+    enriches: Enriches
+    follows: Follows
+    learns: Learns
+    held: HeldBytes
+    background: Background
+    metrics: Metrics
+    accounts: Accounts
+    now: Now
+    request_bytes: int  # a body above it is not collected where it comes in pieces
+    answer_bytes: int
+    request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
+    last_reply_waits: timedelta
+    incognito: NotesIncognito | None = None  # None: nobody notes it
+    hands: Hands | None = None  # None: no other filter is told
+    clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
+    traces: Traces = NO_TRACES
+    tag: Callable[[Owner], str] = lambda _: ""  # what stands for an owner in logs
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How Envoy shows this exchange; it says so with the first message of a stream."""
+
+    watching: bool = False  # observability mode: it sends copies and takes no answer
+    sends_body: bool = True  # BUFFERED: one message that is whole, whatever its end flag says
+    streams_answer: bool = True
+    duplex_request: bool = False  # FULL_DUPLEX_STREAMED: see duplex.py
+    duplex_answer: bool = False
+    hands_over: bool = False  # another filter sees the answer and learns: it is told what there is to know
+
+
+class Exchange:
+    def __init__(self, shop: Workshop, terms: Terms, trail: Trail | None = None) -> None:
+        """*trail*: what its log lines carry."""
+        self.phase = Phase.OPENED
+        self._trail = trail or Trail()
+        self._shop, self._terms = shop, terms
+        self._admitted: Admitted | None = None  # None: not ours; every answer is PASS
+        self._enriched: Enriched | None = None
+        self._heard: Heard | None = None
+        self._capture: Capture | None = None
+        self._body = bytearray()  # grows in observability mode only, where bodies come in pieces
+        self._held_to_read = self._held_to_learn = 0
+        self._fate: Stored | None = None  # why nothing can be learned, once that is known
+        self._counted = self._concluded = False
+        self._began = shop.now()
+
+    async def handle(self, event: Event) -> Sequence[Reply]:
+        """The replies to *event*, in order. OutOfOrderError leaves the state as it was."""
+        last = event.last or (isinstance(event, RequestBody) and not self._terms.watching)
+        step = (self.phase, type(event), last)
+        if step not in TRANSITIONS:
+            raise OutOfOrderError(f"{type(event).__name__} in {self.phase.name}")
+        self.phase = TRANSITIONS[step]  # before any await: no message is handled twice
+        match event:
+            case RequestHeaders():
+                reply = self._opened(event)
+            case RequestBody() if self._admitted is not None:
+                reply = await self._asked(self._admitted, event.data)
+            case RequestTrailers() if self._admitted is not None and self._terms.watching:
+                reply = await self._asked(self._admitted, b"")
+            case ResponseHeaders():
+                reply = self._answering(event)
+            case ResponseBody() if self._capture is not None:
+                self._capture.add(event.data)
+                reply = PASS
+            case _:
+                reply = PASS
+        if self.phase is Phase.CLOSED and self._heard is not None:
+            await self._shop.background.see_to_its_end(self._conclude(), self._shop.last_reply_waits)
+        return (reply,)
+
+    @property
+    def may_end(self) -> bool:
+        """At any time: Envoy keeps what it sent until it has our reply."""
+        return True
+
+    def rescue(self) -> Sequence[Reply] | None:
+        return None
+
+    def refuse(self, outcome: Outcome) -> Reply:
+        """The request's body goes on unread."""
+        self._body.clear()
+        self._give_back_read()
+        self._enriched = Enriched(outcome=outcome)
+        self._count(outcome)
+        return Reply(told=Told(outcome=outcome))
+
+    async def leave(self, *, faulty: bool = False) -> None:
+        """The stream is over, however it ended. Idempotent; runs to its end in the background."""
+        if not self._counted:
+            self._count(Outcome.UNAVAILABLE if faulty else Outcome.ABANDONED)
+        await self._conclude()
+
+    def _opened(self, event: RequestHeaders) -> Reply:
+        shop = self._shop
+        removed = shop.admits.removals(event.headers)
+        found = shop.admits.admit(event)
+        if isinstance(found, Declined):
+            self._count(found.outcome, found.dialect)
+            return Reply(remove_headers=removed, told=Told(outcome=found.outcome), ends=True)
+        self._admitted = found
+        self._trail.caller = self._shop.tag(found.caller.owner) if found.caller is not None else ""
+        if not self._terms.sends_body:
+            # STREAMED, BUFFERED_PARTIAL or NONE: in none of them can a body be changed without harm.
+            self._count(Outcome.UNAVAILABLE)
+            return Reply(remove_headers=removed, told=Told(outcome=Outcome.UNAVAILABLE), ends=True)
+        return Reply(remove_headers=removed)
+
+    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+        if self._enriched is not None:
+            return PASS
+        if not self._shop.held.take_to_read(len(data)):
+            return self.refuse(Outcome.OVERLOADED)
+        self._held_to_read += len(data)
+        if self.phase is Phase.REQUEST:
+            self._body += data
+            return PASS
+        body = bytes(self._body) + data if self._body else data
+        self._body.clear()
+        started = self._shop.clock()
+        try:
+            # Its steps have bounds of their own, and this one stands behind them all. What Envoy gives up on is an
+            # error for the user wherever failure_mode_allow is not set.
+            async with asyncio.timeout(None if self._terms.watching else self._shop.request_waits.total_seconds()):
+                enriched = await self._shop.enriches.enrich(admitted, body, watching=self._terms.watching)
+        except TimeoutError:
+            log.warning("stream.held_too_long")
+            return self.refuse(Outcome.OUT_OF_TIME)
+        finally:
+            self._give_back_read()
+        took = timedelta(seconds=self._shop.clock() - started)
+        self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
+        self._count(enriched.outcome)
+        self._shop.accounts.asked(enriched)
+        handed = None
+        if not self._terms.hands_over:
+            self._hear(enriched.heard)
+        elif enriched.heard is not None and self._shop.hands is not None:
+            handed = self._shop.hands(enriched.heard, enriched)
+        untrue = () if enriched.body is None else _untrue(admitted.headers, unpacked=enriched.unpacked)
+        return Reply(body=enriched.body, remove_headers=untrue, told=_told(enriched, took), handed=handed)
+
+    def _hear(self, heard: Heard | None) -> None:
+        if heard is None:
+            return
+        if not heard.store:
+            # An answer of an incognito conversation is read for its id alone.
+            self._fate = None if heard.notes_response else heard.unkept
+        elif not self._shop.held.take_to_learn(heard.size):
+            self._fate = Stored.PROCESS_LIMIT
+        else:
+            self._held_to_learn = heard.size
+        # Without a lesson in it only whose session it was is kept.
+        self._heard = (
+            heard
+            if heard.store and self._fate is None
+            else replace(heard, history=(), asked="", injected=(), in_view=None)
+        )
+
+    def _answering(self, event: ResponseHeaders) -> Reply:
+        admitted, enriched = self._admitted, self._enriched
+        if admitted is None or enriched is None:
+            # Not ours, or answered before the request was whole: by Envoy itself, mostly (413, 408).
+            return Reply(ends=self.phase is not Phase.CLOSED)
+        headers = [(STATUS, enriched.status)]
+        if enriched.personal or admitted.controls.redirected:
+            headers.append(UNCACHED)
+        return Reply(set_headers=tuple(headers), ends=not self._captures(admitted, event))
+
+    def _captures(self, admitted: Admitted, event: ResponseHeaders) -> bool:
+        """Whether the answer is worth seeing; else the stream ends and its chunks pass without us."""
+        if self._heard is None or self._fate is not None:
+            return False
+        if event.headers.get(":status") != "200":
+            self._fate = Stored.NOT_OK  # an upstream's error, or a local reply of Envoy or another filter
+            return False
+        if self.phase is Phase.CLOSED:
+            return False
+        if not self._terms.streams_answer:
+            self._fate = Stored.UNREADABLE
+            return False
+        captured = capture(admitted.dialect, event.headers, self._shop.answer_bytes, self._shop.held)
+        if isinstance(captured, Stored):
+            self._fate = captured
+            return False
+        self._capture = captured
+        return True
+
+    async def _conclude(self) -> None:
+        """Learns what can be learned, once; gives back every byte."""
+        if self._concluded:
+            return
+        self._concluded = True
+        heard, captured = self._heard, self._capture
+        self._heard = self._capture = None
+        try:
+            if heard is not None:
+                await self._learn(heard, captured)
+        finally:
+            if captured is not None:
+                captured.forget()
+            self._give_back_read()
+            self._shop.held.give_learned(self._held_to_learn)
+            self._held_to_learn = 0
+
+    async def _learn(self, heard: Heard, captured: Capture | None) -> None:
+        stored = await self._stored(heard, captured)
+        self._shop.metrics.turns.labels(stored.value).inc()
+        if heard.ends_session and stored not in ACCEPTED:
+            await self._shop.learns.end_session(heard.caller)
+
+    async def _stored(self, heard: Heard, captured: Capture | None) -> Stored:
+        if self._fate is not None or captured is None:
+            return self._fate or Stored.CUT_OFF
+        answer = await captured.read()
+        if isinstance(answer, Stored):
+            return answer
+        self._count_tokens(answer)
+        if heard.in_view is not None:
+            for kept in filter(None, (answer.response_id, heard.conversation)):
+                self._shop.follows.follow(heard.in_view, kept)
+        if heard.notes_response:
+            if answer.response_id and self._shop.incognito is not None:
+                await self._shop.incognito.mark_response(heard.caller.person.owner, answer.response_id)
+            return heard.unkept
+        if answer.failed:
+            return Stored.NOT_OK
+        if not answer.complete:
+            return Stored.CUT_OFF
+        return await self._shop.learns.accept(
+            Exchanged(
+                caller=heard.caller,
+                history=heard.history,
+                asked=heard.asked,
+                # What the provider marked as refused is nothing the assistant told anybody.
+                answered="" if answer.refused else without_blocks(answer.text),
+                at=self._began,  # what is forgotten while the answer comes was asked before
+                injected=heard.injected,
+                origin=heard.origin,
+                previous_response_id=heard.previous_response_id,
+                response_id=answer.response_id,
+                conversation=heard.conversation,
+                ends_session=heard.ends_session,
+            )
+        )
+
+    def _count(self, outcome: Outcome, dialect: str | None = None) -> None:
+        if self._counted:
+            return
+        self._counted = True
+        name = dialect or (self._admitted.dialect.name if self._admitted else NO_DIALECT)
+        self._shop.metrics.exchanges.labels(name, outcome.value).inc()
+        log.debug("exchange.decided", dialect=name, outcome=outcome.value)
+
+    def _count_tokens(self, answer: Answer) -> None:
+        """Only where the provider tells of its cache: the two are a share of one another."""
+        if answer.prompt_tokens is None or answer.cached_tokens is None:
+            return
+        if self._admitted is not None and self._enriched is not None:
+            labels = (self._admitted.dialect.name, self._enriched.outcome.value)
+            self._shop.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
+            self._shop.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
+            self._shop.accounts.answered(self._enriched, answer)
+
+    def _give_back_read(self) -> None:
+        self._shop.held.give_read(self._held_to_read)
+        self._held_to_read = 0
+
+
+def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:
+    """What *headers* say of the body that came and not of the one that goes on."""
+    packing = ("content-encoding",) if unpacked else ()
+    return (*packing, *(name for name in DIGESTS if name in headers))
+
+
+def _told(enriched: Enriched, took: timedelta) -> Told:
+    return Told(outcome=enriched.outcome, count=enriched.count, tokens=enriched.tokens, took=took, arm=enriched.arm)

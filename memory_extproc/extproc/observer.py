@@ -1,0 +1,233 @@
+"""The exchange as a second filter sees it, that stands first, changes nothing and is waited for by nobody.
+
+It sees the client's own request and the answer that the client gets, after whatever other filters made of both.
+What became of the request, and whose it is, the filter that changed it says (handover.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from memory_extproc.concurrency import off_loop
+from memory_extproc.errors import BadBodyError, MemoryExtprocError
+from memory_extproc.extproc.codec import HANDED, TURN
+from memory_extproc.extproc.events import PASS, Reply, ResponseHeaders
+from memory_extproc.extproc.exchange import Exchange, Phase, Terms, Workshop
+from memory_extproc.extproc.response_capture import Capture
+from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, Owner, Stored
+from memory_extproc.model.headers import RequestHeaders
+from memory_extproc.observe.log import Trail, logger
+from memory_extproc.request.admission import Admitted, Declined
+from memory_extproc.request.body import Enriched, Heard, read_plain
+from memory_extproc.request.content_encoding import packed, unpack
+from memory_extproc.request.replay import InView, Replays
+
+
+class ObservedExchange(Exchange):
+    """Learns; counts no outcome, because the other filter does."""
+
+    def __init__(self, shop: Workshop, overhears: Overhears, trail: Trail | None = None) -> None:
+        super().__init__(shop, Terms(watching=True), trail)
+        self._overhears = overhears
+        self._overheard: Overheard | None = None
+
+    def _opened(self, event: RequestHeaders) -> Reply:
+        found = self._shop.admits.admit(event)
+        if isinstance(found, Declined):
+            return Reply(ends=True)
+        self._admitted = found
+        return PASS
+
+    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+        if self._overheard is not None or self._fate is not None:
+            return PASS
+        if not self._shop.held.take_to_read(len(data)):
+            self._body.clear()
+            self._give_back_read()
+            self._fate = Stored.PROCESS_LIMIT
+            return PASS
+        self._held_to_read += len(data)
+        self._body += data
+        if self.phase is Phase.REQUEST:
+            return PASS
+        body = bytes(self._body)
+        self._body.clear()
+        try:
+            self._overheard = await self._overhears.read(admitted, body)
+        finally:
+            self._give_back_read()
+        return PASS
+
+    def _answering(self, event: ResponseHeaders) -> Reply:
+        handed = handed_in(event.metadata)
+        if self._admitted is None or handed is None:
+            return Reply(ends=self.phase is not Phase.CLOSED)
+        self._trail.caller = self._shop.tag(handed.caller.owner)
+        self._enriched = Enriched(outcome=handed.outcome, arm=handed.arm, tenant=handed.tenant)
+        why = self._fate or (Stored.UNREADABLE if self._overheard is None else None)
+        self._hear((self._overheard or Overheard()).heard(handed))
+        self._overheard = None
+        self._fate = why or self._fate
+        return Reply(ends=not self._captures(self._admitted, event))
+
+    async def _stored(self, heard: Heard, captured: Capture | None) -> Stored:
+        if self._fate is None and captured is not None:
+            heard = await self._overhears.completed(heard)
+        return await super()._stored(heard, captured)
+
+    def _count(self, outcome: Outcome, dialect: str | None = None) -> None:
+        """Nothing: the exchange is one, however many filters see it."""
+
+
+# --- handover ----------------------------------------------------------------------------------------
+# What the filter that changes a request tells the one that watches the exchange, through Envoy's dynamic
+# metadata.
+#
+# The two may reach different replicas, so nothing but this joins them. It names a caller and ids of memories and
+# holds nobody's words; its namespace is one that access logs are not told to print.
+
+log = logger(__name__)
+
+
+class Handed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of one request. A field that is not known is left out by older readers, and one that is missing has its
+    default, so two versions may stand side by side."""
+
+    caller: Caller
+    store: bool
+    outcome: Outcome
+    arm: Arm = Arm.NONE
+    tenant: str | None = None
+    unkept: Stored = Stored.NOT_ASKED
+    notes_response: bool = False
+    ends_session: bool = False
+    origin: Origin = Origin()
+    seen: tuple[str, ...] = ()  # ids of the memories that the model has seen
+    reach: tuple[Owner, ...] = ()  # whose these may be
+    viewer: Owner | None = None  # whose conversation the provider keeps, if it does
+    epoch: int = 0
+
+    @classmethod
+    def of(cls, heard: Heard, enriched: Enriched) -> Handed:
+        view = heard.in_view
+        return cls(
+            caller=heard.caller,
+            store=heard.store,
+            outcome=enriched.outcome,
+            arm=enriched.arm,
+            tenant=enriched.tenant,
+            unkept=heard.unkept,
+            notes_response=heard.notes_response,
+            ends_session=heard.ends_session,
+            origin=heard.origin,
+            seen=heard.seen,
+            reach=heard.reach,
+            viewer=None if view is None else view.owner,
+            epoch=0 if view is None else view.epoch,
+        )
+
+    def __repr__(self) -> str:
+        return f"<handed: {self.outcome.value}>"
+
+
+def hands(heard: Heard, enriched: Enriched) -> str:
+    return msgspec.json.encode(Handed.of(heard, enriched)).decode()
+
+
+def handed_in(metadata: Mapping[str, Any]) -> Handed | None:
+    """None where the other filter said nothing: it was passed by, or there is none."""
+    told = metadata.get(HANDED)
+    text = told.get(TURN) if isinstance(told, Mapping) else None
+    if not isinstance(text, str):
+        return None
+    try:
+        return msgspec.json.decode(text, type=Handed)
+    except msgspec.MsgspecError:
+        log.warning("handover.unreadable")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Overheard:
+    """A request as its client sent it, as far as learning needs it."""
+
+    history: tuple[Message, ...] = field(default=(), repr=False)
+    asked: str = field(default="", repr=False)
+    previous_response_id: str = ""
+    conversation: str = ""  # as Exchanged.conversation
+
+    def heard(self, handed: Handed) -> Heard:
+        """Without the contents of what the model has seen: `Overhears.completed` finds those."""
+        view = None if handed.viewer is None else InView(handed.viewer, handed.epoch, ())
+        return Heard(
+            caller=handed.caller,
+            store=handed.store,
+            history=self.history,
+            asked=self.asked,
+            origin=handed.origin,
+            previous_response_id=self.previous_response_id,
+            conversation=self.conversation,
+            ends_session=handed.ends_session,
+            unkept=handed.unkept,
+            notes_response=handed.notes_response,
+            in_view=view,
+            seen=handed.seen,
+            reach=handed.reach,
+        )
+
+
+class GetsMemories(Protocol):
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
+
+
+class Overhears:
+    """What the watching filter knows of requests."""
+
+    def __init__(self, gets: GetsMemories, replays: Replays, *, request_bytes: int) -> None:
+        self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
+
+    def use(self, *, request_bytes: int) -> None:
+        self._request_bytes = request_bytes
+
+    async def read(self, admitted: Admitted, body: bytes) -> Overheard | None:
+        """None for a body that the other filter could not read either."""
+        limit = self._request_bytes
+        if len(body) > limit:
+            return None
+        try:
+            plain = await off_loop(
+                limit if packed(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
+            )
+            request = await read_plain(admitted, plain)
+        except BadBodyError:
+            return None
+        return Overheard(request.history, request.asked, request.previous_response_id, request.kept_conversation)
+
+    async def completed(self, heard: Heard) -> Heard:
+        """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
+        from learning our own words as somebody's."""
+        contents = await self._contents(heard)
+        view = heard.in_view
+        if view is not None:
+            behind = await self._replays.behind(view.owner, heard.previous_response_id or heard.conversation)
+            view = replace(view, contents=tuple(dict.fromkeys((*behind, *contents))))
+            contents = view.contents
+        return replace(heard, injected=contents, in_view=view if contents else None)
+
+    async def _contents(self, heard: Heard) -> tuple[str, ...]:
+        missing, found = list(heard.seen), dict[str, str]()
+        for owner in heard.reach:
+            if not missing:
+                break
+            try:
+                memories = await self._gets.get(owner, missing)
+            except MemoryExtprocError as error:
+                log.warning("handover.memories_unread", kind=type(error).__name__)
+                continue
+            found |= {memory.id: memory.content for memory in memories}
+            missing = [one for one in missing if one not in found]
+        return tuple(found[one] for one in heard.seen if one in found)

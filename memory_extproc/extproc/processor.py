@@ -1,0 +1,221 @@
+"""Pumps one gRPC stream per HTTP exchange. Whatever fails here, the user's request goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from memory_extproc.concurrency import whereabouts
+from memory_extproc.extproc import codec
+from memory_extproc.extproc.codec import BodyMode
+from memory_extproc.extproc.duplex import DuplexExchange
+from memory_extproc.extproc.events import Event, Reply, Told
+from memory_extproc.extproc.exchange import Exchange, OutOfOrderError, Phase, Terms, Workshop
+from memory_extproc.extproc.gen import ext_proc_pb2 as pb
+from memory_extproc.extproc.gen import ext_proc_pb2_grpc as pb_grpc
+from memory_extproc.extproc.observer import ObservedExchange, Overhears
+from memory_extproc.observe.log import Field, Span, TraceParent, Trail, following, logger
+from memory_extproc.request.admission import most_received
+from memory_extproc.request.identity import AllowedPeers
+
+log = logger(__name__)
+
+Stream = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
+
+DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+
+SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
+
+
+class Handles(Protocol):
+    """An exchange, in whatever mode."""
+
+    @property
+    def phase(self) -> Phase: ...
+
+    @property
+    def may_end(self) -> bool:
+        """Whether Envoy has all that it needs to go on alone, once it has the replies to the last event."""
+
+    async def handle(self, event: Event) -> Sequence[Reply]: ...
+
+    def rescue(self) -> Sequence[Reply] | None:
+        """After `handle` failed: the replies without which Envoy cannot go on; None where it can without any."""
+
+    async def leave(self, *, faulty: bool = False) -> None: ...
+
+
+class Processor(pb_grpc.ExternalProcessorServicer):
+    """envoy.service.ext_proc.v3.ExternalProcessor."""
+
+    def __init__(
+        self, shop: Workshop, peers: AllowedPeers | None = None, overhears: Overhears | None = None
+    ) -> None:
+        """*overhears*: with two filters; what the watching one knows of requests."""
+        self._shop, self._peers, self._overhears = shop, peers, overhears
+        self._open = 0
+        self._told_of_modes = False
+
+    def use(self, shop: Workshop, peers: AllowedPeers | None) -> None:
+        """For the exchanges that begin from now on; those under way end as they began."""
+        self._shop, self._peers = shop, peers
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_ExternalProcessorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    async def Process(self, requests: AsyncIterator[pb.ProcessingRequest], context: Stream) -> None:  # noqa: N802
+        """Ending this cleanly tells Envoy to carry the exchange on alone (external_processor.proto); an
+        error would be a 500 for the user wherever failure_mode_allow is not set."""
+        if self._peers is not None and not self._peers.admit(context.auth_context()):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate's name is not allowed")
+        shop = self._shop
+        metrics = shop.metrics
+        metrics.streams_open.inc()
+        exchange: Handles | None = None
+        span, trail = Span(), Trail()
+        faulty = cuts = False
+        try:
+            async for message in requests:
+                if exchange is None:
+                    span, trail = self._begun(message, context)
+                    exchange = self._opened(shop, message, trail)
+                with following(trail), span.active():
+                    goes_on = await self._handled(exchange, message, context, span)
+                if not goes_on:
+                    cuts = not exchange.may_end
+                    break
+        except Exception as error:  # noqa: BLE001  the wire's only catch-all: a bug of ours must not become a 500
+            faulty = True
+            cuts = isinstance(exchange, DuplexExchange)
+            with following(trail):
+                self._report(error, exchange)
+        finally:
+            metrics.streams_open.dec()
+            if exchange is not None:
+                with following(trail), span.active():
+                    left = shop.background.start(_left(exchange, span, trail, faulty=faulty))
+                if left is None:  # no place for what it would leave behind
+                    _end(span, trail)
+        if cuts:
+            # Ended cleanly, a body would go on cut short and look whole. To this, Envoy may try another sidecar.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "a body is lost")
+
+    def _report(self, error: Exception, exchange: Handles | None) -> None:
+        faults = self._shop.metrics.stream_faults
+        if isinstance(error, OutOfOrderError):
+            faults.labels("out_of_order").inc()
+            log.warning("stream.out_of_order", detail=str(error))
+            return
+        faults.labels("bug").inc()
+        phase = exchange.phase.name if exchange else "NONE"
+        # Not log.exception: an exception's text may quote a person's words.
+        log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))
+
+    def _begun(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
+        """Envoy's own span, in the metadata of the call, before the client's, in the header."""
+        headers = codec.named_headers(first, ("traceparent", "x-request-id"))
+        given = dict(context.invocation_metadata() or ()).get("traceparent") or headers["traceparent"]
+        parent = given if isinstance(given, str) else ""
+        span = self._shop.traces.exchange(parent)
+        trace = span.trace if span.trace.trace_id else TraceParent.parse(parent)
+        return span, Trail(trace, headers["x-request-id"])
+
+    async def _handled(self, exchange: Handles, message: pb.ProcessingRequest, context: Stream, span: Span) -> bool:
+        """Answers one message; False once the stream is to end."""
+        event = codec.decode(message)
+        if event is None:
+            # Envoy waits for an answer that we cannot give: leave it to go on alone.
+            self._shop.metrics.stream_faults.labels("unknown_message").inc()
+            log.warning("stream.unknown_message")
+            return False
+        try:
+            replies = await exchange.handle(event)
+        except Exception as error:  # a bug of ours, while an exchange holds what Envoy needs back: it gives it back
+            rescued = exchange.rescue()
+            if rescued is None:
+                raise  # to the catch-all, which ends the stream cleanly
+            self._report(error, exchange)
+            replies = rescued
+        ends = False
+        for reply in replies:
+            if reply.told is not None:
+                span.note(**_noted(reply.told))
+            if not message.observability_mode:
+                await context.write(codec.encode(event, reply))
+            ends = ends or reply.ends
+        return not ends
+
+    def _opened(self, shop: Workshop, first: pb.ProcessingRequest, trail: Trail) -> Handles:
+        terms = self._terms(first)
+        if terms.watching and self._overhears is not None:
+            return ObservedExchange(shop, self._overhears, trail)
+        exchange = Exchange(shop, terms, trail)
+        duplex = terms.duplex_request or terms.duplex_answer
+        return DuplexExchange(exchange, shop, terms) if duplex else exchange
+
+    def _terms(self, first: pb.ProcessingRequest) -> Terms:
+        modes = codec.body_modes(first)
+        if first.observability_mode or modes is None:
+            how = "copied" if first.observability_mode else "untold"
+            self._shop.metrics.streams.labels(how, how).inc()
+            return Terms(watching=first.observability_mode)
+        asked, answered = modes
+        self._shop.metrics.streams.labels(codec.mode_name(asked), codec.mode_name(answered)).inc()
+        terms = Terms(
+            sends_body=asked in (BodyMode.BUFFERED, DUPLEX),
+            streams_answer=answered in (BodyMode.STREAMED, DUPLEX),
+            duplex_request=asked == DUPLEX,
+            duplex_answer=answered == DUPLEX,
+            hands_over=self._overhears is not None and answered == BodyMode.NONE,
+        )
+        if not (terms.sends_body and (terms.streams_answer or terms.hands_over)):
+            self._shop.metrics.stream_faults.labels("unsupported_mode").inc()
+            if not self._told_of_modes:  # once: it is a fault of the configuration and comes with every stream
+                self._told_of_modes = True
+                log.error("stream.unsupported_mode", request_body=asked, response_body=answered)
+        return terms
+
+
+async def _left(exchange: Handles, span: Span, trail: Trail, *, faulty: bool) -> None:
+    try:
+        await exchange.leave(faulty=faulty)
+    finally:
+        _end(span, trail)
+
+
+def _end(span: Span, trail: Trail) -> None:
+    trail.open = False
+    span.end()
+
+
+def _noted(told: Told) -> dict[str, Field]:
+    return {
+        "outcome": told.outcome.value,
+        "arm": told.arm.value,
+        "memories": told.count,
+        "tokens": told.tokens,
+    }
+
+
+def message_options(request_bytes: int) -> list[tuple[str, int]]:
+    """GRPC options of a server that receives request bodies of up to *request_bytes*, and Envoy's pings."""
+    # How much really comes is bounded by Envoy's own buffer limit.
+    most = most_received(request_bytes)
+    return [
+        ("grpc.max_receive_message_length", most),
+        ("grpc.max_send_message_length", most),
+        # Against a server with the defaults, Envoy's keepalive pings end in GOAWAY (too_many_pings), and
+        # answers that are being streamed are cut off with status 200. The core's constant for this argument
+        # is called MIN_RECV_PING_INTERVAL, its value is not: an argument named so is ignored.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(PINGS / timedelta(milliseconds=1))),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Two sidecars on one port would share its connections by chance: the second is to fail instead.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+PINGS = timedelta(milliseconds=500)  # the least time between two of Envoy's pings that we permit

@@ -1,0 +1,166 @@
+"""An answer as it passes: kept up to a bound, read after its last chunk. Its bytes are never changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from memory_extproc.dialect.base import Answer, Dialect, ReadsAnswer
+from memory_extproc.errors import BadBodyError
+from memory_extproc.model import Arm, Stored
+from memory_extproc.model.headers import Headers
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.request.body import Enriched
+from memory_extproc.request.content_encoding import OversizeError, Unpacker
+
+SLICE = 64 * 1024  # bytes read between two turns of the event loop: other streams wait well under 1 ms
+
+
+class Capture:
+    """Keeps chunks, reads them when asked. Adding a chunk costs no more than keeping it."""
+
+    def __init__(self, reader: ReadsAnswer, encoding: str, limit: int, held: HeldBytes) -> None:
+        """*encoding*: the answer's content-encoding; *limit*: bytes, packed and unpacked."""
+        self._reader, self._encoding, self._limit, self._held = reader, encoding, limit, held
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self.dropped: Stored | None = None  # why nothing is kept any more
+
+    def add(self, chunk: bytes) -> None:
+        if self.dropped is not None:
+            return
+        if self._size + len(chunk) > self._limit:
+            self._drop(Stored.CAPTURE_LIMIT)
+        elif not self._held.take_to_learn(len(chunk)):
+            self._drop(Stored.PROCESS_LIMIT)
+        else:
+            self._size += len(chunk)
+            self._chunks.append(chunk)
+
+    async def read(self) -> Answer | Stored:
+        """The answer, or why there is none to learn from. Gives back what was kept."""
+        try:
+            if self.dropped is not None:
+                return self.dropped
+            return await self._read()
+        except OversizeError:
+            return Stored.CAPTURE_LIMIT
+        except BadBodyError:
+            return Stored.UNREADABLE
+        finally:
+            self.forget()
+
+    async def _read(self) -> Answer:
+        unpacker = Unpacker(self._encoding, self._limit)
+        for chunk in self._chunks:
+            for start in range(0, len(chunk), SLICE):
+                self._reader.feed(unpacker.feed(chunk[start : start + SLICE]))
+                if len(chunk) > SLICE:
+                    await asyncio.sleep(0)
+        return self._reader.answer()
+
+    def forget(self) -> None:
+        self._held.give_learned(self._size)
+        self._size = 0
+        self._chunks.clear()
+
+    def _drop(self, why: Stored) -> None:
+        self.forget()
+        self.dropped = why
+
+
+def capture(dialect: Dialect, headers: Headers, limit: int, held: HeldBytes) -> Capture | Stored:
+    """A capture for an answer of status 200 with these headers, or why it teaches nothing."""
+    reader = dialect.reader(headers.get("content-type"))
+    if reader is None:
+        return Stored.UNREADABLE
+    encoding = ",".join(headers.all("content-encoding"))
+    try:
+        Unpacker(encoding, limit)
+    except BadBodyError:
+        return Stored.UNREADABLE
+    return Capture(reader, encoding, limit, held)
+
+
+# --- held --------------------------------------------------------------------------------------------
+# A budget in bytes for the bodies that open exchanges hold in this process.
+
+# Of the whole, what captures for learning may take together: the rest is kept free for reads, because a
+# request that waits comes before an answer that might teach something.
+LEARNING_SHARE = 0.75
+
+
+class HeldBytes:
+    """Counts bytes taken and given back. Never waits: what does not fit is refused, and the exchange goes on
+    without it."""
+
+    def __init__(self, limit: int, metrics: Metrics) -> None:
+        """*limit*: bytes, above 0."""
+        self._limit = limit
+        self._reading = self._learning = 0
+        self._gauge = metrics.process_bytes
+
+    def use(self, limit: int) -> None:
+        """A new limit in bytes; what is held beyond it stays until it is given back."""
+        self._limit = limit
+
+    @property
+    def held(self) -> int:
+        return self._reading + self._learning
+
+    def take_to_read(self, count: int) -> bool:
+        if self.held + count > self._limit:
+            return False
+        self._reading += count
+        self._gauge.set(self.held)
+        return True
+
+    def take_to_learn(self, count: int) -> bool:
+        if self._learning + count > self._limit * LEARNING_SHARE or self.held + count > self._limit:
+            return False
+        self._learning += count
+        self._gauge.set(self.held)
+        return True
+
+    def give_read(self, count: int) -> None:
+        self._reading -= count
+        self._gauge.set(self.held)
+
+    def give_learned(self, count: int) -> None:
+        self._learning -= count
+        self._gauge.set(self.held)
+
+
+# --- accounts ----------------------------------------------------------------------------------------
+# What memory adds and what the provider's cache spares, by tenant and by side of the comparison.
+
+OTHERS = "other"  # the label of every tenant that is not named
+
+
+class Accounts:
+    """Tenants are named in labels only where an operator lists them, so their number is the operator's choice and
+    no client can raise it."""
+
+    def __init__(self, metrics: Metrics, tenants: Collection[str] = ()) -> None:
+        self._metrics, self._tenants = metrics, frozenset(tenants)
+
+    def asked(self, enriched: Enriched) -> None:
+        """A request with a caller left us."""
+        if enriched.arm is Arm.NONE:
+            return
+        labels = self._labels(enriched)
+        self._metrics.arm_exchanges.labels(*labels).inc()
+        self._metrics.arm_added_tokens.labels(*labels).inc(enriched.tokens)
+
+    def answered(self, enriched: Enriched, answer: Answer) -> None:
+        """Its answer says what it was counted as. Only where the provider tells of its cache: the two are a share
+        of one another."""
+        if enriched.arm is Arm.NONE or answer.prompt_tokens is None or answer.cached_tokens is None:
+            return
+        labels = self._labels(enriched)
+        self._metrics.arm_prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
+        self._metrics.arm_cached_tokens.labels(*labels).inc(answer.cached_tokens)
+
+    def _labels(self, enriched: Enriched) -> tuple[str, str]:
+        named = enriched.tenant is not None and enriched.tenant in self._tenants
+        return (enriched.tenant or OTHERS) if named else OTHERS, enriched.arm.value

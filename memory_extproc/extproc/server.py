@@ -1,0 +1,218 @@
+"""The gRPC server that Envoy speaks to: addresses, TLS, health, reflection, and how it comes to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.observe.log import logger
+
+log = logger(__name__)
+
+LIVENESS = "liveness"
+READINESS = "readiness"
+Registers = Callable[[grpc.aio.Server], None]  # adds a servicer to the server
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """Files in PEM; read again when they change, so that certificates rotate without a restart."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None  # set: a client must show a certificate that it signed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    address: str  # host:port, port 0 for a free one, or unix:/path
+    tls: ServerTls | None = None
+    drain_wait: timedelta = timedelta(seconds=5)  # from NOT_SERVING until Envoy has noticed it
+    grace: timedelta = timedelta(seconds=60)  # for open streams to end after that
+    channel: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
+
+
+class GrpcServer:
+    """Serves from `async with` on; leaving it drains. The services are ready when `set_ready(True)` says so."""
+
+    def __init__(self, options: ServerOptions, services: Sequence[str], registers: Registers) -> None:
+        """*services*: full names of what *registers* adds, for health and reflection."""
+        self._options, self._services, self._registers = options, tuple(services), registers
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set where asyncio is
+        self._server = grpc.aio.server(options=list(options.channel))
+        self._draining = False
+        self.port = 0  # the one in use, once serving; 0 for a Unix socket
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port in use."""
+        if self._options.address.startswith("unix:"):
+            return self._options.address
+        return f"{self._options.address.rpartition(':')[0]}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._registers(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.port = self._bind()
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self.set_ready(ready=False)
+        await self._server.start()
+        log.info("server.listening", address=self.address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.drain()
+
+    async def set_ready(self, *, ready: bool) -> None:
+        """What health says of "", readiness and the services; without effect once draining."""
+        if self._draining:
+            return
+        await self._say(health_pb2.HealthCheckResponse.SERVING if ready else _NOT_SERVING)
+
+    async def drain(self) -> None:
+        """NOT_SERVING, a wait in which Envoy turns away, then no new streams and a grace for the open ones.
+        Liveness stays: a process that drains is not to be killed for it."""
+        if self._draining:
+            return
+        self._draining = True
+        log.info("server.draining")
+        await self._say(_NOT_SERVING)
+        await asyncio.sleep(self._options.drain_wait.total_seconds())
+        await self._server.stop(self._options.grace.total_seconds())
+        log.info("server.stopped")
+
+    async def _say(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", READINESS, *self._services):
+            await self._health.set(name, status)
+
+    def _bind(self) -> int:
+        address, tls = self._options.address, self._options.tls
+        try:
+            credentials = None if tls is None else _credentials(tls)
+        except OSError as error:
+            raise ConfigurationError(
+                [f"listen: the certificate for {address} cannot be used: {error.strerror or error}"]
+            ) from error
+        try:
+            if credentials is None:
+                return int(self._server.add_insecure_port(address))
+            return int(self._server.add_secure_port(address, credentials))
+        except (RuntimeError, OSError) as error:
+            raise ConfigurationError(
+                [f"listen: cannot listen on {address}: is it in use, or no address of this machine?"]
+            ) from error
+
+
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    files = _Rotating(tls)
+    return grpc.dynamic_ssl_server_credentials(
+        files.current(), files.latest, require_client_authentication=tls.client_ca is not None
+    )
+
+
+class _Rotating:
+    """Reads the files again when one of them has changed. gRPC asks at every handshake, from its own thread."""
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._files = tuple(path for path in (tls.cert, tls.key, tls.client_ca) if path is not None)
+        self._seen = self._stamps()
+        self._read = self.current()
+
+    def current(self) -> grpc.ServerCertificateConfiguration:
+        """OSError where they cannot be read, or do not belong together: gRPC would say so to nobody but its log."""
+        tried = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._tls.client_ca)
+        tried.load_cert_chain(self._tls.cert, self._tls.key, password=lambda: "")  # which else asks at a terminal
+        key, cert = self._tls.key.read_bytes(), self._tls.cert.read_bytes()
+        authority = self._tls.client_ca.read_bytes() if self._tls.client_ca else None
+        return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=authority)
+
+    def latest(self) -> grpc.ServerCertificateConfiguration:
+        """The newest configuration that could be read: the one in use while a rotation is half done."""
+        try:
+            stamps = self._stamps()
+            if stamps != self._seen:
+                self._seen = stamps  # said once: what is half done changes again
+                self._read = self.current()
+                log.info("tls.rotated")
+        except OSError as error:
+            log.warning("tls.unreadable", kind=type(error).__name__)
+        return self._read
+
+    def _stamps(self) -> tuple[tuple[int, int], ...]:
+        return tuple((stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in self._files))
+
+
+# --- readiness ---------------------------------------------------------------------------------------
+# Whether Envoy should send us requests: told to gRPC health and to /readyz.
+#
+# Asked are what a request cannot do without: the model is loaded before the server starts, the journal is tried
+# again and again. The memory store is not asked: without it requests pass unenriched, which is better than having
+# no sidecar to send them to.
+
+Check = Callable[[], Awaitable[object]]  # raises an error of ours when what it asks for is not there
+Tell = Callable[[bool], Awaitable[None]]
+
+
+class Readiness:
+    """Asks *check* every *interval* while entered, and tells every change. Not ready until the first answer."""
+
+    def __init__(self, check: Check, tell: Tell, interval: timedelta = timedelta(seconds=2)) -> None:
+        self._check, self._tell, self._interval = check, tell, interval
+        self._reason = "starting"
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why not; empty when ready."""
+        return self._reason
+
+    async def __aenter__(self) -> Self:
+        await self._ask()
+        self._task = asyncio.create_task(self._keep_asking(), name="readiness")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reason = "stopping"
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _keep_asking(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval.total_seconds())
+            await self._ask()
+
+    async def _ask(self) -> None:
+        before = self._reason
+        try:
+            await self._check()
+            self._reason = ""
+        except MemoryExtprocError as error:
+            self._reason = str(error)
+        if before == self._reason:
+            return
+        if self._reason:
+            log.warning("readiness.changed", ready=False, reason=self._reason)
+        else:
+            log.info("readiness.changed", ready=True)
+        if bool(before) != bool(self._reason):
+            await self._tell(not self._reason)

@@ -1,0 +1,305 @@
+"""What the index keeps of one memory: its terms and what can be said of it before any question is asked."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from math import log1p
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.model import Memory, Role, Words
+from memory_extproc.text.dates import Span, days_asked_for, days_named
+from memory_extproc.text.persons import about_caller
+from memory_extproc.text.words import fold, rarity, related, terms, terms_in, tokens
+
+# Features of a memory by itself, in this order.
+BY_ITSELF = ("length", "rarity", "asks", "ends_asking", "tells_time", "tells_number", "tells_names")
+NO_DAYS: Span = (0, 0)
+_SPANS = 2  # spans of days kept of one memory
+_MOST_NAMES = 3
+_SPEAKER = re.compile(r"^([A-Z\u00c0-\u024f][\w'-]{0,30}): ")
+_MARKS = re.compile(r"[?\uff1f\u061f]")
+_ENDS_ASKING = re.compile(r"[?\uff1f\u061f][\"')\]\s]*$")
+_TIME = re.compile(
+    r"\b(?:yesterday|today|tonight|tomorrow|recently|since|ago|the other day|(?:last|next|this)\s+(?:week|month|"
+    r"year|night|weekend|summer|winter|spring|fall|autumn|morning|past|mon|tue|wed|thu|fri|sat|sun)\w*|"
+    r"(?:in|on)\s+(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*|(?:19|20)\d\d)\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|first|second|twice|once|couple|few)\b", re.IGNORECASE
+)
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+")
+_READ = 2_000  # characters that the marks are looked for in; terms are taken of all
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    counts: Mapping[str, int]  # how often each term stands in it
+    length: int  # in terms, at least 1
+    language: str
+    speaker: str  # "caroline" where a name stands before the words ("Caroline: …"), else empty
+    by_itself: tuple[float, ...]  # as BY_ITSELF has it
+    days: tuple[Span, ...]  # always two: days it names, NO_DAYS where it names fewer
+    said: int  # the day it was said or made, as an ordinal
+
+    @property
+    def size(self) -> int:
+        """About the bytes it takes, postings included."""
+        return 400 + 24 * len(self.counts)
+
+
+def entry_of(memory: Memory) -> Entry:
+    """Time linear in the words: about 0.1 ms for a message of a chat, 2 ms for 8 KiB; what was read a moment ago
+    is at hand. So who has many to add reads them ahead, a few at a time, with others' work in between."""
+    said = (memory.valid_from or memory.created_at).date().toordinal()
+    return _read(memory.content, said, memory.role is Role.NONE)
+
+
+@lru_cache(maxsize=256)
+def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a key of the cache
+    found, language = terms(content)
+    counts = Counter(found)
+    beginning = content[:_READ]
+    days = days_named(beginning, date.fromordinal(said))[:_SPANS]
+    speaker = None if nobody else _SPEAKER.match(content)
+    marks = (
+        log1p(len(found)),
+        sum(map(rarity, counts)) / max(1, len(counts)),
+        float(_MARKS.search(beginning) is not None),
+        float(_ENDS_ASKING.search(content[-40:]) is not None),
+        float(_TIME.search(beginning) is not None),
+        float(_NUMBER.search(beginning) is not None),
+        float(min(_MOST_NAMES, len(_NAME.findall(beginning)))),
+    )
+    return Entry(
+        counts=counts,
+        length=max(1, len(found)),
+        language=language,
+        speaker=fold(speaker[1]) if speaker else "",
+        by_itself=marks,
+        days=(*days, *(NO_DAYS,) * (_SPANS - len(days))),
+        said=said,
+    )
+
+
+# --- asked -------------------------------------------------------------------------------------------
+# A question as the index sees it: its terms, whom it is about, which days and what kind of answer it asks for.
+
+CALLER, ANSWERER = "<caller>", "<answerer>"  # subjects that are not named; no name looks like them
+MOST_TERMS = 24  # a longer query says the same more than once, and every term costs
+_MOST_RELATED = 12  # of one term
+
+_WHEN = re.compile(
+    r"\b(?:when|how long|what (?:date|year|month|day|time)|wann|quand|cu\u00e1ndo|quando)\b", re.IGNORECASE
+)
+_WHICH_NAME = re.compile(
+    r"^\W*(?:who|whose|where|which|what(?:'s|\s+is|\s+was)?\s+(?:the\s+|my\s+)?"
+    r"(?:name|book|movie|game|city|country|state|band|song))\b",
+    re.IGNORECASE,
+)
+_ADDRESSES = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """*keys*: what it is called in the languages at hand; *near*: terms close in meaning, with their closeness."""
+
+    keys: tuple[str, ...]
+    near: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    terms: tuple[Term, ...]
+    subjects: tuple[str, ...]  # in the order it names them: names of speakers, CALLER, ANSWERER
+    days: tuple[Span, ...]
+    when: bool
+    which_name: bool
+
+
+def asked_of(text: str, today: date, speakers: Collection[str], languages: Collection[str]) -> Asked:
+    """*speakers* and *languages* are those of the memories asked. Names of speakers are no terms: what they say
+    of a memory is who said it."""
+    text = text[:_READ]
+    words = [fold(token).partition("'")[0] for token in tokens(text)]
+    named = [word for word in dict.fromkeys(words) if word in speakers]
+    found, language = terms(text)
+    others = [terms_in(text, other) for other in sorted(languages) if other != language]
+    # Only where the languages drop the same words do their stems stand beside one another.
+    rows = [found, *(other for other in others if len(other) == len(found))]
+    names = {key for name in named for key in terms_in(name, language)}
+    keys = dict.fromkeys(
+        tuple(dict.fromkeys(column)) for column in zip(*rows, strict=True) if column[0] not in names
+    )
+    return Asked(
+        terms=tuple(
+            Term(key, related(key[0])[:_MOST_RELATED] if language == "en" else ())
+            for key in list(keys)[:MOST_TERMS]
+        ),
+        subjects=tuple(named) or _by_person(text),
+        days=days_asked_for(text, today),
+        when=_WHEN.search(text) is not None,
+        which_name=_WHICH_NAME.search(text) is not None,
+    )
+
+
+def _by_person(text: str) -> tuple[str, ...]:
+    if not about_caller(text):
+        return ()
+    # "What did you tell me?" is about both.
+    return (CALLER, ANSWERER) if _ADDRESSES.search(text) else (CALLER,)
+
+
+# --- timeline ----------------------------------------------------------------------------------------
+# Memories in the order in which they were said, session by session, and sums over what stands around each.
+
+Ints = npt.NDArray[np.int64]
+Sums = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+
+_SEQ_BITS = 32
+_LOOKS_BACK = 2  # messages: a question is answered by the next one or the one after it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """All arrays are by position: messages in the order of their sessions, behind them what nobody said in a
+    session. *first* and *end* bound the session of a position, half open; what stands alone is its own."""
+
+    places: Ints  # which memory stands at a position
+    first: Ints
+    end: Ints
+    session: Ints  # a number for each session, from 0
+    anchor: Ints  # the position of the message that a fact was taken from, else the position itself
+    question: Ints  # the position of the question that a message follows; -1 where it follows none
+    alone: Bools  # nothing stands around the position or its anchor
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def sessions(self) -> int:
+        return int(self.session[-1]) + 1 if len(self.session) else 0
+
+    def around(self, running: Sums, reach: int) -> Sums:
+        """Sums over the positions at most *reach* away within the session; *running* as `running_sums` gives."""
+        at = np.arange(len(self))
+        low, high = np.maximum(at - reach, self.first), np.minimum(at + reach + 1, self.end)
+        found: Sums = np.take(running, high, axis=-1) - np.take(running, low, axis=-1)
+        return found
+
+
+def running_sums(values: npt.NDArray[np.floating]) -> Sums:
+    """Of the last axis, up to each position; one longer than it."""
+    total: Sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=values.dtype)
+    np.cumsum(values, axis=-1, out=total[..., 1:])
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """By place: where in which conversation a memory belongs. *session* -1: in none."""
+
+    there: Bools
+    message: Bools  # said in these words, as against taken from what was said
+    session: Ints
+    seq: Ints
+    piece: Ints  # of a message in several
+    role: Ints
+    asks: Bools
+
+
+def timeline_of(said: Said) -> Timeline:
+    """The same for the same memories whatever their places, but for the order of sessions and of what stands
+    alone, on which no sum depends."""
+    told = said.there & said.message & (said.session >= 0)
+    messages = np.flatnonzero(told)
+    order = messages[np.lexsort((said.piece[messages], said.seq[messages], said.session[messages]))]
+    rest = np.flatnonzero(said.there & ~told)
+    places = np.concatenate([order, rest])
+    of, count, total = said.session[order], len(order), len(places)
+    first, end = np.arange(total), np.arange(1, total + 1)
+    first[:count], end[:count] = np.searchsorted(of, of, "left"), np.searchsorted(of, of, "right")
+    session = np.cumsum(first == np.arange(total)) - 1
+    anchor = np.arange(total)
+    keys = (of << _SEQ_BITS) + said.seq[order]
+    if count and len(rest):
+        wanted = (said.session[rest] << _SEQ_BITS) + said.seq[rest]
+        at = np.minimum(np.searchsorted(keys, wanted), count - 1)
+        anchor[count:] = np.where((said.session[rest] >= 0) & (keys[at] == wanted), at, anchor[count:])
+    return Timeline(
+        places=places,
+        first=first,
+        end=end,
+        session=session,
+        anchor=anchor,
+        question=_questions(first, said.asks[places], said.role[places]),
+        alone=(end - first)[anchor] <= 1,
+    )
+
+
+def _questions(first: Ints, asks: Bools, role: Ints) -> Ints:
+    at = np.arange(len(first))
+    found = np.full(len(first), -1)
+    for back in range(_LOOKS_BACK, 0, -1):  # the nearest counts
+        before = np.maximum(at - back, 0)
+        found = np.where((at - back >= first) & asks[before] & (role[before] != role), before, found)
+    return found
+
+
+# --- packing -----------------------------------------------------------------------------------------
+# Vectors of single words, packed: four bits a number, which changed no figure of recall beside the model's own
+# 32.
+#
+# What is matched is a sum over hundreds of numbers, so the roundings of single ones even out.
+
+Singles = npt.NDArray[np.float32]
+
+_MOST = 7  # of a number; kept with _ZERO added, so that it fits four bits without a sign
+_ZERO = 8
+_BITS = 4
+_LOW = 0x0F
+_LEAST = 1e-6
+
+
+def pack(vectors: Singles) -> Words:
+    """Of *vectors*, a row for each piece and at least one, of any length; all zeros stay so."""
+    steps = np.maximum(np.abs(vectors).max(axis=1), _LEAST) / _MOST
+    rounded = np.round(vectors / steps[:, None])
+    # Of what is kept, not of what was given: a piece is as near to itself as can be.
+    lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", rounded, rounded)), _LEAST)
+    numbers = (rounded + _ZERO).astype(np.uint8)
+    if numbers.shape[1] % 2:
+        numbers = np.pad(numbers, ((0, 0), (0, 1)), constant_values=_ZERO)
+    half = numbers.shape[1] // 2
+    return Words(numbers[:, :half] | (numbers[:, half:] << _BITS), (1.0 / lengths).astype(np.float32))
+
+
+def unpack(words: Words) -> Singles:
+    """A row of unit length for each piece; of an odd dimension one zero more."""
+    numbers = np.concatenate([words.packed & _LOW, words.packed >> _BITS], axis=1).astype(np.float32)
+    found: Singles = (numbers - _ZERO) * words.scale[:, None]
+    return found
+
+
+def together(several: Sequence[Words]) -> Words:
+    """All pieces of *several*, one after the other."""
+    return Words(np.concatenate([one.packed for one in several]), np.concatenate([one.scale for one in several]))
+
+
+def cosines(pieces: Words, asked: Words) -> Singles:
+    """A row for each of *pieces*, a column for each piece of *asked*. The pieces are never unpacked as a whole."""
+    there = unpack(asked).T
+    half = len(there) // 2
+    sums = (pieces.packed & _LOW).astype(np.float32) @ there[:half]
+    sums += (pieces.packed >> _BITS).astype(np.float32) @ there[half:]
+    sums -= _ZERO * there.sum(axis=0)
+    found: Singles = sums * pieces.scale[:, None]
+    return found

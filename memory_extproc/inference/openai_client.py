@@ -1,0 +1,350 @@
+"""An OpenAI-compatible endpoint: one client, its faults sorted into ours, retried within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, TypeVar
+
+import msgspec
+import openai
+import tenacity
+
+from memory_extproc.errors import CutOffError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance
+
+# --- bounded client ----------------------------------------------------------------------------------
+# HTTP to a model's endpoint that cannot be led elsewhere, cannot fill the process, and leaves nothing behind.
+
+
+class UnreadError(Exception):
+    """Inside this package only: the answer has more bytes than one may have, or is compressed."""
+
+
+class BoundedClient(openai.DefaultAsyncHttpxClient):
+    """Reads at most *longest_answer* bytes of one answer, an error's included.
+
+    It follows no redirect, for people's words stand in what it sends and go where the operator said, or not at
+    all. It asks for answers as they are and takes no others: a thousand bytes of a compressed one can be a million.
+    It keeps no cookies, which would join one person's calls to another's and pile up.
+    """
+
+    def __init__(self, longest_answer: int) -> None:
+        nobodys = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
+        super().__init__(follow_redirects=False, cookies=nobodys)
+        self._longest_answer = longest_answer
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """The whole answer, or UnreadError, which passes through openai's client."""
+        request.headers["accept-encoding"] = "identity"
+        answer = await super().send(request, **{**options, "stream": True})
+        try:
+            if answer.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
+                raise UnreadError("the answer is compressed, which was not asked for")
+            body = bytearray()
+            async for part in answer.aiter_raw():
+                body += part
+                if len(body) > self._longest_answer:
+                    raise UnreadError(f"an answer of more than {self._longest_answer} bytes")
+        finally:
+            await answer.aclose()
+        whole = type(answer)
+        return whole(answer.status_code, headers=answer.headers, content=bytes(body), request=request)
+
+
+# --- breaker -----------------------------------------------------------------------------------------
+# A circuit breaker: an endpoint that keeps failing is left alone for a while.
+
+Clock = Callable[[], float]  # seconds that only grow, as time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    failures: int = 5  # in a row, before calls are refused
+    pause: timedelta = timedelta(seconds=30)  # then one call is let through to see
+
+
+class Breaker:
+    """Closed while calls succeed; open after *failures* in a row; after *pause* one trial decides again."""
+
+    def __init__(self, limits: BreakerLimits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._failures = 0
+        self._open_until = 0.0
+        self._trying = False
+
+    def admit(self) -> None:
+        """TryLaterError while open. Who was admitted owes one of succeeded, failed and abandoned."""
+        if self._failures < self._limits.failures:
+            return
+        if self._trying or self._clock() < self._open_until:
+            raise TryLaterError("the endpoint kept failing and is left alone for a while")
+        self._trying = True
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self._trying = False
+
+    def failed(self) -> None:
+        self._failures += 1
+        self._trying = False
+        self._open_until = self._clock() + self._limits.pause.total_seconds()
+
+    def abandoned(self) -> None:
+        """The caller left before the endpoint answered: nothing was learned about it."""
+        self._trying = False
+
+
+# --- openai endpoint ---------------------------------------------------------------------------------
+
+MARKER_HEADER = "x-memory-extproc-internal"
+Sleep = Callable[[float], Awaitable[None]]  # seconds
+T = TypeVar("T")
+
+log = logger(__name__)
+_SERVER_ERROR = 500
+_REQUEST_TIMEOUT = 408
+# A key that expired, a bill, a permission, a model not there, an address that sends us elsewhere: not the fault of
+# what was sent. An operator mends it, and then the same call works; what was to be learned waits for that instead
+# of being given up.
+# What accuses the body of one request (RFC 9110, 15.5); another status is an operator's to mend, or passes.
+_OF_ONE_REQUEST = frozenset({400, 413, 414, 415, 422})
+_MOST_TOKENS = 10_000_000  # of one call that are believed: a larger number is no count
+
+
+class CallOutcome(StrEnum):
+    """How a call ended. Also the metric label, so a value is never renamed."""
+
+    OK = "ok"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    UNTRUSTED = "untrusted"  # its certificate: expired, of nobody we trust, or in another name
+    BUSY = "busy"  # 429
+    FAILED = "failed"  # 5xx
+    MALFORMED = "malformed"  # not what the protocol says
+    EMPTY = "empty"  # no choice, or nothing but reasoning
+    REJECTED = "rejected"  # 4xx: it will be again, until somebody changes something
+    REFUSED = "refused"  # the model or its filter would not answer
+    CUT_OFF = "cut_off"  # max_tokens reached before the answer's end
+    OPEN = "open"  # not called: the breaker is open
+
+
+RETRIED = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.BUSY, CallOutcome.FAILED,
+                     CallOutcome.MALFORMED, CallOutcome.EMPTY})  # fmt: skip
+# What says that the endpoint itself is in trouble; a busy one is up.
+_DOWN = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.UNTRUSTED, CallOutcome.FAILED,
+                   CallOutcome.MALFORMED})  # fmt: skip
+
+# Every exception class of the client, looked up along the class's own line of descent.
+OUTCOMES: Mapping[type[Exception], CallOutcome] = {
+    openai.APITimeoutError: CallOutcome.TIMEOUT,
+    openai.APIConnectionError: CallOutcome.UNREACHABLE,
+    openai.RateLimitError: CallOutcome.BUSY,
+    openai.InternalServerError: CallOutcome.FAILED,
+    openai.ConflictError: CallOutcome.FAILED,
+    openai.APIResponseValidationError: CallOutcome.MALFORMED,
+    openai.APIStatusError: CallOutcome.REJECTED,
+    openai.BadRequestError: CallOutcome.REJECTED,
+    openai.AuthenticationError: CallOutcome.REJECTED,
+    openai.PermissionDeniedError: CallOutcome.REJECTED,
+    openai.NotFoundError: CallOutcome.REJECTED,
+    openai.UnprocessableEntityError: CallOutcome.REJECTED,
+    openai.LengthFinishReasonError: CallOutcome.CUT_OFF,
+    openai.ContentFilterFinishReasonError: CallOutcome.REFUSED,
+    openai.APIError: CallOutcome.UNREACHABLE,
+    openai.OpenAIError: CallOutcome.REJECTED,  # the client's own complaint about how it is used
+}
+
+
+class CallError(Exception):
+    """One attempt's end, inside this package only: sorted, with what deciding about a retry needs."""
+
+    def __init__(self, outcome: CallOutcome, status: int = 0, param: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
+        self.status = status  # HTTP; 0 if there was no answer
+        self.param = param  # of the request, if the endpoint named the one it refuses
+        self.retry_after = retry_after  # seconds the endpoint asked for
+
+    def as_ours(self) -> MemoryExtprocError:
+        text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
+        if self.outcome is CallOutcome.CUT_OFF:
+            return CutOffError(text)
+        mended = self.outcome is CallOutcome.REJECTED and self.status and self.status not in _OF_ONE_REQUEST
+        passes = self.outcome in RETRIED or self.outcome is CallOutcome.UNTRUSTED or mended
+        kind = TryLaterError if passes else GiveUpError
+        return kind(text)
+
+
+def sorted_error(error: openai.OpenAIError) -> CallError:
+    """The client's *error* as ours. Its message may quote the request and is left behind."""
+    outcome = next(OUTCOMES[kind] for kind in type(error).__mro__ if kind in OUTCOMES)
+    if not isinstance(error, openai.APIStatusError):
+        return CallError(CallOutcome.UNTRUSTED if _untrusted(error) else outcome)
+    if error.status_code == _REQUEST_TIMEOUT:
+        outcome = CallOutcome.TIMEOUT
+    elif error.status_code >= _SERVER_ERROR:
+        outcome = CallOutcome.FAILED
+    return CallError(
+        outcome, error.status_code, str(error.param or ""), _seconds(error.response.headers.get("retry-after"))
+    )
+
+
+def _untrusted(error: BaseException) -> bool:
+    """Whether *error* began as a certificate that was not believed."""
+    began: BaseException | None = error
+    while began is not None and not isinstance(began, ssl.SSLCertVerificationError):
+        began = began.__cause__ or began.__context__
+    return began is not None
+
+
+def _seconds(header: str | None) -> float:
+    """Retry-After as seconds (RFC 9110, 10.2.3); its other form, a date, is not worth a clock here."""
+    return float(header) if header and header.isdecimal() else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointLimits:
+    """Where a model is and how long we bother it."""
+
+    base_url: str  # up to and with the version: http://qwen:8000/v1
+    model: str
+    access_key: str = field(default="", repr=False)  # empty: no Authorization header is sent
+    timeout: timedelta = timedelta(seconds=30)  # one attempt, from connecting to the last byte
+    attempts: int = 3  # at one call, the first included
+    backoff: timedelta = timedelta(milliseconds=500)  # before the second attempt; doubles, and is spread by chance
+    longest_backoff: timedelta = timedelta(seconds=8)  # an endpoint that asks for more is not tried again
+    longest_answer: int = 1 << 20  # bytes; a longer one is not read to its end
+    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+
+
+class Endpoint:
+    """Calls of one model in one role: counted, logged, retried, and refused while the breaker is open.
+
+    Used on one event loop; closed by its owner.
+    """
+
+    def __init__(
+        self,
+        limits: EndpointLimits,
+        *,
+        role: str,
+        marker: str,
+        metrics: Metrics,
+        chance: Chance,
+        clock: Clock,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """*marker*: sent with every call, so that one that comes back through the gateway is known as ours."""
+        self.limits = limits
+        self._role = role
+        self._metrics = metrics
+        self._chance = chance
+        self._sleep = sleep
+        self._breaker = Breaker(limits.breaker, clock)
+        # Sent with each request, not set once: only there does the client let us leave Authorization out.
+        self.headers: dict[str, str | openai.Omit] = {MARKER_HEADER: marker} if marker else {}
+        seconds = limits.timeout.total_seconds()
+        self.client = openai.AsyncOpenAI(
+            base_url=limits.base_url,
+            api_key=limits.access_key or "none",
+            timeout=openai.Timeout(seconds, connect=min(seconds, 5.0)),
+            max_retries=0,  # tenacity's business, so that a retry is counted and its wait is ours
+            http_client=BoundedClient(limits.longest_answer),
+        )
+        self.use_key(limits.access_key)
+
+    def use_key(self, access_key: str) -> None:
+        """From the next attempt on; empty: no Authorization header is sent."""
+        self.client.api_key = access_key or "none"
+        if access_key:
+            self.headers.pop("Authorization", None)
+        else:
+            self.headers["Authorization"] = openai.Omit()
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """*attempt*'s answer; it raises openai's errors, CallError, or what says that an answer cannot be read:
+        msgspec's errors and, of one that is nested too deep, RecursionError.
+
+        TryLaterError or GiveUpError in the end, never with a word of request or answer.
+        """
+        try:
+            self._breaker.admit()
+        except TryLaterError:
+            self._count(CallOutcome.OPEN)
+            raise
+        try:
+            answer = await self._retried(attempt)
+        except CallError as error:
+            if error.outcome in _DOWN:
+                self._breaker.failed()
+            else:
+                self._breaker.succeeded()
+            self._count(error.outcome)
+            log.warning("llm.failed", role=self._role, outcome=error.outcome.value, status=error.status)
+            raise error.as_ours() from error
+        except BaseException:  # cancelled, or a bug of ours: that says nothing of the endpoint
+            self._breaker.abandoned()
+            raise
+        self._breaker.succeeded()
+        self._count(CallOutcome.OK)
+        return answer
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self.limits.attempts),
+            wait=self._wait,
+            retry=tenacity.retry_if_exception(_worth_retrying(self.limits.longest_backoff)),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return await retrying(self._once, attempt)
+
+    async def _once(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        try:
+            # the client's own timeout counts from byte to byte: a slow trickle would never reach it
+            async with asyncio.timeout(self.limits.timeout.total_seconds()):
+                return await attempt()
+        except TimeoutError as error:
+            raise CallError(CallOutcome.TIMEOUT) from error
+        except openai.OpenAIError as error:
+            raise sorted_error(error) from error
+        except (UnreadError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CallError(CallOutcome.MALFORMED) from error
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        """Seconds: doubling, half of it up to chance, never less than the endpoint asked for."""
+        most = self.limits.longest_backoff.total_seconds()
+        whole = min(self.limits.backoff.total_seconds() * 2.0 ** (state.attempt_number - 1), most)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, CallError) else 0.0
+        return max(whole * (0.5 + 0.5 * self._chance()), asked)
+
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        """As the endpoint counted them for one answer."""
+        for direction, tokens in (("prompt", prompt), ("completion", completion)):
+            if tokens <= _MOST_TOKENS:
+                self._metrics.llm_tokens.labels(self._role, direction).inc(tokens)
+
+    def _count(self, outcome: CallOutcome) -> None:
+        self._metrics.llm_requests.labels(self._role, outcome.value).inc()
+
+
+def _worth_retrying(longest: timedelta) -> Callable[[BaseException], bool]:
+    def worth(error: BaseException) -> bool:
+        if not isinstance(error, CallError) or error.outcome not in RETRIED:
+            return False
+        return error.retry_after <= longest.total_seconds()
+
+    return worth

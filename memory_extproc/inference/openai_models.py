@@ -1,0 +1,308 @@
+"""Asks a language model at an OpenAI-compatible endpoint, whatever parts of the protocol it understands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import openai
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.inference.batching import QueryCache, of_unit_length, readable
+from memory_extproc.inference.openai_client import CallError, CallOutcome, Endpoint, sorted_error
+from memory_extproc.model import Matrix, Vector
+
+_OPENED = re.compile(r"\s*<(think|thinking|reasoning|thought)>", re.IGNORECASE)
+_CLOSED = re.compile(r"</(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
+_FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
+_NOT_IMPLEMENTED = 501
+_UNDERSTOOD_NOT = frozenset({400, 422, _NOT_IMPLEMENTED})
+
+
+class ResponseFormat(StrEnum):
+    """How an answer's form is asked for, from the strictest to none."""
+
+    JSON_SCHEMA = "json_schema"
+    JSON_OBJECT = "json_object"
+    NONE = "none"
+
+
+_LOOSER: Mapping[ResponseFormat, ResponseFormat] = {
+    ResponseFormat.JSON_SCHEMA: ResponseFormat.JSON_OBJECT,
+    ResponseFormat.JSON_OBJECT: ResponseFormat.NONE,
+}  # nothing is looser than NONE
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionLimits:
+    max_tokens: int = 500  # of one answer, reasoning included
+    temperature: float = 0.1  # 0 to 2, as OpenAI counts it
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What an endpoint was found to understand; the start is what OpenAI and vLLM do."""
+
+    response_format: ResponseFormat = ResponseFormat.JSON_SCHEMA
+    limit_key: str = "max_tokens"  # OpenAI's reasoning models only take max_completion_tokens
+    temperature: bool = True  # the same models take none
+
+    def without(self, refused: CallError, *, formatted: bool) -> Self | None:
+        """What to try next after *refused*; None when the fault must lie elsewhere."""
+        if refused.status not in _UNDERSTOOD_NOT:
+            return None
+        if refused.param == "max_tokens" and self.limit_key == "max_tokens":
+            return replace(self, limit_key="max_completion_tokens")
+        if refused.param == "temperature" and self.temperature:
+            return replace(self, temperature=False)
+        if formatted and self.response_format in _LOOSER:
+            return replace(self, response_format=_LOOSER[self.response_format])
+        return None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[Any] | None = None
+    refusal: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    usage: Any = None  # not worth an answer if it is odd
+
+
+class OpenAICompletions:
+    """Implements ports.Completes. What the endpoint does not understand is remembered while we run."""
+
+    def __init__(self, endpoint: Endpoint, limits: CompletionLimits) -> None:
+        self._endpoint = endpoint
+        self._limits = limits
+        self._understood = Understood()
+
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
+        """GiveUpError when the endpoint rejects the request, the model refuses, or an answer with *schema* was
+        cut off; TryLaterError for everything that may pass."""
+        return await self._endpoint.call(lambda: self._negotiated(system, user, schema))
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    async def _negotiated(self, system: str, user: str, schema: Mapping[str, Any] | None) -> str:
+        understood = self._understood
+        while True:
+            try:
+                body = await self._ask(understood, system, user, schema)
+            except openai.APIStatusError as error:
+                refused = sorted_error(error)
+                looser = understood.without(refused, formatted=schema is not None)
+                if looser is None:
+                    raise refused from error
+                understood = looser
+            else:
+                # only now: the fault may have been the request's own, and then nothing helped
+                self._understood = understood
+                completion = msgspec.json.decode(body, type=_Completion)
+                self._endpoint.count_tokens(*_used(completion.usage))
+                return _text(completion, formatted=schema is not None)
+
+    async def _ask(self, understood: Understood, system: str, user: str, schema: Mapping[str, Any] | None) -> bytes:
+        extra: dict[str, Any] = {understood.limit_key: self._limits.max_tokens}
+        if understood.temperature:
+            extra["temperature"] = self._limits.temperature
+        if schema is not None:
+            if understood.response_format is not ResponseFormat.JSON_SCHEMA:
+                system = f"{system}\n\n{_in_words(schema)}"
+            if (form := _response_format(understood.response_format, schema)) is not None:
+                extra["response_format"] = form
+        # The raw body, because the client does not check what it reads.
+        raw = await self._endpoint.client.chat.completions.with_raw_response.create(
+            model=self._endpoint.limits.model,
+            messages=[{"role": "system", "content": _valid(system)}, {"role": "user", "content": _valid(user)}],
+            stream=False,
+            extra_headers=self._endpoint.headers,
+            **extra,
+        )
+        body: bytes = raw.http_response.content
+        return body
+
+
+def _valid(text: str) -> str:
+    """Lone surrogates have no UTF-8: they become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    written = msgspec.json.encode(schema).decode()
+    return f"Answer with one JSON object that follows this JSON Schema, and with nothing else:\n{written}"
+
+
+def _response_format(form: ResponseFormat, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    match form:
+        case ResponseFormat.JSON_SCHEMA:
+            wrapped = {"name": "answer", "strict": True, "schema": schema}
+            return {"type": form.value, "json_schema": wrapped}
+        case ResponseFormat.JSON_OBJECT:
+            return {"type": form.value}
+        case ResponseFormat.NONE:
+            return None
+
+
+def _text(completion: _Completion, *, formatted: bool) -> str:
+    if not completion.choices:
+        raise CallError(CallOutcome.EMPTY)
+    choice = completion.choices[0]
+    if choice.finish_reason == "content_filter" or (choice.message.refusal and not choice.message.content):
+        raise CallError(CallOutcome.REFUSED)
+    cut_off = choice.finish_reason == "length"
+    text = without_reasoning(_joined(choice.message.content))
+    if cut_off and (formatted or not text):
+        raise CallError(CallOutcome.CUT_OFF)
+    if not text:
+        raise CallError(CallOutcome.EMPTY)
+    return without_fence(text) if formatted else text
+
+
+def _used(usage: Any) -> tuple[int, int]:
+    """Tokens of prompt and answer; 0 where the endpoint counts none."""
+    counted = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
+    prompt, completion = (one if isinstance(one, int) and one > 0 else 0 for one in counted)
+    return prompt, completion
+
+
+def _joined(content: str | Sequence[Any] | None) -> str:
+    """Some endpoints answer in parts: their texts, in order."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def without_reasoning(text: str) -> str:
+    """*text* without the reasoning at its start, stripped. A block that never ends hides all of it; one whose
+    start stood in the prompt (as some chat templates do) ends at the last closing mark."""
+    if not (opened := _OPENED.match(text)):
+        closings = list(_CLOSED.finditer(text))
+        if closings and not text.lstrip().startswith(("{", "[")):
+            text = text[closings[-1].end() :]
+        return text.strip()
+    while opened is not None:
+        closed = _CLOSED.search(text, opened.end())
+        text = text[closed.end() :] if closed else ""
+        opened = _OPENED.match(text)
+    return text.strip()
+
+
+def without_fence(text: str) -> str:
+    """What stands in the one Markdown fence around *text*; *text* itself if there is none."""
+    fenced = _FENCE.fullmatch(text.strip())
+    return fenced[1].strip() if fenced else text
+
+
+# --- openai embedder ---------------------------------------------------------------------------------
+# Embeds at an OpenAI-compatible endpoint.
+
+BATCH = 64  # texts in one request
+_LONGEST_NUMBER = 32  # bytes of JSON
+
+
+def longest_answer(dimension: int) -> int:
+    """Bytes that an answer to one request may have, whatever is written around its numbers."""
+    return (1 << 20) + BATCH * dimension * _LONGEST_NUMBER
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEmbedderLimits:
+    dimension: int
+    ask_dimension: bool = False  # send `dimensions`: only models that can shorten their vectors take it
+    batch: int = BATCH
+    # What one text may be: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
+    longest_text: int = 8192  # characters
+    max_tokens: int = 512  # of the model's window, which no endpoint tells: few have less
+    cached_queries: int = 4096  # vectors held, of the questions asked last
+
+
+class _Row(msgspec.Struct):
+    index: int
+    embedding: list[float]
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Row]
+
+
+class OpenAIEmbedder:
+    """Implements ports.Embeds. A blank text is not sent, because endpoints refuse it: it gets the first axis."""
+
+    def __init__(self, endpoint: Endpoint, limits: RemoteEmbedderLimits) -> None:
+        self._endpoint = endpoint
+        self._limits = limits
+        self._cache = QueryCache(limits.cached_queries)
+
+    @property
+    def fingerprint(self) -> str:
+        """Without the address: the same model may move."""
+        return f"{self._endpoint.limits.model}/openai/{self._limits.dimension}"
+
+    @property
+    def dimension(self) -> int:
+        return self._limits.dimension
+
+    @property
+    def max_tokens(self) -> int:
+        return self._limits.max_tokens
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """GiveUpError when the endpoint's vectors have another dimension than configured."""
+        rows: Matrix = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        sent = [
+            (row, cut)
+            for row, text in enumerate(texts)
+            if (cut := readable(text, self._limits.longest_text)).strip()
+        ]
+        for start in range(0, len(sent), self._limits.batch):
+            part = sent[start : start + self._limits.batch]
+            rows[[row for row, _ in part]] = await self._request([text for _, text in part])
+        return of_unit_length(rows)
+
+    async def embed_query(self, text: str) -> Vector:
+        """The vector is read-only: it may be another caller's too."""
+        text = readable(text, self._limits.longest_text)
+        cached = self._cache.find(text)
+        if cached is not None:
+            return cached
+        return self._cache.keep(text, (await self.embed([text]))[0])
+
+    async def _request(self, texts: list[str]) -> Matrix:
+        found = await self._endpoint.call(lambda: self._ask(texts))
+        if found.shape[1] != self.dimension:
+            fault = f"the endpoint's vectors have {found.shape[1]} dimensions, configured are {self.dimension}"
+            raise GiveUpError(fault)
+        return found
+
+    async def _ask(self, texts: list[str]) -> Matrix:
+        raw = await self._endpoint.client.embeddings.with_raw_response.create(
+            model=self._endpoint.limits.model,
+            input=texts,
+            encoding_format="float",
+            dimensions=self.dimension if self._limits.ask_dimension else openai.omit,
+            extra_headers=self._endpoint.headers,
+        )
+        answer = msgspec.json.decode(raw.http_response.content, type=_Answer)
+        rows = {row.index: row.embedding for row in answer.data}
+        lengths = {len(row) for row in rows.values()}
+        if rows.keys() != set(range(len(texts))) or len(lengths) != 1:
+            raise CallError(CallOutcome.MALFORMED)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and of_unit_length minds that
+            return np.array([rows[at] for at in range(len(texts))], dtype=np.float32)

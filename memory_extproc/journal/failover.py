@@ -1,0 +1,174 @@
+"""A journal that replicas share, with one of our own beside it for the time it cannot be reached.
+
+A turn that was told to be journalled is on disk here even while Redis is away. What was put aside moves to the
+shared journal as soon as that answers, and is worked on from there alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.journal.sqlite import Depth
+from memory_extproc.model import DeadLetter, Owner, Stored, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Journal, JournalDepth, JournalEntry
+
+# --- moving ------------------------------------------------------------------------------------------
+# Turns moved from one journal to another: what was put aside, what another sidecar left behind.
+
+
+@dataclass(slots=True)
+class Moved:
+    """What became of turns that were to be moved."""
+
+    ids: list[str]  # by now in the target, and new there
+    known: int = 0  # in the target already
+    full: bool = False  # the target takes no more: what is left stays where it is
+
+
+async def move(
+    entries: Sequence[JournalEntry], source: Journal, target: Journal, moved: Moved | None = None
+) -> Moved:
+    """Each is in *target* before it leaves *source*, so that none is lost in between; a second time it is known.
+    *moved* is added to, and says what was moved where it breaks off.
+    What was forgotten meanwhile is found out when the target's turns are learned."""
+    moved = moved or Moved([])
+    for turn in (entry.turn for entry in entries):
+        stored = await target.append(turn)
+        if stored is Stored.JOURNAL_FULL:
+            moved.full = True
+            break
+        if stored is Stored.DUPLICATE:
+            moved.known += 1
+        else:
+            moved.ids.append(turn.id)
+        await source.erase(turn.owner, [turn.id])
+    return moved
+
+
+# --- journal spare -----------------------------------------------------------------------------------
+
+log = logger(__name__)
+_MOVED_AT_ONCE = 50
+
+
+@dataclass(slots=True)
+class SparedJournal:
+    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TryLaterError at an append."""
+
+    shared: Journal
+    spare: Journal
+    _put_aside: bool = False  # since the last move
+    _looked: bool = False  # for what an earlier process put aside
+    _moved: Moved = field(default_factory=lambda: Moved([]))  # and not given yet
+
+    async def append(self, turn: Turn) -> Stored:
+        try:
+            return await self.shared.append(turn)
+        except TryLaterError as error:
+            log.warning("journal.put_aside", error=type(error).__name__)
+            self._put_aside = True
+            return await self.spare.append(turn)
+
+    async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
+        moved = await self._move()
+        return moved or await self.shared.arrivals(limit)
+
+    async def _move(self) -> Sequence[JournalEntry]:
+        """To the shared journal. They are given as arrivals: nobody remembers them, as a rule, while the replicas
+        cannot reach one another."""
+        if self._moved.ids:  # *shared* went away in between: it does not give them by itself
+            return await self._give_moved()
+        if self._looked and not self._put_aside:
+            return ()
+        try:
+            entries = await self.spare.pending(_MOVED_AT_ONCE)
+        except MemoryExtprocError as error:  # what others accepted must not wait for our disk
+            log.warning("journal.spare_unreadable", error=type(error).__name__)
+            return ()
+        self._looked = True
+        if not entries:
+            self._put_aside = False
+            return ()
+        self._put_aside = True
+        await move(entries, self.spare, self.shared, self._moved)
+        log.info("journal.moved", turns=len(self._moved.ids))
+        return await self._give_moved()
+
+    async def _give_moved(self) -> Sequence[JournalEntry]:
+        entries = await self.shared.get(self._moved.ids)
+        self._moved = Moved([])
+        return entries
+
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
+        return await self.shared.pending(limit, after=after)
+
+    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        return await self.shared.get(ids)
+
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        await self.shared.mark_stored(entries)
+
+    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
+        await self.shared.mark_learned(entries)
+
+    async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
+        await self.shared.mark_failed(entry, reason, dead=dead)
+
+    async def erase_learned(self, before: datetime) -> int:
+        return await self.shared.erase_learned(before)
+
+    async def erase_owner(self, owner: Owner) -> int:
+        return await self.spare.erase_owner(owner) + await self.shared.erase_owner(owner)
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        return await self.spare.erase(owner, turn_ids) + await self.shared.erase(owner, turn_ids)
+
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
+        async for entry in self.spare.of_owner(owner):
+            yield entry
+        async for entry in self.shared.of_owner(owner):
+            yield entry
+
+    async def depth(self) -> JournalDepth:
+        """Of both, or of the one that can be asked."""
+        both = await asyncio.gather(self.shared.depth(), self.spare.depth(), return_exceptions=True)
+        told = [depth for depth in both if not isinstance(depth, BaseException)]
+        for fault in both:
+            if isinstance(fault, BaseException) and not (told and isinstance(fault, MemoryExtprocError)):
+                raise fault
+        oldest = min((depth.oldest for depth in told if depth.oldest is not None), default=None)
+        return Depth(sum(depth.turns for depth in told), sum(depth.dead for depth in told), oldest)
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        return await self.shared.dead(limit, after=after)
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        return await self.shared.retry(turn_ids)
+
+    def holds(self, owner: Owner) -> bool:
+        return self.shared.holds(owner)
+
+    async def end(self, owner: Owner, session: str) -> None:
+        if self._put_aside:
+            await self.spare.end(owner, session)
+        await self.shared.end(owner, session)
+
+
+Check = Callable[[], Awaitable[None]]  # raises what would keep a turn from being written
+
+
+def either(shared: Check, spare: Check) -> Check:
+    """Raises only when neither journal can be written."""
+
+    async def check() -> None:
+        try:
+            await shared()
+        except MemoryExtprocError:
+            await spare()
+
+    return check

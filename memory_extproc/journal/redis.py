@@ -1,0 +1,330 @@
+"""The journal in Redis, for several replicas: 64 streams by hash of the owner, each held by one replica at a time.
+
+Whoever accepts a turn remembers its messages at once. Facts are extracted by the holder of the owner's part
+alone, in order; when it dies, or its store does not work, its parts pass to the others, with a higher token, and
+its late marks change nothing. What such a replica accepted and had not remembered yet arrives at the holder after a
+grace. As durable as the server keeps its writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+from uuid import uuid4
+
+import msgspec
+
+from memory_extproc.coordination.redis_client import RedisLink
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.journal import redis_scripts as scripts
+from memory_extproc.journal.sqlite import Depth, Entry, Stage
+from memory_extproc.model import DeadLetter, Owner, Stored, Turn, digest
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import JournalEntry, Now
+
+log = logger(__name__)
+
+_AT_ONCE = 100  # turns in one command: a server does one at a time
+_ERASED_AT_ONCE = 500
+_ARRIVING = 200  # turns looked for at once
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How replicas share the work."""
+
+    parts: int = 64  # never changed for a journal that holds turns: an owner's part follows from it
+    lease: timedelta = timedelta(seconds=10)  # a dead replica's parts pass to others after it
+    grace: timedelta = timedelta(seconds=10)  # then messages that their replica has not stored are anybody's
+    patience: timedelta = timedelta(seconds=10)  # with a store that does not work, until others take our parts
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of the journal that we hold."""
+
+    token: str
+    given: int = 0  # the place up to which arrivals were given
+
+
+class RedisJournal:
+    """Implements ports.Journal over *link*. *max_turns* bounds what is not learned yet, of all replicas together,
+    *max_dead* the dead letters. Use within `async with`: leaving it gives back what we hold."""
+
+    def __init__(
+        self,
+        link: RedisLink,
+        *,
+        now: Now,
+        prefix: str = "memory-extproc",
+        max_turns: int = 100_000,
+        max_dead: int = 1_000,
+        sharing: Sharing = Sharing(),
+        clock: Callable[[], float] = time.monotonic,
+        store_failing_for: Callable[[], timedelta] = timedelta,
+        reports_held: Callable[[int], object] = lambda _held: None,  # told how many parts we hold
+    ) -> None:
+        self._store_failing_for, self._reports_held = store_failing_for, reports_held
+        self._gave_up = False  # our parts, because the store does not work
+        self._link, self._now, self._clock = link, now, clock
+        self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all of it on one node
+        self._max_turns, self._max_dead = max_turns, max_dead
+        self._sharing = sharing
+        self._holder = uuid4().hex
+        self._parts: dict[int, _Part] = {}
+        self._renewed: float | None = None  # by *clock*
+        self._renewing = asyncio.Lock()
+        self._own: dict[int, int] = {}  # places that our own appends made in parts that we held → the part
+        self._watched: dict[str, int] = {}  # turns that another replica is remembering → their part
+        self._ready: list[str] = []  # turns that are to be given with the next arrivals
+        self._scripts: dict[str, Any] = {}
+        self._checked = False  # whether the server keeps what it is given
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._parts:
+            try:
+                await self._hold(leaving=True)
+            except MemoryExtprocError as error:  # the others take over when the lease has run out
+                log.warning("journal.parts_not_given_back", error=type(error).__name__)
+
+    async def check(self) -> None:
+        """Raises what would keep a turn from being written now."""
+        await self._link.bounded(self._link.client.set(f"{self._prefix}:check", 1))
+
+    async def append(self, turn: Turn) -> Stored:
+        part = self._part(turn.owner.key)
+        stored, place = await self._run(
+            scripts.APPEND,
+            turn.id,
+            turn.owner.key,
+            part,
+            turn.session.encode(),
+            turn.at.timestamp(),
+            digest(turn.answered),
+            int(turn.last),
+            msgspec.json.encode(turn),
+            self._sharing.parts,
+            self._max_turns,
+            uuid4().hex,
+        )
+        # In a part of another's it arrives with that other; should the part become ours, it arrives with us.
+        if part in self._parts and int(place) > self._parts[part].given:
+            self._own[int(place)] = part
+        return Stored(stored.decode())
+
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
+        places = [value for part in range(self._sharing.parts) for value in (part, int(after or 0))]
+        return await self.get([row[0].decode() for row in await self._run(scripts.BEHIND, limit, *places)])
+
+    async def get(self, ids: Sequence[str]) -> Sequence[Entry]:
+        entries: list[Entry] = []
+        unreadable: list[bytes] = []
+        for start in range(0, len(ids), _AT_ONCE):
+            for row in await self._run(scripts.GET, *ids[start : start + _AT_ONCE]):
+                if int(row[2]) >= Stage.LEARNED:
+                    continue
+                if (entry := _entry(row)) is not None:
+                    entries.append(entry)
+                else:
+                    unreadable.append(row[0])
+        if unreadable:
+            await self._run(scripts.UNREADABLE, self._now().timestamp(), self._max_dead, *unreadable)
+        return sorted(entries, key=lambda entry: int(entry.place))
+
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        marks = [value for entry in entries for value in (entry.turn.id, entry.place)]
+        if marks:
+            await self._run(scripts.STORED, self._now().timestamp(), *marks)
+
+    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
+        await self._renew()
+        marks: list[str | int] = []
+        for entry in entries:
+            part = self._part(entry.turn.owner.key)
+            if part in self._parts:
+                marks += [entry.turn.id, entry.place, part, self._parts[part].token]
+        if marks:
+            await self._run(scripts.LEARNED, self._now().timestamp(), *marks)
+
+    async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
+        await self._renew()
+        part = self._part(entry.turn.owner.key)
+        token = self._parts[part].token if part in self._parts else ""
+        when, most = self._now().timestamp(), self._max_dead
+        await self._run(
+            scripts.FAILED, when, entry.turn.id, entry.place, part, token, reason[:200], int(dead), most
+        )
+
+    async def erase_learned(self, before: datetime) -> int:
+        erased, more = 0, True
+        while more:
+            count = int(await self._run(scripts.ERASE_LEARNED, before.timestamp(), _ERASED_AT_ONCE))
+            erased, more = erased + count, count == _ERASED_AT_ONCE
+        return erased
+
+    async def erase_owner(self, owner: Owner) -> int:
+        erased = 0
+        while count := int(await self._run(scripts.ERASE, owner.key, _ERASED_AT_ONCE)):
+            erased += count
+        return erased
+
+    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
+        erased = 0
+        for start in range(0, len(turn_ids), _ERASED_AT_ONCE):
+            some = turn_ids[start : start + _ERASED_AT_ONCE]
+            erased += int(await self._run(scripts.ERASE, owner.key, 0, *some))
+        return erased
+
+    async def depth(self) -> Depth:
+        turns, dead, oldest = await self._run(scripts.DEPTH, self._sharing.parts)
+        return Depth(int(turns), int(dead), _time(oldest) if oldest else None)
+
+    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+        after: bytes | int = 0
+        while rows := await self._run(scripts.OF_OWNER, owner.key, after, _AT_ONCE):
+            for row in rows:
+                if (entry := _entry(row)) is not None:
+                    yield entry
+            after = rows[-1][1]
+
+    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
+        rows = await self._run(scripts.DEAD, after or 0, limit)
+        return [
+            DeadLetter(
+                turn_id=id_.decode(),
+                place=place.decode(),
+                owner=owner.decode(),
+                reason=reason.decode(),
+                attempts=int(attempts),
+                asked_at=_time(at),
+                failed_at=_time(ended),
+            )
+            for id_, place, owner, reason, attempts, at, ended in rows
+        ]
+
+    async def retry(self, turn_ids: Sequence[str]) -> int:
+        return int(await self._run(scripts.RETRY, *turn_ids))
+
+    async def end(self, owner: Owner, session: str) -> None:
+        await self._run(scripts.END, owner.key, session.encode(), int(self.holds(owner)))
+
+    # --- sharing -------------------------------------------------------------------------------------
+    def holds(self, owner: Owner) -> bool:
+        if self._renewed is None or self._clock() - self._renewed >= self._sharing.lease.total_seconds():
+            return False
+        return self._part(owner.key) in self._parts
+
+    async def shares(self) -> Sequence[int]:
+        """How many parts each living replica holds, in ascending order."""
+        return [int(count) for count in await self._run(scripts.SHARES)]
+
+    async def arrivals(self, limit: int) -> Sequence[Entry]:
+        await self._renew()
+        if not self._checked:
+            self._checked = True
+            for fault in (await self._link.keeping()).faults:
+                log.warning("journal.volatile", fault=fault)
+        await self._look_at_watched()
+        parts = self._parts
+        if parts:
+            self._ready += [id_.decode() for id_ in await self._run(scripts.ENDED, *parts)]
+        while not self._ready and parts:
+            behind = [value for part, held in parts.items() for value in (part, held.given)]
+            rows = await self._run(scripts.BEHIND, min(limit, _ARRIVING), *behind)
+            if not rows:
+                break
+            for row in rows:
+                self._arrived(parts, row[0].decode(), *map(int, row[1:]))
+        entries = await self.get(self._ready[:limit])
+        del self._ready[:limit]
+        return entries
+
+    def _arrived(self, parts: Mapping[int, _Part], id_: str, place: int, part: int, stage: int, age: int) -> None:
+        parts[part].given = place
+        if parts[part] is not self._parts.get(part):  # lost meanwhile: whoever holds it sees to it
+            return
+        if self._own.pop(place, None) is None:
+            if self._ours_to_do(stage, age):
+                self._ready.append(id_)
+            else:
+                self._watched[id_] = part
+
+    async def _look_at_watched(self) -> None:
+        """What we watched that is stored by now, or was left lying, is ready."""
+        self._watched = {id_: part for id_, part in self._watched.items() if part in self._parts}
+        ids = list(self._watched)
+        for start in range(0, len(ids), _ERASED_AT_ONCE):
+            some = ids[start : start + _ERASED_AT_ONCE]
+            found = {row[0].decode(): row for row in await self._run(scripts.LOOK, *some)}
+            for id_ in some:
+                row = found.get(id_)
+                if row is not None and not self._ours_to_do(int(row[2]), int(row[3])):
+                    continue
+                if self._watched.pop(id_, None) is not None and row is not None:
+                    self._ready.append(id_)
+
+    def _ours_to_do(self, stage: int, age: int) -> bool:
+        return stage != Stage.WAITING or age >= self._sharing.grace.total_seconds() * 1000
+
+    async def _renew(self) -> None:
+        """Often enough that nobody else takes what we hold."""
+        async with self._renewing:
+            due = self._sharing.lease.total_seconds() / 3
+            if self._renewed is None or self._clock() - self._renewed >= due:
+                await self._hold()
+
+    async def _hold(self, *, leaving: bool = False) -> None:
+        asked = self._clock()
+        milliseconds = int(self._sharing.lease.total_seconds() * 1000)
+        failing_for = self._store_failing_for()
+        gives_up = failing_for >= (self._sharing.patience if self._parts else timedelta(microseconds=1))
+        holds_none = int(leaving or gives_up)
+        rows = await self._run(scripts.HOLD, self._holder, milliseconds, self._sharing.parts, holds_none)
+        if gives_up != self._gave_up:
+            if gives_up:
+                log.warning("journal.parts_given_up", held=len(self._parts))
+            self._gave_up = gives_up
+        tokens = {int(part): token.decode() for part, token in rows}
+        before = self._parts
+        # A part that passed through other hands begins anew: everything in it arrives once more.
+        self._parts = {
+            part: before[part] if part in before and before[part].token == token else _Part(token)
+            for part, token in tokens.items()
+        }
+        self._renewed = None if leaving else asked
+        lost = {part for part, held in before.items() if self._parts.get(part) is not held}
+        self._own = {place: part for place, part in self._own.items() if part not in lost}
+        self._reports_held(len(self._parts))
+        if before.keys() != self._parts.keys():
+            log.info("journal.parts", held=len(self._parts))
+
+    def _part(self, owner_key: str) -> int:
+        return int(owner_key[:8], 16) % self._sharing.parts
+
+    async def _run(self, script: str, *values: object) -> Any:
+        if script not in self._scripts:
+            self._scripts[script] = self._link.client.register_script(script)
+        return await self._link.bounded(self._scripts[script](keys=[self._prefix], args=values))
+
+
+def _entry(row: Sequence[bytes]) -> Entry | None:
+    """None for a turn that is not as we write them."""
+    _, place, stage, replaced, attempts, last, body = row
+    try:
+        turn = msgspec.json.decode(body, type=Turn)
+    except msgspec.MsgspecError:
+        return None
+    if last == b"1":
+        turn = replace(turn, last=True)
+    return Entry(turn, place.decode(), Stage(int(stage)).state, replaced == b"1", int(attempts))
+
+
+def _time(seconds: bytes) -> datetime:
+    return datetime.fromtimestamp(float(seconds), UTC)

@@ -1,0 +1,469 @@
+"""Doing what people tell the assistant to keep or to forget, at once and not when their session is extracted from.
+
+A forget in chat is soft: what it matches is in the state deleted, so that nothing recalls it, and can be brought
+back over the memory API until it is erased for good. What a person wants erased for certain they forget there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed, commands_of, doubtful, forgets
+from memory_extproc.learn.conflicts import FACTS
+from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.statements import no_longer
+from memory_extproc.learn.messages import Judged
+from memory_extproc.learn.screening import Judging
+from memory_extproc.model import (
+    TEXT_KINDS,
+    Embedded,
+    JournalState,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    OwnerKind,
+    Role,
+    Scope,
+    Searched,
+    Source,
+    Turn,
+    Vector,
+)
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Change, Coordination, Embeds, Journal, Now
+from memory_extproc.safety.policy import sensitivity
+from memory_extproc.safety.prompt_injection import suspicion
+from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import terms, terms_in
+
+log = logger(__name__)
+VERSION = "said-1"  # kept with facts that were asked to be kept
+RETIRED, RETIRED_AT = "retired", "retired_at"  # in metadata: why it was deleted softly, and when (since 1970)
+RETIRED_FROM = "retired_from"  # the state it was in before
+BY_CHAT = "chat"
+MADE_OF = "sources"  # what it was made of was forgotten: what becomes of it retention decides
+_ACTIVE = frozenset({MemoryState.ACTIVE})
+# History too: who asks for the past recalls it.
+_RETIRABLE = frozenset({MemoryState.ACTIVE, MemoryState.SUPERSEDED})
+_IMPORTANCE = 0.9  # of what somebody asked to be remembered
+_NEIGHBOURS = 64
+# Cosine of the default model from which a memory speaks of what is to be forgotten though it has other words: of
+# facts about different things 3 pairs in 1,000 are above it.
+_SPEAKS_OF = 0.7
+_WHO = "User"
+NO_MARKERS = Markers()
+
+
+class Holds(Protocol):
+    """What is asked of the owner's partition."""
+
+    def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
+        """As ports.ListsMemories has it."""
+
+    async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
+        """As ports.ListsMemories has it."""
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        """As ports.KeepsMemories has it."""
+
+
+class Reconciles(Protocol):
+    async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
+        """Repeating it changes nothing more."""
+
+
+class Doubts(Protocol):
+    """Knows what people mean where no rule does."""
+
+    async def commands(self, turn: Turn) -> Sequence[Command]:
+        """What *turn* tells us. TryLaterError while that cannot be found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    obeyed: Obeyed = Obeyed.REMEMBER_AND_FORGET
+    patience: timedelta = timedelta(hours=24)  # with a model that is away, before a turn in doubt is left alone
+    markers: Markers = NO_MARKERS
+
+
+class Commands:
+    """Obeys the commands of turns whose messages are stored."""
+
+    def __init__(
+        self,
+        options: CommandOptions,
+        holds: Holds,
+        embedder: Embeds,
+        extractor: Extracts,
+        reconciler: Reconciles,
+        journal: Journal,
+        coordination: Coordination,
+        metrics: Metrics,
+        *,
+        now: Now,
+        doubts: Doubts | None = None,
+    ) -> None:
+        """*extractor* turns what is to be kept into facts, where it understands it. Without *doubts* nothing is
+        done in doubt."""
+        self._doubts = doubts
+        self._options = options
+        self._holds, self._embedder = holds, embedder
+        self._extractor, self._reconciler = extractor, reconciler
+        self._journal, self._coordination = journal, coordination
+        self._metrics, self._now = metrics, now
+
+    def use(self, options: CommandOptions) -> None:
+        self._options = options
+
+    def of(self, turn: Turn) -> Sequence[Command]:
+        """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
+        of them says."""
+        if self._options.obeyed is Obeyed.OFF:
+            return ()
+        found = (*commands_of(turn.asked), *self._options.markers.commands_of(turn.answered))
+        # Hardly a turn commands anything, and only of one that does it matters whether it may.
+        acts = self._acts(turn) if found else frozenset[Act]()
+        return [command for command in found if command.act in acts]
+
+    def _acts(self, turn: Turn) -> frozenset[Act]:
+        if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
+            return frozenset()
+        acts = self._options.obeyed.acts
+        return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}
+
+    def doubted(self, turn: Turn) -> bool:
+        """Whether *turn* may tell us more than `of` says, and somebody is there who would know."""
+        return self._doubts is not None and doubtful(turn.asked) and bool(self._acts(turn))
+
+    async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
+        """Has what is in doubt decided and done, behind everything else that was learned of *turns*. Ids of those
+        that turned out to ask for a forget: what was kept of them goes too. TryLaterError while nobody can say."""
+        forgetting: set[str] = set()
+        for turn in turns:
+            known = set(commands_of(turn.asked))
+            found = [one for one in await self._meant(turn) if one.act in self._acts(turn) and one not in known]
+            for command in found:
+                match command.act:
+                    case Act.REMEMBER:
+                        await self._stress(turn, command)
+                    case Act.FORGET:
+                        await self._forget(turn, command, itself=True)
+                        forgetting.add(turn.id)
+                    case Act.RETRACT:
+                        await self._retract(turn, command)
+                self._metrics.chat_commands.labels(command.act.value).inc()
+        return frozenset(forgetting)
+
+    async def _meant(self, turn: Turn) -> Sequence[Command]:
+        if self._doubts is None:
+            return ()
+        try:
+            return await self._doubts.commands(turn)
+        except TryLaterError as error:
+            if abs(self._now() - turn.at) <= self._options.patience:
+                raise
+            log.warning("chat_command.undecided", error=type(error).__name__)
+            return ()
+
+    async def obey(self, turns: Sequence[Turn]) -> None:
+        """Repeating it changes nothing more."""
+        done: Counter[Act] = Counter()
+        for turn in sorted(turns, key=lambda turn: (turn.at, turn.seq)):
+            for command in self.of(turn):
+                match command.act:
+                    case Act.REMEMBER:
+                        await self._keep(turn, command)
+                    case Act.FORGET:
+                        await self._forget(turn, command)
+                    case Act.RETRACT:
+                        await self._retract(turn, command)
+                done[command.act] += 1
+        for act, count in done.items():
+            self._metrics.chat_commands.labels(act.value).inc(count)
+
+    async def _keep(self, turn: Turn, command: Command) -> None:
+        facts = await self._extractor.extract([replace(turn, asked=command.what, answered="")])
+        wanted = [
+            replace(fact, importance=max(fact.importance, _IMPORTANCE), confidence=1.0)
+            for fact in facts or [_as_told(turn, command)]
+        ]
+        await self._reconciler.apply(turn.owner, wanted, [turn])
+
+    async def _stress(self, turn: Turn, command: Command) -> None:
+        """What was learned of *turn* counts for more; what was not is kept as it was told."""
+        theirs = [
+            memory
+            async for memory in self._recallable(turn, itself=True)
+            if memory.metadata.get("turn") == turn.id and memory.source in FACTS.sources
+        ]
+        for memory in theirs:
+            await self._holds.change(turn.owner, memory.id, _stressed)
+        if not theirs:
+            await self._keep(turn, command)
+
+    async def _forget(self, turn: Turn, command: Command, *, itself: bool = False) -> None:
+        rows = [memory async for memory in self._recallable(turn, _RETIRABLE, itself=itself)]
+        matched = speaking_of(command.what, rows, await self._near(turn, command.what))
+        matched |= {memory.id for memory in rows if memory.metadata.get("turn") == turn.id}
+        # What was only made of these may be made anew of the rest.
+        made = made_of(matched, rows) - matched
+        for memory_id in sorted((matched | made) & {memory.id for memory in rows}):
+            why = MADE_OF if memory_id in made else BY_CHAT
+            await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now(), why))
+        await self._withdraw(turn, command.what)
+        # What requests under way were given, here and at other replicas, is not yet among the records.
+        await self._coordination.advance_epoch(turn.owner)
+        await self._coordination.delete_records(turn.owner, TEXT_KINDS)
+
+    async def _recallable(
+        self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE, *, itself: bool = False
+    ) -> AsyncIterator[Memory]:
+        """What was said before *turn*, and with *itself* in it, and may be forgotten by it."""
+        async for page in self._holds.rows(turn.owner):
+            for memory in page:
+                narrow_enough = not turn.project or memory.project == turn.project
+                earlier = memory.created_at <= turn.at and (itself or memory.metadata.get("turn") != turn.id)
+                if memory.state in states and narrow_enough and earlier:
+                    yield memory
+
+    async def _near(self, turn: Turn, what: str) -> set[str]:
+        vector = (await self._embedder.embed([what]))[0]
+        searched = await self._holds.nearest(turn.owner, vector, _NEIGHBOURS, Scope(project=turn.project))
+        return {one.memory.id for one in searched.found if one.cosine >= _SPEAKS_OF}
+
+    async def _withdraw(self, turn: Turn, what: str) -> None:
+        """Earlier turns that wait for their facts to be extracted, and speak of it, wait no longer: their messages
+        are stored and were found above."""
+        waiting = [
+            entry
+            async for entry in self._journal.of_owner(turn.owner)
+            if entry.turn.id != turn.id
+            and entry.turn.at <= turn.at
+            and holds_words(what, f"{entry.turn.asked}\n{entry.turn.answered}")
+        ]
+        # Learned they stay for a while, so that a retry of theirs is known.
+        await self._journal.mark_learned([entry for entry in waiting if entry.state is JournalState.STORED])
+        unlearned = {JournalState.WAITING, JournalState.DEAD}
+        if unstored := [entry.turn.id for entry in waiting if entry.state in unlearned]:
+            await self._journal.erase(turn.owner, unstored)
+
+    async def _retract(self, turn: Turn, command: Command) -> None:
+        rows = [memory async for memory in self._recallable(turn)]
+        facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.metadata.get("ends")]
+        if command.what:
+            meant = [memory for memory in facts if holds_words(command.what, told(memory))]
+        else:
+            meant = _spoken_of(turn, rows, facts)
+        if len(meant) != 1:
+            log.info("chat_command.unclear", matching=len(meant))
+            return
+        await self._reconciler.apply(turn.owner, [_ended(turn, meant[0])], [turn])
+
+
+def _as_told(turn: Turn, command: Command) -> Fact:
+    """What no rule understands, in the words it was told in."""
+    category, poison = sensitivity(command.what), suspicion(command.what)
+    teller = "The assistant noted" if command.noted else "The user asked to remember"
+    return Fact(
+        content=f"{teller}: {command.what}",
+        type=MemoryType.SEMANTIC,
+        subject="user",
+        attribute="asked to remember",
+        value=command.what,
+        turn_id=turn.id,
+        source=Source.RULES,
+        version=VERSION,
+        sensitivity=category.value if category else "",
+        suspicion=poison.value if poison else "",
+    )
+
+
+def _ended(turn: Turn, memory: Memory) -> Fact:
+    named = memory.metadata
+    return Fact(
+        content=no_longer(memory.content, _WHO),
+        type=memory.type,
+        subject=str(named.get("subject") or "user"),
+        attribute=str(named.get("attribute") or memory.content),
+        value=str(named.get("value") or memory.content),
+        turn_id=turn.id,
+        source=Source.RULES,
+        version=VERSION,
+        ends=True,
+        importance=memory.importance,
+    )
+
+
+def _stressed(row: Embedded) -> Sequence[Embedded]:
+    memory = row.memory
+    if memory.state is not MemoryState.ACTIVE or memory.importance >= _IMPORTANCE:
+        return ()
+    return [Embedded(replace(memory, importance=_IMPORTANCE), row.vector)]
+
+
+def _retired(asked: datetime, now: datetime, why: str) -> Change:
+    def change(row: Embedded) -> Sequence[Embedded]:
+        memory = row.memory
+        if memory.state not in _RETIRABLE or memory.metadata.get("unretired", 0) >= asked.timestamp():
+            return ()  # forgotten already, or brought back since
+        at = now.replace(microsecond=0)
+        noted = {
+            **memory.metadata,
+            RETIRED: why,
+            RETIRED_AT: int(at.timestamp()),
+            RETIRED_FROM: memory.state.value,
+        }
+        gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=noted)
+        return [Embedded(gone, row.vector)]
+
+    return change
+
+
+def _spoken_of(turn: Turn, rows: Iterable[Memory], facts: Iterable[Memory]) -> list[Memory]:
+    """Facts whose value was said in the exchange before *turn*."""
+    said = [memory.content for memory in rows if memory.session == turn.session and _just_before(memory, turn)]
+    return [
+        memory
+        for memory in facts
+        if (value := str(memory.metadata.get("value", ""))) and any(holds_words(value, one) for one in said)
+    ]
+
+
+def _just_before(memory: Memory, turn: Turn) -> bool:
+    return memory.role in {Role.USER, Role.ASSISTANT} and turn.seq - 2 <= memory.seq < turn.seq
+
+
+class Unsaid:
+    """A judge of messages around another: a turn that asks for something to be forgotten leaves none."""
+
+    def __init__(self, judges: Judging, *, obeys: Callable[[], bool] = lambda: True) -> None:
+        """*obeys*: asked for each turn; False takes its words like any others, here and below."""
+        self._judges, self._obeys = judges, obeys
+
+    def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
+        return () if self._obeys() and forgets(turn.asked) else self._judges(turn, now)
+
+
+class Unextracted:
+    """An extractor around another, which does not read turns that ask for something to be forgotten."""
+
+    def __init__(self, extractor: Extracts, *, obeys: Callable[[], bool] = lambda: True) -> None:
+        self._extractor, self._obeys = extractor, obeys
+
+    @property
+    def name(self) -> str:
+        return self._extractor.name
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        if not self._obeys():
+            return list(await self._extractor.extract(turns, earlier=earlier))
+        left = [turn for turn in turns if not forgets(turn.asked)]
+        before = [turn for turn in earlier if not forgets(turn.asked)]
+        return await self._extractor.extract(left, earlier=before) if left else []
+
+
+# --- speaking ----------------------------------------------------------------------------------------
+# Which memories speak of what somebody wants forgotten, or holds for over. Pure.
+#
+# A person names a thing in few words, in any language; what was learned of it may have others. So with what has
+# these words goes what has the name that it gives the thing, and the fact that was taken from the very sentence.
+
+# Facts begin with whom they are about, so that the word says nothing: "User's budget ...".
+_CALLER = re.compile(r"^(?:the\s+)?user(?:'s|\u2019s)?\s+", re.IGNORECASE)
+_SELF = "user"
+
+
+def holds_words(what: str, text: str) -> bool:
+    """Whether *text* has all words of *what* that mean something, in whatever form."""
+    found, language = terms(text)
+    present = set(found)
+    return any(wanted and wanted <= present for wanted in (set(terms(what)[0]), set(terms_in(what, language))))
+
+
+def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = frozenset()) -> set[str]:
+    """Ids of those of *rows* that speak of *what*; *near* are those that do so in other words."""
+    found = {memory.id: memory for memory in rows if memory.id in near or holds_words(what, told(memory))}
+    names = [
+        _text(memory, "value")
+        for memory in found.values()
+        if memory.source in FACTS.sources and "name" in _text(memory, "attribute").split()
+    ]
+    found |= {
+        memory.id: memory for memory in rows if any(name and holds_words(name, told(memory)) for name in names)
+    }
+    said = _said(what, found.values())
+    found |= {
+        memory.id: memory
+        for memory in rows
+        if memory.source in FACTS.sources and _taken_from(memory, said.get(_text(memory, "turn"), ()))
+    }
+    return found.keys() | _beneath(found.keys(), near, rows)
+
+
+def _beneath(spoken: AbstractSet[str], near: AbstractSet[str], rows: Iterable[Memory]) -> set[str]:
+    """Ids of what was merged into memories that go: it would speak for itself again. Where some of what such a one
+    was made of is meant by its own words, the rest is not."""
+    whole = {
+        memory.id for memory in rows if memory.id in near or (memory.id in spoken and not spoken & _sources(memory))
+    }
+    return {
+        memory.id
+        for memory in rows
+        if memory.superseded_by in whole and memory.metadata.get("merged") == memory.superseded_by
+    }
+
+
+def made_of(ids: Iterable[str], rows: Sequence[Memory]) -> set[str]:
+    """*ids* and those of *rows* that were made of any of them, however many steps lie between."""
+    gone = set(ids)
+    made = {memory.id: sources for memory in rows if (sources := _sources(memory))}
+    while more := {one for one, sources in made.items() if one not in gone and not gone.isdisjoint(sources)}:
+        gone |= more
+    return gone
+
+
+def told(memory: Memory) -> str:
+    """What *memory* says, and whom it is about, but for the caller, whom all facts are about."""
+    if memory.source not in FACTS.sources:
+        return memory.content
+    subject = _text(memory, "subject")
+    return f"{'' if subject == _SELF else subject} {_CALLER.sub('', memory.content)}"
+
+
+def _said(what: str, found: Iterable[Memory]) -> Mapping[str, Sequence[str]]:
+    """By turn, the sentences that speak of *what*; of a message that does so in other words, all of them."""
+    said: dict[str, list[str]] = {}
+    for memory in found:
+        if memory.source is Source.VERBATIM:
+            each = sentences(memory.content)
+            meant = [sentence for sentence in each if holds_words(what, sentence)]
+            said.setdefault(_text(memory, "turn"), []).extend(meant or each)
+    return said
+
+
+def _taken_from(fact: Memory, said: Iterable[str]) -> bool:
+    value = _text(fact, "value")
+    return bool(value) and any(holds_words(value, sentence) for sentence in said)
+
+
+def _text(memory: Memory, name: str) -> str:
+    value = memory.metadata.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _sources(memory: Memory) -> frozenset[str]:
+    named = memory.metadata.get("sources")
+    return frozenset(filter(_is_text, named)) if isinstance(named, list | tuple) else frozenset()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

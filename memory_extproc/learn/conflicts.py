@@ -1,0 +1,375 @@
+"""What a fact is beside the facts that are there: new, the same again, newer or older than one of them. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.model import Found, Memory, Owner, Scope, Source
+from memory_extproc.ports import Completes
+from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
+
+# Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things 3 pairs in 1,000 are
+# above the first and none above the second. Values of one thing are as often below as above it, so subject and
+# attribute decide before it does (docs/memory-model.md has the figures).
+FAR = 0.7
+ALIKE = 0.9
+MOST_UNCLEAR = 8  # memories a model is asked about for one fact
+FACTS = Scope(sources=frozenset({Source.RULES, Source.LLM, Source.API}))
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """It is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """*id* says the same already."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """It is the newer value of what *ids* say: they are kept, and no longer recalled."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outdate:
+    """*by* has a newer value already: it is kept as history, as superseded."""
+
+    by: str
+    since: datetime
+
+
+Change = Add | Confirm | Replace | Outdate
+
+
+class Likeness(StrEnum):
+    """How an existing fact stands to the one in hand."""
+
+    OTHER = "other"  # it speaks of something else
+    SAME = "same"  # it says the same
+    CHANGED = "changed"  # it says something else of the same
+
+
+# (does the newest of those that speak of the same say the same?, is the fact in hand the newer?)
+VERDICTS: Mapping[tuple[Likeness, bool], type[Add | Confirm | Replace | Outdate]] = {
+    (Likeness.OTHER, True): Add,
+    (Likeness.OTHER, False): Add,
+    (Likeness.SAME, True): Confirm,
+    (Likeness.SAME, False): Confirm,
+    (Likeness.CHANGED, True): Replace,
+    (Likeness.CHANGED, False): Outdate,
+}
+
+
+class Verdict(StrEnum):
+    """What a model may say of a memory that was shown to it beside a fact."""
+
+    ADD = "ADD"  # they have nothing to do with one another
+    UPDATE = "UPDATE"  # the fact is the newer value of it
+    DELETE = "DELETE"  # the fact says that it no longer holds
+    NONE = "NONE"  # it says what the fact says
+
+
+def likeness(fact: Fact, found: Found) -> Likeness:
+    """A high cosine alone makes nothing the same: a flight on May 3 and one on May 8 are 0.96 alike. Below
+    it, only facts of which one can hold at a time, and those that say the very same, are the same."""
+    there = found.memory
+    named = there.metadata
+    if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
+        return Likeness.SAME
+    named_whole = {"subject", "attribute", "value"} <= named.keys()
+    if not named_whole or about(fact.subject) != about(str(named["subject"])):
+        return Likeness.OTHER
+    if fact.ends or named.get("ends"):
+        return _likeness_of_endings(fact, there)
+    if about(fact.attribute) != about(str(named["attribute"])):
+        return Likeness.SAME if _same_said(fact, there) else Likeness.OTHER
+    if agree(fact.value, str(named["value"])):
+        return Likeness.SAME
+    return Likeness.CHANGED if fact.exclusive or found.cosine >= ALIKE else Likeness.OTHER
+
+
+def _currencies_agree(one: str, other: str) -> bool:
+    here, there = currencies(one), currencies(other)
+    return not here or not there or here == there
+
+
+def _same_said(fact: Fact, there: Memory) -> bool:
+    """Whether both come from one turn with one telling value: an extractor that reads a turn twice may name the
+    attribute differently. "likes" alone tells nothing."""
+    telling = any(char.isdigit() for char in fact.value) or len(saying(fact.value)) > 1
+    return (
+        telling and there.metadata.get("turn") == fact.turn_id and agree(fact.value, str(there.metadata["value"]))
+    )
+
+
+def _likeness_of_endings(fact: Fact, there: Memory) -> Likeness:
+    """An ending changes what it ends, and what begins again changes the ending; nothing else of the same is
+    touched: who no longer lives in Paris may live in Tokyo."""
+    named = there.metadata
+    attribute, value = str(named["attribute"]), str(named["value"])
+    if _having(fact.attribute) != _having(attribute):
+        return Likeness.OTHER
+    if fact.ends and named.get("ends"):
+        return Likeness.SAME if agree(fact.value, value) else Likeness.OTHER
+    if not fact.ends:
+        begins_again = fact.exclusive or agree(fact.value, value)
+        return Likeness.CHANGED if begins_again else Likeness.OTHER
+    words = {*saying(there.content), *saying(attribute), *saying(value)}
+    return Likeness.CHANGED if set(saying(fact.value)) <= words else Likeness.OTHER
+
+
+def _having(attribute: str) -> frozenset[str]:
+    """The dog of "has dog" and of "dog's name"."""
+    key = about(attribute)
+    return key - {"has"} or key
+
+
+def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected: Sequence[str] = ()) -> Change:
+    """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
+
+    Messages, other projects and *row* itself are passed over. What only repeats a memory we *injected* is
+    never new.
+    """
+    others = [one for one in existing if _comparable(one.memory, row)]
+    alike = {one.memory.id: likeness(fact, one) for one in others}
+    if (moved := _moved(fact, others)) is not None and alike[moved.id] is Likeness.OTHER:
+        alike[moved.id] = Likeness.CHANGED
+    same_thing = [one.memory for one in others if alike[one.memory.id] is not Likeness.OTHER]
+    newest = max(same_thing, key=_age, default=None)
+    if newest is None:
+        known = [
+            one for one in others if one.memory.content in injected and repeats(fact.content, one.memory.content)
+        ]
+        best = max(known, key=lambda one: (one.cosine, one.memory.id), default=None)
+        return Add() if best is None else Confirm(best.memory.id)
+    verdict = VERDICTS[alike[newest.id], _age(row) >= _age(newest)]
+    if verdict is Confirm:
+        return Confirm(newest.id)
+    if verdict is Outdate:
+        return Outdate(by=newest.id, since=newest.valid_from or newest.created_at)
+    return Replace(tuple(sorted(memory.id for memory in same_thing)))
+
+
+def _moved(fact: Fact, others: Iterable[Found]) -> Memory | None:
+    """The one appointment of several that *fact* says was moved; None where it could be more than one."""
+    if not fact.moved:
+        return None
+    wanted = about(fact.attribute) - set(saying(fact.value))
+    found: list[tuple[Memory, bool]] = []
+    for other in others:
+        named = other.memory.metadata
+        if about(str(named.get("subject", ""))) != about(fact.subject) or named.get("ends"):
+            continue
+        kind = about(str(named.get("attribute", ""))) - set(saying(str(named.get("value", ""))))
+        if wanted and wanted <= kind:
+            found.append((other.memory, wanted == kind))
+    if formerly := set(saying(fact.formerly)):
+        fits = [len(formerly & set(saying(str(memory.metadata.get("value", ""))))) for memory, _ in found]
+        found = [one for one, fit in zip(found, fits, strict=True) if fit and fit == max(fits)]
+    exact = [one for one in found if one[1]]
+    chosen = exact or found
+    return chosen[0][0] if len(chosen) == 1 else None
+
+
+def unclear(row: Memory, existing: Iterable[Found]) -> list[Memory]:
+    """Those of *existing* that are too near to *row* for a rule to say they have nothing to do with it, the
+    nearest first."""
+    near = [one for one in existing if one.cosine >= FAR and _comparable(one.memory, row)]
+    near.sort(key=lambda one: (-one.cosine, one.memory.id))
+    return [one.memory for one in near[:MOST_UNCLEAR] if _age(row) >= _age(one.memory)]
+
+
+def judged(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> Change:
+    """What *fact* is by a model's *verdicts* on the memories *shown*. Whatever they are, it is stored or a memory
+    says the same: a NONE counts only for one that does, and nobody's memory goes for a fact about another."""
+    pairs = list(zip(shown, verdicts, strict=True))
+    same = [memory for memory, verdict in pairs if verdict is Verdict.NONE and says(memory, fact)]
+    if same:
+        return Confirm(max(same, key=_age).id)
+    gone = [
+        memory.id
+        for memory, verdict in pairs
+        if verdict in {Verdict.UPDATE, Verdict.DELETE} and _one_subject(fact, memory)
+    ]
+    return Replace(tuple(sorted(gone))) if gone else Add()
+
+
+def says(memory: Memory, fact: Fact) -> bool:
+    """Whether every word of *fact* stands in *memory*, neither denies what the other says, and sums are in one
+    currency."""
+    return (
+        set(saying(fact.content)) <= set(saying(memory.content))
+        and negates(fact.content) == negates(memory.content)
+        and bool(memory.metadata.get("ends")) == fact.ends
+        and _currencies_agree(fact.content, memory.content)
+    )
+
+
+def _one_subject(fact: Fact, memory: Memory) -> bool:
+    subject = memory.metadata.get("subject")
+    return subject is None or about(str(subject)) == about(fact.subject)
+
+
+def _comparable(there: Memory, row: Memory) -> bool:
+    return (
+        there.id != row.id
+        and there.source in FACTS.sources
+        and there.project == row.project
+        and there.owner == row.owner
+        and (there.metadata.get("speaker", "") == row.metadata.get("speaker", "") or not _of_speakers(there, row))
+    )
+
+
+def _of_speakers(*memories: Memory) -> bool:
+    """Whether one of them is about who said it. In what several share, everyone's "my editor" is their own."""
+    return any(str(memory.metadata.get("subject", "")).casefold().startswith("user") for memory in memories)
+
+
+def _age(memory: Memory) -> tuple[float, int, int, str]:
+    """Sorts by when it was said: the moment, the place in the session, the place in the message. Rows keep
+    whole seconds, in which two chats can contradict one another, so the moment stands in the metadata."""
+    ordinal = memory.metadata.get("ordinal", 0)
+    whole = (memory.valid_from or memory.created_at).timestamp()
+    moment = memory.metadata.get("said", whole)
+    said = float(moment) if isinstance(moment, int | float) else whole
+    return said, memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
+
+
+# --- same --------------------------------------------------------------------------------------------
+# When two facts speak of the same, and when they say the same of it. Pure.
+
+# Words that name nothing by themselves: "the Hawaii trip's total budget" is the budget for Hawaii.
+_NAMES_NOTHING = """
+the a an of for to my our their his her user's current total overall new planned trip vacation
+holiday name's is are was with on in at by about around approximately roughly exactly usd eur gbp
+dollar dollars euro euros pound pounds per cent percent
+"""
+_BARE = frozenset(map(stem, tokens(_NAMES_NOTHING)))
+_SYNONYMS = {
+    stem(word): stem(meaning)
+    for word, meaning in (
+        ("mom", "mother"), ("mum", "mother"), ("mommy", "mother"), ("dad", "father"), ("daddy", "father"),
+        ("kid", "child"), ("kids", "child"), ("children", "child"), ("favorite", "favourite"), ("color", "colour"),
+        ("residence", "home"), ("city", "home"), ("location", "home"), ("company", "employer"),
+        ("workplace", "employer"), ("work", "employer"),
+        ("profession", "occupation"), ("job", "occupation"), ("grandma", "grandmother"), ("grandpa", "grandfather"),
+        ("puppy", "dog"), ("kitten", "cat"), ("spouse", "partner"), ("e-mail", "email"), ("cell", "phone"),
+    )
+}  # fmt: skip
+_CURRENCIES = {
+    "$": "usd", "usd": "usd", "dollar": "usd", "dollars": "usd", "buck": "usd", "bucks": "usd",
+    "\u20ac": "eur", "eur": "eur", "euro": "eur", "euros": "eur",
+    "\u00a3": "gbp", "gbp": "gbp", "pound": "gbp", "pounds": "gbp", "quid": "gbp",
+    "\u00a5": "yen", "jpy": "yen", "yen": "yen",
+    "cny": "yuan", "rmb": "yuan", "yuan": "yuan", "chf": "chf", "francs": "chf",
+    "\u20b9": "inr", "inr": "inr", "rupees": "inr",
+}  # fmt: skip
+_SIGNS = re.compile("[$\u20ac\u00a3\u00a5\u20b9]|[^\\W\\d_]+")
+_NEGATIONS = frozenset(stem(word) for word in ENGLISH.negations)
+
+
+def about(text: str) -> frozenset[str]:
+    """The key of a subject or attribute: case, order, articles, number and near synonyms do not count."""
+    found = [_SYNONYMS.get(key, key) for key in map(stem, tokens(text))]
+    return frozenset(key for key in found if key not in _BARE) or frozenset(found)
+
+
+def saying(text: str) -> tuple[str, ...]:
+    """The key of a value: "$10,000", "10k" and "10,000 dollars" agree; the order of words counts, for
+    "tea over coffee" is not "coffee over tea", and so does every "not"."""
+    keys = [stem(token) if token.isalpha() else number_key(_joined(token)) for token in tokens(text)]
+    found = tuple(_SYNONYMS.get(key, key) for key in keys)
+    return tuple(key for key in found if key not in _BARE or key in _NEGATIONS) or found
+
+
+def agree(one: str, other: str) -> bool:
+    """Whether two values are the same. A sum without a currency agrees with the same sum in any; "$500" and
+    "500 euros" are two."""
+    if saying(one) != saying(other):
+        return False
+    here, there = currencies(one), currencies(other)
+    return not here or not there or here == there
+
+
+def currencies(text: str) -> frozenset[str]:
+    """Those that *text* names, by word or by sign."""
+    found = (_CURRENCIES.get(word) for word in _SIGNS.findall(fold(text)))
+    return frozenset(one for one in found if one is not None)
+
+
+def repeats(text: str, other: str) -> bool:
+    """Whether everything *text* says stands in *other* too, in the same order."""
+    rest = iter(saying(other))
+    said = saying(text)
+    return bool(said) and all(word in rest for word in said)
+
+
+def _joined(token: str) -> str:
+    # "10 k" is "10k"
+    return fold(token).replace(" ", "")
+
+
+# --- llm judge ---------------------------------------------------------------------------------------
+# A language model's word on whether a fact changes what is known. Its answer is checked, number by number.
+
+PROMPT: Final = "reconcile-1"
+
+
+class OfNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    note: Annotated[int, Meta(ge=1)]  # its number in the list we showed: models invent ids
+    verdict: Verdict
+
+
+class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    verdicts: tuple[OfNote, ...]
+
+
+_DECODER = msgspec.json.Decoder(Verdicts)
+
+
+class LlmJudge:
+    """Implements Judges."""
+
+    version = PROMPT
+
+    def __init__(self, completes: Completes, budget: Budget) -> None:
+        self._asks = Asks(completes, PROMPT, strict_schema(Verdicts), budget)
+
+    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
+        """As Judges.judge. GiveUpError when two answers did not judge every note once, OverBudgetError when the
+        owner's tokens are spent; what the model's port raises passes."""
+        lines: list[dict[str, object]] = [{"fact": fact.content}]
+        lines += [
+            {"note": at, "date": f"{memory.created_at:%Y-%m-%d}", "says": memory.content}
+            for at, memory in enumerate(memories, start=1)
+        ]
+        shown = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+        return await self._asks.answer(owner, shown, _parser(len(memories)))
+
+
+def _parser(notes: int) -> Callable[[bytes], Sequence[Verdict]]:
+    def parsed(answer: bytes) -> Sequence[Verdict]:
+        found = _DECODER.decode(answer).verdicts
+        by_note = {one.note: one.verdict for one in found}
+        if len(found) != notes or set(by_note) != set(range(1, notes + 1)):
+            raise msgspec.ValidationError(f"each of the notes 1 to {notes} needs one verdict - at `$.verdicts`")
+        return [by_note[note] for note in range(1, notes + 1)]
+
+    return parsed

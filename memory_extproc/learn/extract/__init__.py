@@ -1,0 +1,1 @@
+"""Facts out of turns: by rules, or by a language model whose answer is checked."""

@@ -1,0 +1,225 @@
+"""What an extractor gives: facts out of turns."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.learn.extract.llm_client import OverBudgetError
+from memory_extproc.model import MemoryType, Owner, Source, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Now
+
+LONGEST_FACT = 400  # characters; a longer one is a text, not a fact
+SHORTEST_FACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing to remember about the caller, in the third person: "User's budget is $10,000".
+
+    *subject* and *attribute* say what it is about, *value* what it says of it: two facts with the first two
+    alike speak of the same, and the newer holds. All four are a person's words and never printed.
+    """
+
+    content: str = field(repr=False)
+    type: MemoryType  # semantic, procedural, or episodic: something that happened or will
+    subject: str = field(repr=False)
+    attribute: str = field(repr=False)
+    value: str = field(repr=False)
+    turn_id: str
+    source: Source  # rules or llm
+    version: str  # of the rules or the prompt that made it, kept with the memory
+    exclusive: bool = False  # only one value can hold at a time: a home, an employer, one trip's budget
+    ends: bool = False  # what *value* names has stopped being so: "User no longer lives in Paris"
+    moved: bool = False  # one of several of its kind changed its date or place: "the meeting moved to Friday"
+    formerly: str = field(default="", repr=False)  # of one that moved: from what, where it was said
+    context: str = field(default="", repr=False)  # what one must know to understand it, where *content* lacks it
+    happens: str = ""  # the day, month or year it is about: YYYY-MM-DD, YYYY-MM or YYYY; empty: none, or not known
+    importance: float = 0.5  # 0 to 1
+    confidence: float = 1.0  # 0 to 1
+    sensitivity: str = ""  # the special category it belongs to; empty: none
+    suspicion: str = ""  # why it is put aside for review and never recalled; empty: it is not
+    drawn_from: tuple[str, ...] = ()  # ids of the turns that it was drawn from together; empty: *turn_id* alone
+    began: datetime | None = None  # when the first of those was asked
+
+
+class Extracts(Protocol):
+    """Turns turns of one owner into facts."""
+
+    @property
+    def name(self) -> str:
+        """The metric label: "rules" or "llm"."""
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        """Facts the caller stated, in the order of *turns* (oldest first). *earlier* turns of the session were
+        learned from before: they help to understand these and give no facts. Raises TryLaterError or
+        GiveUpError and then has learned nothing."""
+
+
+# --- extractors --------------------------------------------------------------------------------------
+# Extractors around extractors: measuring one, and letting another do what it cannot.
+
+log = logger(__name__)
+
+
+class Measured:
+    """Times an extractor's batches and counts them as "done", "unavailable", "over_budget" or "failed"."""
+
+    def __init__(self, extractor: Extracts, metrics: Metrics, clock: Callable[[], float]) -> None:
+        """*clock* gives seconds that never run backwards."""
+        self._extractor = extractor
+        self._metrics = metrics
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        return self._extractor.name
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        began = self._clock()
+        try:
+            facts = await self._extractor.extract(turns, earlier=earlier)
+        except TryLaterError:
+            self._count("unavailable", began)
+            raise
+        except OverBudgetError:
+            self._count("over_budget", began)
+            raise
+        except GiveUpError:
+            self._count("failed", began)
+            raise
+        self._count("done", began)
+        return facts
+
+    def _count(self, outcome: str, began: float) -> None:
+        self._metrics.extraction_seconds.labels(self.name).observe(self._clock() - began)
+        self._metrics.extractions.labels(self.name, outcome).inc()
+
+
+class Fallback:
+    """*first*, and *second* for the batches that *first* will never do: it answers them malformed, or they would
+    cost more than is left. One that cannot be reached may do them later, and passes as TryLaterError unless
+    *waits* is false."""
+
+    def __init__(self, first: Extracts, second: Extracts, *, waits: bool = True) -> None:
+        self._first = first
+        self._second = second
+        self._passed_on = GiveUpError if waits else MemoryExtprocError
+
+    @property
+    def name(self) -> str:
+        return self._first.name
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        try:
+            return await self._first.extract(turns, earlier=earlier)
+        except self._passed_on as error:
+            log.warning("extract.fallback", extractor=self._first.name, kind=type(error).__name__, turns=len(turns))
+            return await self._second.extract(turns, earlier=earlier)
+
+
+# --- finding -----------------------------------------------------------------------------------------
+# Finding the facts of turns: by the extractor, with the turns before them, or by a stand-in while it is away.
+
+
+class Finding:
+    """While *extractor* cannot be reached, *stand_in* gives facts at once and the turns wait: for *patience* after
+    they were said, and *most* of them at a time. What waits longer is the stand-in's for good."""
+
+    def __init__(
+        self, extractor: Extracts, stand_in: Extracts | None, *, patience: timedelta, most: int, now: Now
+    ) -> None:
+        self._extractor = extractor
+        self._stand_in = stand_in
+        self._patience = patience
+        self._most = most
+        self._now = now
+        self._served: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
+        self._earlier = Earlier()
+
+    def use(self, patience: timedelta) -> None:
+        self._patience = patience
+
+    async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
+        """The facts of *turns*, which are of one session, oldest first; and whether that is for good. TryLaterError
+        when there is nothing new to say of them yet."""
+        earlier = self._earlier.of(owner, turns[0].session, epoch)
+        try:
+            return await self._extractor.extract(turns, earlier=earlier), True
+        except TryLaterError:
+            if self._stand_in is None:
+                raise
+            waited = abs(self._now() - turns[-1].at) > self._patience
+            if not waited and self._served.issuperset(turn.id for turn in turns):
+                raise
+            final = waited or len(self._served) >= self._most
+            log.warning("extract.stand_in", extractor=self._stand_in.name, turns=len(turns), final=final)
+        return await self._stand_in.extract(turns, earlier=earlier), final
+
+    def waits(self, turns: Sequence[Turn]) -> None:
+        """The stand-in's facts of *turns* are stored; the extractor is to be asked again."""
+        self._served.update(turn.id for turn in turns)
+
+    def forget(self, owner: Owner) -> None:
+        """Nothing that *owner* said so far is shown with what they say next."""
+        self._earlier.forget(owner)
+
+    def done(
+        self, owner: Owner, turns: Sequence[Turn], epoch: int, *, unshown: AbstractSet[str] = frozenset()
+    ) -> None:
+        """*turns* are learned. Those of which an id is *unshown* are not shown with the session's next ones."""
+        self.gone([turn.id for turn in turns])
+        self._earlier.note(owner, turns[-1].session, epoch, [turn for turn in turns if turn.id not in unshown])
+
+    def gone(self, turn_ids: Iterable[str]) -> None:
+        """These turns wait no longer, for whatever reason."""
+        self._served.difference_update(turn_ids)
+
+
+# --- earlier -----------------------------------------------------------------------------------------
+# The last turns of a session that were learned from, shown with its next ones so that these can be understood.
+
+_TURNS = 3
+_CHARACTERS = 800  # of each side of a turn
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    epoch: int
+    turns: tuple[Turn, ...]
+
+
+class Earlier:
+    """Held in process, for the sessions last learned from; nothing of an owner outlives their epoch."""
+
+    def __init__(self, sessions: int = 1_000) -> None:
+        self._most = sessions
+        self._kept: OrderedDict[tuple[Owner, str], _Kept] = OrderedDict()
+
+    def of(self, owner: Owner, session: str, epoch: int) -> Sequence[Turn]:
+        """At most three turns, oldest first."""
+        kept = self._kept.get((owner, session))
+        return kept.turns if kept is not None and kept.epoch == epoch else ()
+
+    def forget(self, owner: Owner) -> None:
+        for key in [key for key in self._kept if key[0] == owner]:
+            del self._kept[key]
+
+    def note(self, owner: Owner, session: str, epoch: int, turns: Sequence[Turn]) -> None:
+        """*turns* of *session*, oldest first, have been learned from."""
+        short = [
+            replace(turn, asked=turn.asked[:_CHARACTERS], answered=turn.answered[:_CHARACTERS])
+            for turn in turns[-_TURNS:]
+        ]
+        together = (*self.of(owner, session, epoch), *short)
+        self._kept[owner, session] = _Kept(epoch, together[-_TURNS:])
+        self._kept.move_to_end((owner, session))
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)

@@ -1,0 +1,184 @@
+"""Asking a model for an answer in a given form: paid for by the caller's budget, parsed strictly."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Owner
+from memory_extproc.ports import Completes, Now
+from memory_extproc.text.words import estimate_tokens
+
+T = TypeVar("T")
+_FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+
+
+def prompt(name: str) -> str:
+    """The words of the prompt *name*, which is also its version: a file is never changed, the next one is added."""
+    return (files(__package__) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+class Asks:
+    """One prompt to one model."""
+
+    def __init__(
+        self, completes: Completes, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
+    ) -> None:
+        """*words* of the prompt, where it is none of ours."""
+        self._completes = completes
+        self._system = words or prompt(name)
+        self._schema = schema
+        self._budget = budget
+        self._name = name
+
+    async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
+        """What *parsed* makes of the answer to *shown*; it raises msgspec.DecodeError on what it cannot use, and
+        the model is then asked once more with the fault named. GiveUpError when that was in vain too,
+        OverBudgetError when *owner* has no tokens left; what the port raises passes."""
+        answer = await self._complete(owner, shown)
+        try:
+            return parsed(_bare(answer))
+        except msgspec.DecodeError as fault:
+            again = f"{shown}\n\nYour last answer could not be used: {fault}. Answer again, with the JSON alone."
+        answer = await self._complete(owner, again)
+        try:
+            return parsed(_bare(answer))
+        except msgspec.DecodeError:
+            # without the cause: its text may hold what the person said
+            raise GiveUpError(f"the model answered malformed JSON twice to {self._name}") from None
+
+    async def _complete(self, owner: Owner, shown: str) -> str:
+        self._budget.admit(owner)
+        # Before the call: one that fails has cost its prompt all the same.
+        self._budget.spend(owner, estimate_tokens(self._system) + estimate_tokens(shown))
+        answer = await self._completes.complete(self._system, shown, schema=self._schema)
+        self._budget.spend(owner, estimate_tokens(answer))
+        return answer
+
+
+def _bare(answer: str) -> bytes:
+    """Code fences are tolerated, nothing else."""
+    fenced = _FENCE.match(answer)
+    return (fenced[1] if fenced is not None else answer).strip().encode("utf-8", "replace")
+
+
+# --- budget ------------------------------------------------------------------------------------------
+# How many tokens language models may cost: for a caller, a tenant and in all, by the hour and by the day.
+
+
+class OverBudgetError(GiveUpError):
+    """The call would cost more than is left. Whoever wanted it does without."""
+
+
+class Payer(StrEnum):
+    CALLER = "caller"
+    TENANT = "tenant"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Tokens, prompts and answers together; None: no bound."""
+
+    hour: int | None = None
+    day: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    caller: Allowance = field(default_factory=Allowance)
+    tenant: Allowance = field(default_factory=Allowance)
+    all: Allowance = field(default_factory=Allowance)
+
+
+@dataclass(slots=True)
+class _Window:
+    length: timedelta
+    since: int = -1  # number of the window since the epoch
+    spent: Counter[tuple[Payer, str]] = field(default_factory=Counter)
+
+    def turn(self, now: datetime) -> None:
+        at = int(now.timestamp() // self.length.total_seconds())
+        if at != self.since:
+            self.since = at
+            self.spent.clear()
+
+
+class Budget:
+    """Counts in whole hours and days of UTC. What was spent is known to this process only, and forgotten when it
+    ends. A call is let through while anything is left for it, so a window is overdrawn by one call at most for
+    every call under way."""
+
+    def __init__(self, limits: BudgetLimits, *, now: Now) -> None:
+        self._limits = limits
+        self._now = now
+        self._hour = _Window(timedelta(hours=1))
+        self._day = _Window(timedelta(days=1))
+
+    def use(self, limits: BudgetLimits) -> None:
+        """Counting for a payer without a bound begins when it gets one."""
+        self._limits = limits
+
+    def admit(self, owner: Owner) -> None:
+        """OverBudgetError if nothing is left for *owner* in some window."""
+        for window, payer, allowed in self._bounds(owner):
+            if allowed is not None and window.spent[payer] >= allowed:
+                raise OverBudgetError(f"the tokens of this {payer[0].value} are spent for now")
+
+    def spend(self, owner: Owner, tokens: int) -> None:
+        """Counts *tokens* against everybody who pays for *owner*."""
+        for window, payer, allowed in self._bounds(owner):
+            if allowed is not None:
+                window.spent[payer] += tokens
+
+    def _bounds(self, owner: Owner) -> Iterator[tuple[_Window, tuple[Payer, str], int | None]]:
+        now = self._now()
+        payers = (
+            ((Payer.CALLER, owner.key), self._limits.caller),
+            ((Payer.TENANT, owner.tenant), self._limits.tenant),
+            ((Payer.ALL, ""), self._limits.all),
+        )
+        for window, of in ((self._hour, "hour"), (self._day, "day")):
+            window.turn(now)
+            for payer, allowance in payers:
+                yield window, payer, allowance.hour if of == "hour" else allowance.day
+
+
+# --- strict schema -----------------------------------------------------------------------------------
+# JSON Schemas in the form that structured output takes. Pure.
+
+# What several endpoints refuse in a strict schema; our own parser holds answers to it all the same.
+_BOUNDS = frozenset({"default", "minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "title"})
+
+
+def strict_schema(answer: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """The schema of *answer* as OpenAI's strict mode wants it: an object at the root, every property required, no
+    other properties, no bounds (platform.openai.com, "Structured Outputs", supported schemas)."""
+    (root,), components = msgspec.json.schema_components([answer], ref_template="#/$defs/{name}")
+    name = str(root["$ref"]).rpartition("/")[2]
+    definitions = {key: _strict(schema) for key, schema in components.items()}
+    return {**definitions.pop(name), "$defs": definitions} if definitions else definitions[name]
+
+
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: {name: _strict(one) for name, one in value.items()} if key == "properties" else _strict(value)
+        for key, value in schema.items()
+        if key not in _BOUNDS
+    }
+    if found.get("type") == "object":
+        found |= {"required": list(found.get("properties", {})), "additionalProperties": False}
+    return found

@@ -1,0 +1,215 @@
+"""Notes on what helps a caller, taken by a model when their session is extracted from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.learn.conflicts import currencies, repeats
+from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.model import Memory, MemoryType, Owner, Source, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Completes
+from memory_extproc.safety.policy import sensitivity
+from memory_extproc.safety.prompt_injection import suspicion
+from memory_extproc.safety.secrets import mask_secrets
+from memory_extproc.text.words import estimate_tokens, negates, number_key, terms, tokens
+
+log = logger(__name__)
+NOTES_PROMPT: Final = "notes-1"
+_MOST = 3
+_SHOWN = 2_000  # characters of one message
+_IMPORTANCE = 0.7
+
+
+class Notes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    notes: tuple[Annotated[str, Meta(min_length=3, max_length=300)], ...]
+
+
+_NOTES_DECODER = msgspec.json.Decoder(Notes)
+
+
+class Noting:
+    """An extractor around another, which adds notes as reflective facts. Where no note comes of it the facts are
+    what they are: a note is never worth a turn."""
+
+    def __init__(self, extractor: Extracts, completes: Completes, budget: Budget) -> None:
+        self._extractor = extractor
+        self._asks = Asks(completes, NOTES_PROMPT, strict_schema(Notes), budget)
+
+    @property
+    def name(self) -> str:
+        return self._extractor.name
+
+    async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        facts = await self._extractor.extract(turns, earlier=earlier)
+        if not turns:
+            return facts
+        lines = (
+            {role: text[:_SHOWN]}
+            for turn in (*earlier, *turns)
+            for role, text in (("user", turn.asked), ("assistant", turn.answered))
+            if text
+        )
+        shown = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+        try:
+            notes = (await self._asks.answer(turns[-1].owner, shown, _NOTES_DECODER.decode)).notes
+        except MemoryExtprocError as error:
+            log.warning("notepad.no_note", kind=type(error).__name__)
+            return facts
+        shown_turns = (*earlier, *turns)
+        return [*facts, *(_fact(note, shown_turns) for note in notes[:_MOST] if sensitivity(note) is None)]
+
+
+def _fact(note: str, shown: Sequence[Turn]) -> Fact:
+    """Of all that was *shown*: who has any of it forgotten means the note, too."""
+    found = suspicion(note)
+    return Fact(
+        content=note,
+        type=MemoryType.REFLECTIVE,
+        subject="user",
+        attribute="what helps",
+        value=note,
+        turn_id=shown[-1].id,
+        drawn_from=tuple(turn.id for turn in shown),
+        began=min(turn.at for turn in shown),
+        source=Source.LLM,
+        version=NOTES_PROMPT,
+        importance=_IMPORTANCE,
+        suspicion=found.value if found else "",
+    )
+
+
+# --- llm reflector -----------------------------------------------------------------------------------
+# What several memories show together, by a language model. Its answer is checked against what it was shown.
+
+REFLECT_PROMPT: Final = "reflect-1"
+_MOST_TOKENS = 4_000  # of what is shown
+_LEAST_NOTES = 2
+
+
+class Insight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    says: Annotated[str, Meta(min_length=10, max_length=300)]
+    notes: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=_LEAST_NOTES, max_length=20)]
+
+
+class Insights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    insights: Annotated[tuple[Insight, ...], Meta(max_length=3)]
+
+
+_INSIGHTS_DECODER = msgspec.json.Decoder(Insights)
+
+
+class LlmReflector:
+    version = REFLECT_PROMPT
+
+    def __init__(self, completes: Completes, budget: Budget) -> None:
+        self._asks = Asks(completes, REFLECT_PROMPT, strict_schema(Insights), budget)
+
+    async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> list[tuple[str, tuple[str, ...]]]:
+        """Sentences, each with the ids of the *memories* it is drawn from. What cannot be shown beside them, or
+        says what may not be kept, is left out. Raises as Asks.answer does."""
+        shown: list[Memory] = []
+        lines: list[str] = []
+        room = _MOST_TOKENS
+        for memory in memories:
+            line = json.dumps({"note": len(shown) + 1, "says": memory.content}, ensure_ascii=False)
+            room -= estimate_tokens(line)
+            if room < 0:
+                break
+            shown.append(memory)
+            lines.append(line)
+        found = await self._asks.answer(owner, "\n".join(lines), _parser(len(shown)))
+        drawn = [(one.says.strip(), [shown[at - 1] for at in dict.fromkeys(one.notes)]) for one in found]
+        return [(says, tuple(memory.id for memory in of)) for says, of in drawn if _may_be_kept(says, of)]
+
+
+def _parser(notes: int) -> Callable[[bytes], Sequence[Insight]]:
+    def parsed(answer: bytes) -> Sequence[Insight]:
+        found = _INSIGHTS_DECODER.decode(answer).insights
+        if any(max(one.notes) > notes or len(set(one.notes)) < _LEAST_NOTES for one in found):
+            raise msgspec.ValidationError(f"each insight names two or more of the notes 1 to {notes}")
+        return found
+
+    return parsed
+
+
+def _may_be_kept(says: str, of: Sequence[Memory]) -> bool:
+    """Whether its figures are those of its notes, and it neither instructs nor tells what is nobody's business."""
+    known = {key for memory in of for key in _figures(memory.content)}
+    sound = suspicion(says) is None and sensitivity(says) is None and mask_secrets(says).text == says
+    return sound and _figures(says) <= known
+
+
+def _figures(text: str) -> set[str]:
+    return {number_key(token) for token in tokens(text) if any(char.isdigit() for char in token)}
+
+
+# --- llm consolidator --------------------------------------------------------------------------------
+# What is known of one subject in one text, by a language model. A text that loses or adds anything is refused.
+
+CONSOLIDATE_PROMPT: Final = "consolidate-1"
+_OWN_WORDS = 0.4  # share of its terms that may be the model's own
+
+
+class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    says: Annotated[str, Meta(min_length=10, max_length=1_000)]
+
+
+_TOLD_DECODER = msgspec.json.Decoder(Told)
+
+
+class LlmConsolidator:
+    version = CONSOLIDATE_PROMPT
+
+    def __init__(self, completes: Completes, budget: Budget) -> None:
+        self._asks = Asks(completes, CONSOLIDATE_PROMPT, strict_schema(Told), budget)
+
+    async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
+        """All that *memories* say. Raises as Asks.answer does: a text that does not keep every value, says what
+        none of them says or may not be kept is asked for once more, and then refused."""
+        lines = [
+            json.dumps({"note": number, "says": memory.content}, ensure_ascii=False)
+            for number, memory in enumerate(memories, start=1)
+        ]
+        return await self._asks.answer(owner, "\n".join(lines), _consolidated_parser(memories))
+
+
+def _consolidated_parser(memories: Sequence[Memory]) -> Callable[[bytes], str]:
+    def parsed(answer: bytes) -> str:
+        says = _TOLD_DECODER.decode(answer).says.strip()
+        if fault := _fault(says, memories):
+            raise msgspec.ValidationError(f"{fault} - at `$.says`")
+        return says
+
+    return parsed
+
+
+def _fault(says: str, memories: Sequence[Memory]) -> str:
+    """What is wrong with it, in no word of anybody's; empty: nothing."""
+    lost = [number for number, memory in enumerate(memories, start=1) if not _kept(memory, says)]
+    if lost:
+        return f"the values of notes {lost} do not stand in it word for word"
+    told = " ".join(memory.content for memory in memories)
+    if not _figures(says) <= _figures(told):
+        return "a figure that stands in no note"
+    denied = sum(negates(memory.content) for memory in memories)
+    if negates(says) is not bool(denied) or (0 < denied < len(memories)):
+        return "something denied is not told apart from what holds"
+    wanted, known = set(terms(says)[0]), set(terms(told)[0])
+    if len(wanted - known) > _OWN_WORDS * len(wanted):
+        return "too much that stands in no note"
+    unfit = suspicion(says) is not None or mask_secrets(says).text != says
+    new = sensitivity(says) is not None and all(sensitivity(memory.content) is None for memory in memories)
+    return "what may not be kept" if unfit or new else ""
+
+
+def _kept(memory: Memory, says: str) -> bool:
+    value = str(memory.metadata.get("value") or memory.content)
+    return repeats(value, says) and currencies(value) <= currencies(says)

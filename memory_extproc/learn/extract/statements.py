@@ -1,0 +1,360 @@
+"""What of a message its writer says of themselves: statements, without what is quoted, pasted, asked,
+supposed or played. In doubt it is left out: the message itself is remembered all the same."""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Iterator
+from datetime import date
+
+from memory_extproc.text.dates import Span, days_named
+from memory_extproc.text.intents import asks
+from memory_extproc.text.sentences import evened, sentences
+from memory_extproc.text.words import fold
+
+LONGEST_MESSAGE = 4000  # characters; what is longer was pasted
+_LONGEST_SENTENCE = 400
+
+_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+# quoted lines, rows of tables, and what each said in a transcript
+_QUOTED_LINE = re.compile(
+    r"(?im)^[ \t]*(?:>|\||(?:q|a|user|human|assistant|ai|bot|customer|agent|system|interviewer|me|you)\s*:\s).*$"
+)
+# A request that hands a text over: everything behind it is that text.
+_HANDS_OVER = re.compile(
+    r"""(?ix)\b(?:translate|rewrite|re-write|proofread|correct|summari[sz]e|paraphrase|rephrase|edit|improve
+          |polish|shorten
+        |analy[sz]e|review|explain|debug|classify|grade|parse|convert|complete|continue|fix
+        |(?:write|tell|compose|create|draft)\s+(?:me\s+)?(?:an?|the|another)\s+\w+
+        |here(?:'s|\s+is|\s+are)|below\s+is|the\s+following|(?:this|my)\s+(?:email|text|letter|essay|article
+        |document))
+        \b[^\n.!?]{0,80}(?::|\n\s*\n)"""
+)
+_MAIL = re.compile(
+    r"(?im)^\s*(?:subject|from|to|cc|date|sent)\s*:\s|^\s*dear\s+[\w .]{2,40},\s*$|^\s*-{3,}|^\s*#{1,6}\s"
+)
+# Told in play or in jest: nothing in the message can be trusted to be meant.
+_PLAYS = re.compile(
+    r"""(?x)\b(?:pretend|role-?\s?play\w*|act\s+(?:as|like)|imagine|suppose|supposing|hypothetical\w*
+          |let'?s\s+(?:say|pretend|imagine|assume)
+        |assume\s+(?:that\s+)?(?:i|my|you)|in\s+this\s+(?:scenario|story|game)|in\s+(?:my|the)\s+(?:novel|story
+        |game|book|screenplay|script)
+        |you\s+are\s+(?:an?|the|my)\b|you're\s+(?:an?|my)\b|your\s+name\s+is|my\s+character
+        |(?:just\s+)?(?:kidding|joking)|jk|lol|lmao|rofl|haha\w*|april\s+fool\w*|stell\s+dir\s+vor|angenommen
+        |imaginons|imagina)\b|/s\s*$"""
+)
+_QUOTED = re.compile(
+    r"\"[^\"\n]{2,}\"|\u201c[^\u201d\n]{2,}\u201d|\u201e[^\u201c\u201d\n]{2,}[\u201c\u201d]"
+    r"|\u00ab[^\u00bb\n]{2,}\u00bb|(?<!\w)['\u2018][^'\u2018\u2019\n]{3,}['\u2019](?!\w)"
+)
+_SHORT_QUOTE = 3  # words; "my cat is called 'Rex'" quotes a name, not a person
+_QUOTE_MARK = "\ufffc"
+
+_UNSURE = re.compile(
+    r"""(?x)\b(?:if|unless|would|wouldn't|i'd|we'd|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
+          |probably|wish\w*|hope|hoping
+        |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
+        |think|remember|believe)
+        |thinking\s+(?:of|about)|considering|almost|as\s+(?:if|though)|were\s+to|used\s+to
+        |once\s+(?:lived|worked)
+        |supposed\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls|vielleicht|w\u00fcrde|k\u00f6nnte
+        |peut-\u00eatre|quiz\u00e1s?|tal\s+vez)\b
+      |\u5982\u679c|\u53ef\u80fd|\u4e5f\u8bb8|\u5927\u6982|\u5047\u5982|\u8981\u662f
+      |^\s*as\s+an?\b|^when(?:ever)?\b|\bsi\s+(?:je|yo)\b"""
+)
+_REPORTED = re.compile(
+    r"\b(?:said|says|saying|tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
+    r"|article|thinks|insists?"
+    r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b|\b(?:reads|states)\s*:"
+)
+_CODE_LINE = re.compile(
+    r"[{};]\s*$|[=!]=|\w+\(.*\)\s*[;{]|^\s*(?:select|insert|update|delete|def|class|import|from|var|let"
+    r"|const)\s.*[=({]|^\s*select\b.*\bfrom\b|</?\w+>"
+)
+
+_SUBJECTS = (
+    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
+    r"|yo|mi|mis|me\s+llamo)\b"
+)
+_CONNECTORS = r"(?:and|but|so|because|since|while|although|though|plus|also|und|aber|et|mais|y|pero)"
+_CLAUSE = re.compile(
+    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?(?={_SUBJECTS}|\u6211)|\s+{_CONNECTORS}\s+(?={_SUBJECTS})|\s+[-\u2013\u2014]+\s+"
+    rf"|\s*;\s*",
+    re.IGNORECASE,
+)
+_SHARED = re.compile(
+    r"\s*,?\s+(?:and|but)\s+(?=(?:really\s+|also\s+|now\s+|currently\s+)?(?:love|like|hate|prefer|work|live|speak"
+    r"|play|enjoy|dislike|can't|cannot|don't|never"
+    r"|have|own|use|drive|study|weigh|am|do|make|teach|build|loves|likes|hates|prefers|works|lives|speaks|plays|has|is|studies"
+    r"|allergic)\b)",
+    re.IGNORECASE,
+)
+_HEAD = re.compile(
+    r"^((?:i'm|i\s+am)\b|i\b|we\b|(?:my|our)\s+[\w' -]+?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays"
+    r"|speaks)\b))",
+    re.IGNORECASE,
+)
+_ASKING_TAIL = re.compile(
+    r"(?:\s*[,;\u2013\u2014-]\s*|\s+)(?:(?:so|and|but)\s+)?(?=(?:what|what's|how|how's|which|where|when|who|why"
+    r"|can|could|would|will|should|do|does|did|is|are|any|reicht"
+    r"|was|wie)\b[^,;]*\?)",
+    re.IGNORECASE,
+)
+_OPENERS = re.compile(
+    r"""(?ix)^(?:(?:well|so|also|btw|by\ the\ way|actually|hi|hello|hey|yes|no|nope|yeah|yep|oh|ok|okay|and|but
+          |fyi|just\ so\ you\ know|for\ context
+        |for\ (?:the\ record|reference|your\ information|background)|please|remember|note|keep\ in\ mind
+        |don't\ forget|that|as\ i\ (?:said|mentioned)|now|to\ be\ clear|update|correction
+        |anyway|in\ fact|honestly|personally|you\ should\ know|i\ should\ mention|i\ forgot\ to\ (?:say|mention)
+        |one\ more\ thing|sure|thanks|great|cool|first|second|next|again|today
+        |tatsächlich|übrigens|also|merk\ dir|bitte|dass|au\ fait|alors|bueno|por\ cierto|recuerda|que|hallo
+        |bonjour|hola)\b[\s,:.!-]*)+"""
+)
+
+
+_CONFIRMS = re.compile(
+    r"^(?:oh\s+)?(?:yes|yeah|yep|yup|exactly|correct|right|precisely|indeed|that(?:'s|\s+is)\s+(?:right|correct|it|true)|true"
+    r"|ja|genau|stimmt|richtig|oui|exact(?:ement)?|c'est\s+(?:ça|exact)|sí|exacto|correcto|así\s+es|是的?|对的?|沒錯|没错)"
+    r"(?=[\s,.!:;\uff0c\u3002\uff01-]|$)"
+)
+_DENIES = re.compile(r"\b(?:but|not|no|isn't|wasn't|except|actually|aber|nicht|mais|pas|pero)\b")
+
+
+def confirms(text: str) -> bool:
+    """Whether *text* plainly says yes to what was said before it, and takes nothing back."""
+    folded = fold(text).strip()
+    return _CONFIRMS.match(folded) is not None and _DENIES.search(folded) is None
+
+
+_ASKED_BACK = re.compile(
+    r"(?:so|just\s+to\s+(?:confirm|be\s+sure|check)|to\s+confirm|and|ok(?:ay)?|got\s+it|do\s+i\s+understand\s+(?:correctly|right)"
+    r"|did\s+i\s+get\s+(?:this|that)\s+right|am\s+i\s+right|is\s+it\s+(?:right|correct|true)|you\s+mean|you're\s+saying|you\s+said)"
+    r"(?:\s+that)?[\s,:-]+",
+    re.IGNORECASE,
+)
+_TAG = re.compile(
+    r",?\s*(?:right|correct|is\s+that\s+(?:right|correct)|isn't\s+it|yes|aren't\s+you|don't\s+you)?\s*\?+$",
+    re.IGNORECASE,
+)
+_SECOND_PERSON = (
+    (re.compile(r"\byou\s+are\b|\byou're\b", re.IGNORECASE), "I'm"),
+    (re.compile(r"\byou've\b", re.IGNORECASE), "I've"),
+    (re.compile(r"\byour\b", re.IGNORECASE), "my"),
+    (re.compile(r"\byou\b", re.IGNORECASE), "I"),
+)
+
+
+def confirmed(answer: str) -> list[str]:
+    """The clauses that a plain yes to the last question of *answer* makes the caller's own: "So you live in Paris?"
+    is then "I live in Paris". None where it asks in any other way."""
+    *_, last = ["", *sentences(answer[-2 * _LONGEST_SENTENCE :])]
+    if not last.endswith("?") or asks(last.rstrip("?")):
+        return []
+    stated = _TAG.sub("", last.replace("\u2019", "'"))
+    while (opened := _ASKED_BACK.match(stated)) is not None:
+        stated = stated[opened.end() :]
+    if not stated.lower().startswith(("you", "your")):
+        return []
+    for pattern, own in _SECOND_PERSON:
+        stated = pattern.sub(own, stated)
+    return statements(f"{stated}.")
+
+
+def without_quotes(text: str) -> str:
+    """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
+    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", evened(text)))
+    handed = _HANDS_OVER.match(bare.lstrip())
+    return "" if handed is not None else bare
+
+
+def meant(text: str) -> str:
+    """*text* without code, quoted lines and what was handed over or pasted; empty if none of it is meant."""
+    text = evened(text)
+    if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
+        return ""
+    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", text))
+    for boundary in (_HANDS_OVER, _MAIL):
+        found = boundary.search(bare)
+        if found is not None:
+            bare = bare[: found.start()]
+    return bare
+
+
+def statements(text: str) -> list[str]:
+    """The clauses of *text* in which the writer states something, in order, without end marks, openers
+    ("By the way, ...") and typographic apostrophes; each can be understood by itself."""
+    bare = _QUOTED.sub(_unquote, meant(text))
+    found: list[str] = []
+    for sentence in sentences(bare):
+        stated = _stated(sentence)
+        if stated:
+            found.extend(_clauses(stated))
+    return found
+
+
+def _unquote(quote: re.Match[str]) -> str:
+    inner = quote[0][1:-1]
+    return (
+        inner if len(inner.split()) <= _SHORT_QUOTE and not fold(inner).startswith(("i ", "my ")) else _QUOTE_MARK
+    )
+
+
+def _stated(sentence: str) -> str:
+    """The stating part of *sentence*: all of it, what stands before a question in it, or nothing."""
+    if sentence.endswith("?"):
+        tail = _ASKING_TAIL.search(sentence)
+        sentence = sentence[: tail.start()] if tail is not None else ""
+    sentence = sentence.replace("\u2019", "'")
+    folded = fold(sentence)
+    told = _OPENERS.sub("", folded)
+    if not told or len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(folded):
+        return ""
+    if _UNSURE.search(told) or _REPORTED.search(told) or asks(told):
+        return ""
+    return sentence
+
+
+# "I'm Alice, a data scientist at Google" says two things of one person.
+_APPOSED = re.compile(
+    r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
+    re.IGNORECASE,
+)
+
+
+def _clauses(sentence: str) -> list[str]:
+    found: list[str] = []
+    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
+        bare = _OPENERS.sub("", clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c")
+        if not bare:
+            continue
+        head = _HEAD.match(bare)
+        first, *others = _SHARED.split(bare) if head is not None else [bare]
+        found.append(first)
+        found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
+    return found
+
+
+def _with_subject(head: str, predicate: str) -> str:
+    """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
+    into "I love tea"."""
+    if predicate.startswith("allergic"):
+        return f"{head} {predicate}" if fold(head) in {"i'm", "i am"} else f"{head} is {predicate}"
+    subject = "I" if fold(head) in {"i", "i am", "i'm"} else head
+    return f"{subject} {predicate}"
+
+
+# --- endings -----------------------------------------------------------------------------------------
+# What stopped being so: "I no longer live in Paris" as the ending of "I live in Paris". Pure.
+
+_WHO = r"(?P<who>i|we|(?:my|our)\s+[\w' -]{2,40}?)"
+_NO_LONGER = re.compile(
+    rf"{_WHO}(?P<be>'m|'re|'s|\s+am|\s+are|\s+is)?\s+(?:now\s+)?(?:no\s+longer|not\s+any\s*more)\s+(?P<rest>.+)",
+    re.IGNORECASE,
+)
+_NOT_ANY_MORE = re.compile(
+    rf"{_WHO}(?:(?P<be>'m|\s+am|\s+is|\s+are)\s+not|\s+(?P<isnt>isn't|aren't)|\s+(?:do\s+not|don't|does\s+not|doesn't"
+    r"|can(?:'t|not|\s+not)))\s+(?P<rest>.+?),?\s+(?:any\s*more|any\s+longer)",
+    re.IGNORECASE,
+)
+_STOPPED = re.compile(
+    rf"{_WHO}(?:'ve|'s|\s+have|\s+has)?(?:\s+(?:just|recently|now|finally|completely))?\s+(?:stopped|quit|given\s+up|gave\s+up)"
+    r"\s+(?P<doing>[a-z]+ing)\b\s*(?P<rest>.*)",
+    re.IGNORECASE,
+)
+_MARKS = re.compile(r"\b(?:no\s+longer|any\s*more|any\s+longer|stopped|quit|gave\s+up|given\s+up)\b", re.IGNORECASE)
+_DOUBLED = re.compile(r"([bdgmnprt])\1$")
+_COPULA = re.compile(r"\b(is|are)\b")
+
+
+def ends(clause: str) -> bool:
+    """Whether *clause* may say that something stopped; what it says is then never taken as being so."""
+    return _MARKS.search(clause) is not None
+
+
+def ended(clause: str) -> Iterator[str]:
+    """*clause* as it was said while it held, in the ways it may have been; none if it does not end anything."""
+    for pattern in (_NO_LONGER, _NOT_ANY_MORE):
+        if (found := pattern.fullmatch(clause)) is not None:
+            groups = found.groupdict()
+            be = groups["be"] or ({"isn't": " is", "aren't": " are"}.get((groups.get("isnt") or "").lower(), ""))
+            yield f"{found['who']}{be} {found['rest']}"
+            return
+    if (found := _STOPPED.fullmatch(clause)) is not None:
+        who, doing, rest = found["who"], found["doing"], found["rest"]
+        be = "'m" if who.lower() == "i" else (" are" if who.lower() == "we" else " is")
+        yield f"{who}{be} {doing} {rest}".strip()
+        bare = doing[: -len("ing")]
+        for verb in (bare, f"{bare}e", _DOUBLED.sub(r"\1", bare)):
+            yield f"{who} {verb} {rest}".strip()
+
+
+def no_longer(content: str, who: str) -> str:
+    """The fact *content* about *who*, as it is once it has ended: "User no longer lives in Paris"."""
+    own = f"{who} "
+    if content.startswith(f"{own}is "):
+        return f"{own}is no longer {content.removeprefix(f'{own}is ')}"
+    if content.startswith(own):
+        return f"{own}no longer {content.removeprefix(own)}"
+    return _COPULA.sub(r"\1 no longer", content, count=1)
+
+
+# --- event date --------------------------------------------------------------------------------------
+# The day, month or year that a fact is about, counted from the day it was said. Pure.
+
+_FORM = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
+_HAS_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+_PAST = re.compile(
+    r"\b(?:was|were|had|did|went|flew|came|got|met|saw|bought|born|ago|last|yesterday|past|since|[a-z]{3,}ed)\b",
+    re.IGNORECASE,
+)
+_SLACK = 1  # days by which a model may miscount; time zones differ by as much
+_FAR = 2 * 366  # days; further away a date must stand in the words
+
+
+def resolved(text: str, said: date, proposed: str = "") -> str:
+    """What *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty where it names no one
+    time. *proposed* by a model is taken where the words do not speak against it."""
+    spans = [_ahead(span, text, said) for span in days_named(text, said)]
+    wanted = span_of(proposed)
+    if wanted is not None:
+        if any(wanted[0] <= last + _SLACK and first - _SLACK <= wanted[1] for first, last in spans):
+            return proposed
+        if not spans and abs(wanted[0] - said.toordinal()) <= _FAR:
+            return proposed
+    return _form(spans[0]) if len(spans) == 1 else ""
+
+
+def span_of(form: str) -> Span | None:
+    """First and last day of YYYY-MM-DD, YYYY-MM or YYYY; None for anything else."""
+    matched = _FORM.fullmatch(form)
+    if matched is None:
+        return None
+    year, month, day = (int(part) if part else 0 for part in matched.groups())
+    try:
+        first = date(year, month or 1, day or 1)
+        last = first if day else date(year, month or 12, monthrange(year, month or 12)[1])
+    except ValueError:
+        return None
+    return first.toordinal(), last.toordinal()
+
+
+def _ahead(span: Span, text: str, said: date) -> Span:
+    """A day without its year is read as the one that was; of what is not told as past it is the next."""
+    if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or _PAST.search(text):
+        return span
+    try:
+        first, last = (day.replace(year=day.year + 1) for day in map(date.fromordinal, span))
+    except ValueError:  # the 29th of February
+        return span
+    return first.toordinal(), last.toordinal()
+
+
+def _form(span: Span) -> str:
+    first, last = map(date.fromordinal, span)
+    if first == last:
+        return first.isoformat()
+    for form in (f"{first:%Y-%m}", f"{first:%Y}"):
+        if span_of(form) == span:
+            return form
+    return ""

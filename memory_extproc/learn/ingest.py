@@ -1,0 +1,483 @@
+"""What is handed to the write path, until it is in the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from bisect import bisect_left, insort
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
+from memory_extproc.learn.queue import Backoff
+from memory_extproc.learn.screening import Screens
+from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
+from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, Journal, JournalEntry, KnowsForgotten
+
+log = logger(__name__)
+_GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
+_WAITS = {Stored.UNDECIDED, Stored.JOURNAL_LATE}
+_LARGE = 200_000  # characters; what is more is sealed off the event loop
+_OWNERS_AT_ONCE = 8  # whose waiting exchanges are decided at a time
+
+
+@dataclass(eq=False, slots=True)
+class _Logged:
+    """An exchange that is in the intake log. *waited*: it was put off, and is among those that wait until it is
+    decided."""
+
+    record: Record
+    waited: bool = False
+    failures: int = 0  # that another attempt will hardly mend
+
+
+class Intake:
+    """Screens an exchange, finds its place in a session and appends it to the journal. Who hands it in waits for
+    that for `journal_wait` at most; the exchange is kept all the same, also where who handed it in is cancelled or
+    the process is killed: it is in the intake log from before the first await until it is in the journal or is
+    rejected. Exchanges that cannot be decided or journalled now wait there, of each owner in their order.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sessions: Sessions,
+        coordination: Coordination,
+        limits: LearnLimits,
+        metrics: Metrics,
+        *,
+        screens: Screens,
+        sifting: Sifting,
+        unsettled: Unsettled,
+        journalled: Callable[[Turn], None],
+        ends: Callable[[Caller], Awaitable[None]],
+        intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
+    ) -> None:
+        """*journalled* is told each turn that the journal has taken as new; *ends* that a session has ended with an
+        exchange of which no such turn came."""
+        self._journal = journal
+        self._sessions = sessions
+        self._coordination = coordination
+        self._limits = limits
+        self._metrics = metrics
+        self._screens = screens
+        self._sifting = sifting
+        self._unsettled = unsettled
+        self._journalled = journalled
+        self._ends = ends
+        self._log = intake_log
+        self._under_way: dict[asyncio.Task[Stored], Exchanged] = {}
+        self._waiting: dict[Owner, list[_Logged]] = {}  # the oldest first
+        self._count = 0  # of them
+        self._settling = False  # nothing is decided until all that is asked for that has answered for a while
+        self._answering_since: float | None = None
+        self._closed = False
+        self._told = Stored.JOURNALLED
+
+    def use(self, limits: LearnLimits) -> None:
+        self._limits = limits
+
+    async def accept(self, exchanged: Exchanged) -> Stored:
+        """As ports.Learns."""
+        owner = exchanged.caller.owner
+        refused = self._screens.refuses(exchanged)
+        if not refused and not self._screens.has_room(owner):
+            if exchanged.ends_session:
+                await self._ends(exchanged.caller)
+            return Stored.OVER_QUOTA
+        logged = None if refused else await self._logged(exchanged)
+        crowded = len(self._under_way) >= self._limits.accepting
+        if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
+            self._put_off(logged, Stored.JOURNAL_LATE)
+            return Stored.UNDECIDED if self._settling else Stored.JOURNAL_LATE
+        if self._closed:
+            return self._tell(Stored.JOURNAL_FAILED)
+        if crowded:
+            return self._tell(Stored.PROCESS_LIMIT)
+        # A task of our own: whoever called may be cancelled by Envoy, the turn is kept all the same.
+        task = asyncio.create_task(self._attempt(exchanged, logged), name="journal append")
+        self._under_way[task] = exchanged
+        self._unsettled.add(owner, task)
+        task.add_done_callback(lambda done: self._taken_in(owner, done))
+        await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
+        if task.done():
+            return self._outcome(task)
+        task.add_done_callback(self._came_late)
+        return Stored.JOURNAL_LATE
+
+    def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
+        """When the oldest exchange was asked that was accepted and is not in the journal yet: *owner*'s, or
+        anybody's."""
+        mine = (one for one in self._under_way.values() if owner is None or one.caller.owner == owner)
+        logged = None if self._log is None else self._log.oldest(owner)
+        return min((*(one.at for one in mine), *(() if logged is None else (logged,))), default=None)
+
+    def erase(self, owner: Owner, until: datetime) -> int:
+        """Discards what waits of *owner* and was asked by *until*; says how many. What is being taken in at this
+        moment is sifted by the ledger."""
+        gone = [] if self._log is None else [one for one in self._log.of_owner(owner) if one.at <= until]
+        for record in gone:
+            self._discard(record)
+        return len(gone)
+
+    def close(self) -> None:
+        """From now on nothing is decided: what is handed in waits for the next start."""
+        self._closed = True
+
+    async def finish(self) -> None:
+        """Returns when all that was accepted is in the journal, waits in the log or has failed."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def stop(self) -> None:
+        """Ends what is under way where it stands."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._waiting:
+            log.warning("turns.left_undecided", turns=self._count)
+
+    # --- the log ---------------------------------------------------------------------------------------
+    async def tend(self, closing: asyncio.Event) -> None:
+        """Looks after the log's files."""
+        while self._log is not None and not await self._ends_within_look(closing):
+            await self._log.tend()
+
+    async def catch_up(self, closing: asyncio.Event) -> None:
+        """Decides what waits as soon as it can be decided, for the last time once *closing* is set."""
+        ended = False
+        while self._log is not None:
+            for record in self._log.take_left(Kind.TURN):
+                self._put_off(_Logged(record), Stored.UNDECIDED)
+            await self._look()
+            if ended:
+                return
+            ended = await self._ends_within_look(closing)
+
+    async def _ends_within_look(self, closing: asyncio.Event) -> bool:
+        try:
+            async with asyncio.timeout(self._limits.look.total_seconds()):
+                return await closing.wait()
+        except TimeoutError:
+            return False
+
+    async def _look(self) -> None:
+        if self._settling:
+            now = asyncio.get_running_loop().time()
+            if self._waiting and not await self._screens.can_tell():
+                self._answering_since = None
+                return
+            if self._answering_since is None:
+                self._answering_since = now
+            if self._waiting and now - self._answering_since < self._limits.settle.total_seconds():
+                return
+            self._settling, self._answering_since = False, None
+        await self._decide_waiting()
+
+    async def _decide_waiting(self) -> None:
+        ahead = iter(list(self._waiting))
+        while owners := list(islice(ahead, _OWNERS_AT_ONCE)):
+            if self._settling or not any(await asyncio.gather(*map(self._decide, owners))):
+                return
+
+    async def _decide(self, owner: Owner) -> bool:
+        """In the order in which they were accepted, up to one that cannot be decided now; whether any was."""
+        decided = False
+        while owner in self._waiting:
+            logged = self._waiting[owner][0]
+            try:
+                exchanged = self._read(logged.record)
+            except GiveUpError as error:
+                log.error("journal.failed", error=type(error).__name__)  # noqa: TRY400 - it quotes no one
+                stored = Stored.JOURNAL_FAILED
+                self._discard(logged.record)
+            else:
+                stored = await self._attempt(exchanged, logged)
+            if stored in _WAITS:
+                break
+            decided = True
+            self._tell(stored)
+            self._metrics.turns.labels(stored.value).inc()
+        return decided
+
+    async def _logged(self, exchanged: Exchanged) -> _Logged | None:
+        """None where there is no log that takes it."""
+        if self._log is None:
+            return None
+        whose, at = exchanged.caller.owner, exchanged.at
+        if len(exchanged.answered) + sum(len(message.text) for message in exchanged.history) > _LARGE:
+            record = await self._log.append_large(Kind.TURN, whose, at, partial(_encoded, exchanged))
+        else:
+            record = self._log.append(Kind.TURN, whose, at, _encoded(exchanged))
+        return None if record is None else _Logged(record)
+
+    def _put_off(self, logged: _Logged, why: Stored) -> None:
+        """*why* UNDECIDED: what has to be asked did not answer."""
+        if not logged.record.is_live:
+            return  # erased meanwhile
+        if not self._waiting:
+            log.warning("turns.undecided", outcome=why.value)
+        if not logged.waited:
+            logged.waited = True
+            insort(self._waiting.setdefault(logged.record.owner, []), logged, key=_number)
+            self._count += 1
+        if why is Stored.UNDECIDED:
+            self._settling, self._answering_since = True, None
+        self._metrics.turns_undecided.set(self._count)
+
+    def _read(self, record: Record) -> Exchanged:
+        """GiveUpError where it cannot be read, or is of another version's form."""
+        try:
+            body = b"" if self._log is None else self._log.read(record)
+            return msgspec.convert(json.loads(body), Exchanged)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            raise GiveUpError(f"a logged exchange of another form ({type(error).__name__})") from None
+
+    def _discard(self, record: Record) -> None:
+        if self._log is not None:
+            self._log.discard(record)
+        waiting = self._waiting.get(record.owner, [])
+        at = bisect_left(waiting, record.number, key=_number)
+        if at == len(waiting) or waiting[at].record is not record:
+            return  # it did not wait
+        del waiting[at]
+        self._count -= 1
+        if not waiting:
+            del self._waiting[record.owner]
+        if not self._waiting:
+            log.info("turns.decided")
+        self._metrics.turns_undecided.set(self._count)
+
+    # --- one exchange ----------------------------------------------------------------------------------
+    async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> Stored:
+        try:
+            stored = await self._take_in(exchanged, logged)
+        except TryLaterError as error:
+            stored = self._failed(error, logged)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one exchange, it must not end the others
+            if logged is not None:
+                logged.failures += 1
+            stored = self._failed(error, logged)
+        if logged is None or self._log is None:
+            if stored is Stored.UNDECIDED:
+                full = self._log is not None and self._log.is_full
+                return Stored.JOURNAL_FULL if full else Stored.JOURNAL_FAILED
+            return stored
+        if stored in _WAITS:
+            self._put_off(logged, stored)
+            await self._log.sync()
+        else:
+            self._discard(logged.record)
+        return stored
+
+    def _failed(self, error: Exception, logged: _Logged | None) -> Stored:
+        if logged is None or not logged.waited:
+            log.error("journal.failed", error=type(error).__name__)
+        if logged is None or logged.failures >= self._limits.attempts:
+            return Stored.JOURNAL_FAILED
+        return Stored.JOURNAL_LATE
+
+    async def _take_in(self, exchanged: Exchanged, logged: _Logged | None) -> Stored:
+        waited = logged is not None and logged.waited
+        screened = await self._screens.screened(exchanged, waited=waited)
+        if screened is Stored.UNDECIDED:
+            return screened
+        if isinstance(screened, Stored):
+            if exchanged.ends_session:
+                await self._ends(exchanged.caller)
+            return screened
+        try:
+            place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
+        except TryLaterError:
+            return Stored.UNDECIDED
+        placed = await self._sifting.placed(place)
+        if placed is None:
+            return Stored.FORGOTTEN
+        turn = replace(placed.turn, last=exchanged.ends_session)
+        stored = await self._append(turn, placed)
+        # An attempt that failed after the append has told nobody of the turn.
+        if stored is Stored.JOURNALLED or (stored is Stored.DUPLICATE and waited):
+            self._journalled(turn)
+        elif exchanged.ends_session and stored is not Stored.FORGOTTEN:
+            await self._ends(Caller(turn.owner, session=turn.session))
+        return stored
+
+    async def _append(self, turn: Turn, placed: Placed) -> Stored:
+        stored, noted = await asyncio.gather(
+            self._journal.append(turn), self._sessions.note(placed), return_exceptions=True
+        )
+        if isinstance(noted, MemoryExtprocError):
+            # The turn is safe; its successor may begin a session of its own.
+            log.warning("session.not_noted", error=type(noted).__name__)
+        elif isinstance(noted, BaseException):
+            raise noted
+        if isinstance(stored, BaseException):
+            raise stored
+        if await self._sifting.withdrawn(turn):
+            await self._coordination.delete_records(turn.owner, [RESPONSE])
+            return Stored.FORGOTTEN
+        return stored
+
+    def _taken_in(self, owner: Owner, task: asyncio.Task[Stored]) -> None:
+        self._under_way.pop(task)
+        self._unsettled.remove(owner, [task])
+
+    def _came_late(self, task: asyncio.Task[Stored]) -> None:
+        """Whoever handed the turn in was told JOURNAL_LATE: what went wrong after that is told here."""
+        stored = self._outcome(task)
+        if stored in _GONE_WRONG:
+            self._metrics.turns.labels(stored.value).inc()
+
+    def _outcome(self, task: asyncio.Task[Stored]) -> Stored:
+        failed = task.cancelled() or task.exception() is not None
+        return self._tell(Stored.JOURNAL_FAILED if failed else task.result())
+
+    def _tell(self, stored: Stored) -> Stored:
+        """Logs when it begins to go wrong and when it is well again; the metric counts each."""
+        if stored in _GONE_WRONG and stored is not self._told:
+            log.error("journal.refuses", outcome=stored.value)
+            self._told = stored
+        elif stored is Stored.JOURNALLED and self._told in _GONE_WRONG:
+            log.info("journal.accepts")
+            self._told = stored
+        return stored
+
+
+def _number(logged: _Logged) -> int:
+    return logged.record.number
+
+
+def _encoded(exchanged: Exchanged) -> bytes:
+    try:
+        return msgspec.json.encode(exchanged)
+    except UnicodeEncodeError:  # lone surrogates, which JSON can escape and UTF-8 cannot hold
+        return json.dumps(msgspec.to_builtins(exchanged)).encode()
+
+
+# --- settling ----------------------------------------------------------------------------------------
+# Who has said something that cannot be found yet, and who waits until it can.
+
+
+class Unsettled:
+    """One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._things: dict[Owner, set[object]] = {}
+        self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
+
+    def add(self, owner: Owner, thing: object) -> None:
+        self._things.setdefault(owner, set()).add(thing)
+
+    def remove(self, owner: Owner, things: Iterable[object]) -> None:
+        """With the last of *owner*'s everybody who waits for them goes on."""
+        left = self._things.get(owner)
+        if left is None:
+            return
+        left.difference_update(things)
+        if not left:
+            self._release(owner)
+
+    async def gone(self, owner: Owner) -> None:
+        """Returns once there is nothing of *owner*'s; at once where there is nothing now."""
+        if owner not in self._things:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, []).append(waiter)
+        await waiter
+
+    def release_all(self) -> None:
+        """Nobody waits any longer, whatever is left."""
+        for owner in list(self._waiting):
+            self._release(owner)
+
+    def _release(self, owner: Owner) -> None:
+        self._things.pop(owner, None)
+        for waiter in self._waiting.pop(owner, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+# --- sifting -----------------------------------------------------------------------------------------
+# What of the exchanges and turns is not learned because its owner had it forgotten.
+
+
+class Sifting:
+    """Asked before a turn goes into the journal, once it is there, and whenever it is read from it. Without
+    *forgotten* everything may be learned."""
+
+    def __init__(self, forgotten: KnowsForgotten | None, journal: Journal) -> None:
+        self._forgotten = forgotten
+        self._journal = journal
+
+    async def placed(self, placed: Placed) -> Placed | None:
+        """As it may be kept; None where it may not. While that cannot be told it is kept: in the journal nobody
+        recalls it, and it is sifted again before it is learned."""
+        if self._forgotten is None:
+            return placed
+        try:
+            kept = await self._forgotten.learnable(placed.exchanged, placed.turn)
+        except TryLaterError as error:
+            log.warning("learn.not_sifted", error=type(error).__name__)
+            return placed
+        return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
+
+    async def withdrawn(self, turn: Turn) -> bool:
+        """Whether *turn*, in the journal by now, was forgotten while it went there; then it is out again."""
+        if self._forgotten is None:
+            return False
+        try:
+            gone = not await self._forgotten.left([turn])
+        except TryLaterError:
+            return False  # the forget that is under way will look into the journal
+        if gone:
+            await self._journal.erase(turn.owner, [turn.id])
+        return gone
+
+    async def entries(self, owner: Owner, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
+        """Those of *entries* that may be learned; the others leave the journal."""
+        if self._forgotten is None or not entries:
+            return entries
+        left = {turn.id for turn in await self._forgotten.left([entry.turn for entry in entries])}
+        if gone := [entry.turn.id for entry in entries if entry.turn.id not in left]:
+            await self._journal.erase(owner, gone)
+        return [entry for entry in entries if entry.turn.id in left]
+
+
+# --- limits ------------------------------------------------------------------------------------------
+# The bounds of the write path.
+
+
+@dataclass(frozen=True, slots=True)
+class LearnLimits:
+    journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
+    accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
+    # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
+    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
+    settle: timedelta = timedelta(seconds=3)
+    batch: int = 10  # turns of a session from which facts are extracted together
+    idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
+    remembering: int = 8  # owners whose messages are stored at a time
+    extracting: int = 4  # owners from whose turns facts are extracted at a time
+    together: int = 32  # turns of one owner remembered together
+    rows: int = 256  # memories handed to the store in one call: a turn can have more than a hundred
+    overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
+    patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
+    stood_in_for: int = (
+        20_000  # turns that may wait for the model at a time; beyond it the stand-in has the last word
+    )
+    attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
+    backoff: Backoff = field(default_factory=Backoff)
+    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
+    look: timedelta = timedelta(seconds=1)  # between two looks for what arrived in the journal by other ways
+    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
+    grace: timedelta = timedelta(seconds=20)  # to work off what was accepted when we leave

@@ -1,0 +1,491 @@
+"""Background work in order for each owner, for several owners at once."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError, UnknownFaultError
+from memory_extproc.model import Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Journal, JournalEntry, Now
+
+log = logger(__name__)
+Job = TypeVar("Job")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double from *first* to *most*, each cut by up to a half so that lanes do not retry in step."""
+
+    first: timedelta = timedelta(milliseconds=500)
+    most: timedelta = timedelta(seconds=15)  # after an outage nobody waits longer
+
+    def seconds(self, failures: int, chance: float) -> float:
+        """How long to wait after the *failures*-th failure in a row; *chance* in [0, 1)."""
+        longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.most)
+        return longest.total_seconds() * (1 - chance / 2)
+
+
+@dataclass(slots=True)
+class _Lane(Generic[Job]):
+    jobs: list[Job] = field(default_factory=list)
+    tried: int = 0  # of the first of them: tried in vain, waiting to be tried again
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Lanes(Generic[Job]):
+    """One lane for each owner with work: its jobs run in order, up to *together* in one call, and at most
+    *at_once* calls run at a time, those of different tenants in turn. A call that raises TryLaterError is
+    made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
+    once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
+    raises, UnknownFaultError included, is tried job by job and then given to *failed*, which says whether the job
+    is done with; if it is not, it is tried again after a pause and behind the others that wait.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[Owner, Sequence[Job]], Awaitable[None]],
+        failed: Callable[[Owner, Job, Exception], Awaitable[bool]],
+        *,
+        at_once: int,
+        together: int,
+        in_vain: int,
+        backoff: Backoff,
+        chance: Chance,
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._failed = failed
+        self._together = together
+        self._in_vain = in_vain
+        self._backoff = backoff
+        self._chance = chance
+        self._slots = FairSlots(at_once)
+        self._lanes: dict[Owner, _Lane[Job]] = {}
+        self._tasks: dict[Owner, asyncio.Task[None]] = {}
+        self._waiting = 0  # sum of tried over all lanes
+        self._finishing = False
+
+    def use(self, *, at_once: int) -> None:
+        """Calls that run beyond a lower *at_once* end as they began."""
+        self._slots.use(at_once)
+
+    def add(self, owner: Owner, job: Job) -> bool:
+        """Queues *job* behind the owner's others; says whether it is tried as soon as its turn comes."""
+        lane = self._lanes.get(owner)
+        if lane is None:
+            lane = self._lanes[owner] = _Lane()
+            self._tasks[owner] = asyncio.create_task(self._run(owner, lane), name=f"{self._name} lane")
+        lane.jobs.append(job)
+        lane.news.set()
+        return not lane.tried or self._waiting < self._in_vain
+
+    async def finish(self) -> None:
+        """Returns when nothing is left but what has to wait for better times; that is tried once more."""
+        self._finishing = True
+        for lane in self._lanes.values():
+            lane.news.set()
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def stop(self) -> None:
+        """Ends all work where it stands."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, owner: Owner, lane: _Lane[Job]) -> None:
+        try:
+            await self._work_off(owner, lane)
+        finally:
+            # In the same step as the last look at the jobs, so that none is added to a lane that has ended.
+            del self._lanes[owner], self._tasks[owner]
+            self._waiting -= lane.tried
+
+    async def _work_off(self, owner: Owner, lane: _Lane[Job]) -> None:
+        clock = asyncio.get_running_loop().time
+        failures = singly = 0
+        again = 0.0  # when what was tried in vain is tried again
+        last_try = False
+        while lane.jobs:
+            lane.news.clear()
+            waits = clock() < again
+            start = lane.tried if waits else 0
+            batch = lane.jobs[start : start + (1 if singly else self._together)]
+            if not batch or (waits and self._waiting >= self._in_vain):
+                if self._finishing and last_try:
+                    return
+                if self._finishing:
+                    last_try, again = True, 0.0
+                else:
+                    await _either(lane.news, again - clock())
+                continue
+            error = await self._attempt(owner, batch)
+            if error is None:
+                del lane.jobs[start : start + len(batch)]
+                singly = max(0, singly - 1)
+                failures, again = 0, 0.0
+                self._count_tried(lane, 0)
+            elif len(batch) > 1 and not _passes(error):
+                singly = len(batch)  # one of them is at fault: the others must not suffer for it
+            else:
+                self._count_tried(lane, max(lane.tried, start + len(batch)))
+                if not _passes(error):
+                    singly = max(0, singly - 1)
+                    lane.jobs.insert(lane.tried - 1, lane.jobs.pop(start))
+                if not waits:
+                    failures += 1
+                    again = clock() + self._backoff.seconds(failures, self._chance())
+                    log.warning("learn.waits", work=self._name, error=type(error).__name__, failures=failures)
+
+    def _count_tried(self, lane: _Lane[Job], tried: int) -> None:
+        self._waiting += tried - lane.tried
+        lane.tried = tried
+
+    async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
+        """None when the batch is done with; else what it failed of."""
+        async with self._slots.taken(owner.tenant):
+            try:
+                await self._work(owner, batch)
+            # The learner's one catch-all: a turn that meets a bug of ours, or bad data, must not stop the
+            # turns behind it. It is counted, tried again and in the end a dead letter.
+            except Exception as error:  # noqa: BLE001
+                if len(batch) > 1 or _passes(error):
+                    return error
+                return await self._judged(owner, batch[0], error)
+        return None
+
+    async def _judged(self, owner: Owner, job: Job, error: Exception) -> Exception | None:
+        if not isinstance(error, UnknownFaultError):
+            # An exception's own text may hold a person's words; where it arose does not.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            line = f"{where.name}:{where.lineno}"
+            log.error("learn.failed", work=self._name, error=type(error).__name__, line=line)
+        try:
+            return None if await self._failed(owner, job, error) else error
+        except TryLaterError as unreachable:
+            return unreachable
+
+
+def _passes(error: Exception) -> bool:
+    """Whether *error* is known to say nothing of the job that met it."""
+    return isinstance(error, TryLaterError) and not isinstance(error, UnknownFaultError)
+
+
+async def _either(news: asyncio.Event, seconds: float) -> None:
+    """Waits for *news*, for *seconds* at most."""
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        return
+
+
+# --- fair --------------------------------------------------------------------------------------------
+# Places for so many at once, given to waiting tenants in turn.
+
+
+class FairSlots:
+    """Like a semaphore, but whoever frees a place gives it to the tenant that has waited longest since its last
+    turn: one with a thousand waiting callers delays another's by one place and not by a thousand."""
+
+    def __init__(self, count: int) -> None:
+        """*count*: places, above 0."""
+        self._count = count
+        self._free = count  # below 0 while more are taken than there are places: their number was lowered
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # next in turn first
+
+    def use(self, count: int) -> None:
+        """Another number of places, above 0. Who holds one keeps it."""
+        self._free += count - self._count
+        self._count = count
+        self._hand_out()
+
+    @asynccontextmanager
+    async def taken(self, tenant: str) -> AsyncIterator[None]:
+        await self._take(tenant)
+        try:
+            yield
+        finally:
+            self._give()
+
+    async def _take(self, tenant: str) -> None:
+        if self._free > 0 and not self._waiting:
+            self._free -= 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._give()  # it was ours already
+            raise
+
+    def _give(self) -> None:
+        self._free += 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._free > 0 and self._waiting:
+            tenant, places = self._waiting.popitem(last=False)
+            place = places.popleft()
+            if places:
+                self._waiting[tenant] = places  # behind the others
+            if not place.done():
+                place.set_result(None)
+                self._free -= 1
+
+
+# --- gathering ---------------------------------------------------------------------------------------
+# Turns of a session gathered until facts are extracted from them together.
+
+
+class Trigger(StrEnum):
+    """Why a session's turns are due: the label of extraction_triggers_total, so never renamed."""
+
+    BATCH = "batch"  # enough of them have come together
+    IDLE = "idle"  # the session fell silent
+    ENDED = "ended"  # the client ended it
+    TOPIC = "topic"  # its topic has changed: who watches topics says so
+    COMMAND = "command"  # it may tell us to keep or to forget something, and a model is to say
+    DRAIN = "drain"  # we leave
+
+
+@dataclass(slots=True)
+class _Gathering:
+    turn_ids: dict[str, None] = field(default_factory=dict)  # in order, each once
+    timer: asyncio.TimerHandle | None = None
+
+
+class Gatherings:
+    """Gives each session's turn ids to *due* when *batch* of them have come together, when the session was
+    *idle* for so long, or when it is told to."""
+
+    def __init__(
+        self,
+        due: Callable[[Owner, tuple[str, ...]], object],
+        *,
+        batch: int,
+        idle: timedelta,
+        told: Callable[[Trigger], object] = lambda _: None,
+    ) -> None:
+        """*told*: why, each time something is due."""
+        self._due = due
+        self._told = told
+        self._batch = batch
+        self._idle = idle.total_seconds()
+        self._open: dict[Owner, dict[str, _Gathering]] = {}
+
+    def use(self, *, batch: int, idle: timedelta) -> None:
+        """For what is added from now on: a clock that runs is not set anew."""
+        self._batch, self._idle = batch, idle.total_seconds()
+
+    def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
+        """*last*: the session ends with this turn."""
+        gathering = self._open.setdefault(owner, {}).setdefault(session, _Gathering())
+        gathering.turn_ids[turn_id] = None
+        if last or len(gathering.turn_ids) >= self._batch:
+            self.flush(owner, session, Trigger.ENDED if last else Trigger.BATCH)
+            return
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        gathering.timer = asyncio.get_running_loop().call_later(
+            self._idle, self.flush, owner, session, Trigger.IDLE
+        )
+
+    def sessions(self, owner: Owner) -> list[str]:
+        """Those of which something is gathered."""
+        return list(self._open.get(owner, ()))
+
+    def flush(self, owner: Owner, session: str, trigger: Trigger = Trigger.ENDED) -> None:
+        """What is gathered of *session* is due now."""
+        sessions = self._open.get(owner, {})
+        gathering = sessions.pop(session, None)
+        if not sessions:
+            self._open.pop(owner, None)
+        if gathering is None:
+            return
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        self._told(trigger)
+        self._due(owner, tuple(gathering.turn_ids))
+
+    def flush_all(self) -> None:
+        for owner in list(self._open):
+            for session in self.sessions(owner):
+                self.flush(owner, session, Trigger.DRAIN)
+
+    def close(self) -> None:
+        """Stops all timers; what is gathered is not given to anybody."""
+        for sessions in self._open.values():
+            for gathering in sessions.values():
+                if gathering.timer is not None:
+                    gathering.timer.cancel()
+        self._open.clear()
+
+
+# --- take up -----------------------------------------------------------------------------------------
+# What the journal holds for us beyond our own appends, taken up as it comes; its depth, and its sweep.
+
+_PAGE = 500  # entries taken up at once
+
+
+@dataclass(frozen=True, slots=True)
+class TakeUpLimits:
+    look: timedelta = timedelta(seconds=1)  # between two looks for what came by other ways than our own append
+    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
+    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class TakeUp:
+    """Gives what arrives to *taken*, a page at a time. Both loops end with *closing*, and what had arrived by then
+    is given first."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        taken: Callable[[Sequence[JournalEntry]], Awaitable[None]],
+        limits: TakeUpLimits,
+        metrics: Metrics,
+        *,
+        revive: Callable[[], Awaitable[None]],
+        now: Now,
+        chance: Chance,
+    ) -> None:
+        """*revive* has dead letters of an outage tried again once it is over; asked with each sweep."""
+        self._journal, self._taken, self._limits, self._metrics = journal, taken, limits, metrics
+        self._revive = revive
+        self._now, self._chance = now, chance
+
+    def use(self, limits: TakeUpLimits) -> None:
+        self._limits = limits
+
+    async def arrivals(self, closing: asyncio.Event) -> None:
+        failures = 0
+        page: Sequence[JournalEntry] = ()
+        ended = False
+        while not ended:
+            try:
+                # A page whose taking failed is taken again: the journal gives it once.
+                page = page or await self._journal.arrivals(_PAGE)
+                await self._taken(page)
+            except MemoryExtprocError as error:
+                failures += 1
+                log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
+                ended = await _within(closing, self._limits.backoff.seconds(failures, self._chance()))
+                continue
+            failures = 0
+            if not page:
+                ended = await _within(closing, self._limits.look.total_seconds())
+            page = ()
+
+    async def look_after(self, closing: asyncio.Event) -> None:
+        while True:
+            await self.measure()
+            if await _within(closing, self._limits.sweep.total_seconds()):
+                return
+
+    async def measure(self) -> None:
+        """Sweeps what was learned long enough ago, and says how much there is to do."""
+        now = self._now()
+        try:
+            await self._revive()
+            await self._journal.erase_learned(now - self._limits.retention)
+            depth = await self._journal.depth()
+        except MemoryExtprocError as error:
+            log.warning("journal.not_swept", error=type(error).__name__)
+            return
+        age = (now - depth.oldest).total_seconds() if depth.oldest else 0.0
+        self._metrics.journal_depth.set(depth.turns)
+        self._metrics.journal_dead.set(depth.dead)
+        self._metrics.journal_oldest_seconds.set(max(0.0, age))
+
+
+async def _within(closing: asyncio.Event, seconds: float) -> bool:
+    """Waits for *seconds* at most; says whether it is time to close."""
+    try:
+        async with asyncio.timeout(seconds):
+            await closing.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+# --- evidence ----------------------------------------------------------------------------------------
+# Whether a turn that fails is at fault itself, or meets an outage; and dead letters that an outage left.
+
+_REVIVALS = 3  # of one dead letter by one process
+# Reasons of dead letters with which a store may have failed, older versions' included.
+_REASONS = frozenset({"GiveUpError", "UnknownFaultError", "NotReadyError", "TryLaterError"})
+
+
+class Evidence:
+    """Of one step of learning: which turns fail at it, and whether others succeed meanwhile."""
+
+    def __init__(self, store_works: Callable[[], bool]) -> None:
+        self._store_works = store_works
+        self._successes = 0
+        self._failing: dict[str, int] = {}  # turn id → successes at its last failure
+        self._doubted = False  # a failure was not the turn's own, and nothing has succeeded since
+        self.recovered = False  # something succeeded after that; who acts on it resets it
+
+    def succeed(self, turn_ids: Sequence[str], *, proves: bool) -> None:
+        """These fail no longer, or are gone. *proves*: the step was really taken for them."""
+        for turn_id in turn_ids:
+            self._failing.pop(turn_id, None)
+        if proves:
+            self._successes += 1
+            self.recovered = self.recovered or self._doubted
+            self._doubted = False
+
+    def fail(self, turn_id: str, error: Exception) -> bool:
+        """Whether this failure counts against the turn: others have succeeded since its last one, or, for an error
+        that is known to be permanent, no other turn fails and the store works."""
+        before = self._failing.get(turn_id)
+        self._failing[turn_id] = self._successes
+        if before is not None and self._successes > before:
+            return True
+        alone = len(self._failing) == 1 and self._store_works()
+        if alone and not isinstance(error, TryLaterError):
+            return True
+        self._doubted = True
+        return False
+
+
+class Revival:
+    """Has dead letters tried again when the process has begun with a store that works, and after each outage."""
+
+    def __init__(self, journal: Journal, evidence: Sequence[Evidence], store_works: Callable[[], bool]) -> None:
+        self._journal, self._evidence, self._store_works = journal, evidence, store_works
+        self._due = True
+        self._revived: Counter[str] = Counter()
+
+    async def revive(self) -> None:
+        for one in self._evidence:
+            self._due = self._due or one.recovered
+            one.recovered = False
+        if not self._due or not self._store_works():
+            return
+        after, count = "", 0
+        while letters := await self._journal.dead(_PAGE, after=after):
+            ids = [one.turn_id for one in letters if one.reason in _REASONS]
+            ids = [turn_id for turn_id in ids if self._revived[turn_id] < _REVIVALS]
+            count += await self._journal.retry(ids)
+            self._revived.update(ids)
+            after = letters[-1].place
+        self._due = False
+        if count:
+            log.info("learn.retried", turns=count)

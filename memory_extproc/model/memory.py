@@ -1,0 +1,234 @@
+"""What is remembered, and what a search comes upon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.model.owner import Owner
+
+# Both are float32, every row of unit Euclidean length.
+Vector = npt.NDArray[np.float32]  # shape (dimension,)
+Matrix = npt.NDArray[np.float32]  # shape (n, dimension)
+
+
+class MemoryType(StrEnum):
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+    EPISODIC = "episodic"
+    REFLECTIVE = "reflective"
+
+
+class Role(StrEnum):
+    """Who said it. NONE is for memories that nobody said in these words, such as extracted facts."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    NONE = "none"
+
+
+class MemoryState(StrEnum):
+    ACTIVE = "active"
+    SUPERSEDED = "superseded"
+    QUARANTINED = "quarantined"
+    DELETED = "deleted"
+
+
+class Source(StrEnum):
+    """How a memory came to be."""
+
+    VERBATIM = "verbatim"  # a message as it was said
+    QUESTION = "question"  # a message that only asks: context of its answer, never recalled itself
+    RULES = "rules"  # extracted by the rules
+    LLM = "llm"  # extracted by a model
+    API = "api"  # told to us over the memory API
+    SUMMARY = "summary"  # of a topic or a session; what it was made of stands in metadata.sources
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A time in the past, from *first* up to *until*."""
+
+    first: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """One remembered fact or message. Times are UTC with whole seconds; *content* is private."""
+
+    id: str  # 64 hex digits of owner, turn and ordinal; never moves between owners
+    owner: Owner
+    type: MemoryType
+    content: str = field(repr=False)
+    source: Source
+    created_at: datetime
+    updated_at: datetime
+    project: str = ""
+    session: str = ""
+    seq: int = 0
+    role: Role = Role.NONE
+    origin: str = ""
+    state: MemoryState = MemoryState.ACTIVE
+    importance: float = 0.5  # 0 to 1
+    access_count: int = 0
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    expires_at: datetime | None = None
+    superseded_by: str = ""
+    embed_model: str = ""  # fingerprint of the model that made the vector
+    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    def recallable(self, now: datetime) -> bool:
+        """Whether recall may ever return it at *now*: active, not expired, and not a bare question."""
+        return (
+            self.state is MemoryState.ACTIVE
+            and self.source is not Source.QUESTION
+            and (self.expires_at is None or now < self.expires_at)
+        )
+
+    def held_in(self, period: Period, now: datetime) -> bool:
+        """Whether it held at some time of *period* and was replaced since."""
+        began = self.valid_from or self.created_at
+        return (
+            self.state is MemoryState.SUPERSEDED
+            and self.source is not Source.QUESTION
+            and self.valid_to is not None
+            and began < period.until
+            and period.first < self.valid_to
+            and (self.expires_at is None or now < self.expires_at)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A memory with the vector of its content."""
+
+    memory: Memory
+    vector: Vector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A memory a search came upon; *cosine* in [-1, 1] to what was searched for."""
+
+    memory: Memory
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What narrows a search within one owner's memories. The empty project means all of them, and no *origins*
+    mean any. With *as_of* it is widened: what held then and was replaced since is searched too."""
+
+    project: str = ""
+    types: frozenset[MemoryType] = frozenset(MemoryType)
+    origins: tuple[str, ...] = ()  # globs over parts of Memory.origin, such as "route=support-*"
+    sources: frozenset[Source] = frozenset(Source)
+    as_of: Period | None = None
+
+    def holds(self, memory: Memory) -> bool:
+        narrow_enough = memory.type in self.types and (not self.project or memory.project == self.project)
+        return narrow_enough and memory.source in self.sources and self.comes_from(memory.origin)
+
+    def comes_from(self, origin: str) -> bool:
+        """Whether a memory of *origin* is among those that *origins* let in."""
+        if not self.origins:
+            return True
+        return any(fnmatchcase(part, wanted) for part in origin.split() for wanted in self.origins)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """Best first. *total*: how many memories the owner has in any state or scope; None if not known."""
+
+    found: tuple[Found, ...]
+    total: int | None
+    path: str  # "hybrid" from the owner's partition in process, "store" from the store's own search
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What is searched for: a question's words, and their vector unless none was to be had."""
+
+    text: str = field(repr=False)
+    vector: Vector | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """The words of a text that carry meaning, in pieces, each as a vector that knows what stands around it, packed
+    as `index.packing` does it. At least one piece."""
+
+    packed: npt.NDArray[np.uint8] = field(repr=False)  # (pieces, half the dimension)
+    scale: npt.NDArray[np.float32] = field(repr=False)  # (pieces,): what makes each of unit length
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self.packed.nbytes + self.scale.nbytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Memories that a search came upon, in no particular order, with what speaks for each of them.
+
+    *features* has a row for each memory and a column for each of *names*; NaN: not known of this one. *centre* and
+    *spread* are mean and standard deviation of the columns over all *searched* memories, of which these are the
+    likeliest. *total*: how many memories the owner has in any state or scope; None if not known.
+    """
+
+    memories: tuple[Memory, ...]
+    names: tuple[str, ...]
+    features: npt.NDArray[np.float64]
+    centre: npt.NDArray[np.float64]
+    spread: npt.NDArray[np.float64]
+    searched: int
+    total: int | None
+    path: str  # "hybrid" or "lexical" from the owner's partition in process, "store" from the store's own search
+
+
+# datetime knows no later ones; https://docs.python.org/3/library/datetime.html#datetime.MAXYEAR
+_END_OF_TIME = 253_402_300_800.0  # the year 10000, in seconds since 1970
+
+
+def seconds_said(value: object) -> float | None:
+    """What metadata says of a time, in seconds since 1970; None where it says none that there could be: it may come
+    from a file, which may hold an integer of any length."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < _END_OF_TIME else None
+
+
+# --- transfer ----------------------------------------------------------------------------------------
+# What came of an import.
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProblem:
+    """Why one memory was not taken in, without its words."""
+
+    index: int  # its place in the stream, from 0
+    id: str  # as it was sent
+    reason: str  # a stable word: conflict, forgotten, bad_field, too_large, no_consent, deleted
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """What became of an import. *problems* are the first 1,000 of what is conflicting or refused."""
+
+    added: int = 0
+    same: int = 0
+    replaced: int = 0
+    conflicting: int = 0
+    refused: int = 0
+    problems: tuple[ImportProblem, ...] = ()

@@ -1,0 +1,542 @@
+"""A folder that follows the store, and the store the folder: what a person edits in a page is applied.
+
+Beside the pages stands a list of what they were when they were last the same as the store. A page that is not what
+it was then has been edited; a memory that is not was changed in the store; where both are so, the store's stays,
+and the person's page is put aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final, Protocol, Self
+
+import msgspec
+import yaml
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import ImportReport, MemoryType
+from memory_extproc.portability.importer import Spilled
+from memory_extproc.portability.records import COUNTED, Read, Record, Refused, RefusedError, is_id, read_record
+
+LIST: Final = ".memory-sync.json"
+EDITED: Final = ".edited"  # added to the name of a page that was put aside
+
+
+class Remote(Protocol):
+    """The store, from afar."""
+
+    def records(self) -> Iterator[Record]:
+        """Every memory. What it raises ends the round, and the folder stays as it was."""
+
+    def bring(self, records: Sequence[Record]) -> ImportReport:
+        """Takes these in, in place of what is there under their ids."""
+
+    def forget(self, ids: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """One round. *problems* are (place, why) of what was not applied."""
+
+    applied: int
+    forgotten: int
+    mirrored: Mirrored
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+class FolderSync:
+    """Rounds over the folder *root*. With *deletions*, a page that was removed is a memory to be forgotten."""
+
+    def __init__(self, root: Path, remote: Remote, *, deletions: bool = False) -> None:
+        self._root, self._remote, self._deletions = root, remote, deletions
+
+    def edited(self) -> bool:
+        """Whether anything in the folder is not as the last round left it. Asks nobody."""
+        return self._edits(self._listed()).there
+
+    def round(self) -> Synced:
+        """Applies what was edited, then writes down what the store has. What could not be applied stays in its page
+        as the person wrote it."""
+        listed = self._listed()
+        edits = self._edits(listed)
+        problems = {PurePosixPath(one.place): one.reason for one in edits.refused}
+        applied = forgotten = 0
+        taken: list[PurePosixPath] = []
+        if edits.records or edits.removed:
+            conflicting = self._conflicting(edits, listed)
+            brought = [place for place in edits.records if place not in conflicting]
+            refused = self._refused(brought, edits.records)
+            problems |= refused
+            taken = [place for place in brought if place not in refused]
+            applied = len(taken)
+            gone = [place for place in edits.removed if place not in conflicting and id_at(place)]
+            if gone and self._deletions:
+                self._remote.forget([id_at(place) for place in gone])
+                forgotten = len(gone)
+            for place in conflicting:
+                problems[place] = f"changed in the store too; what you wrote is in {self._put_aside(place)}"
+        unfinished = {str(place) for place in problems if (self._root / place).exists()}
+        mirrored = self._mirrored(unfinished, taken)
+        return Synced(applied, forgotten, mirrored, tuple((str(place), why) for place, why in problems.items()))
+
+    def _edits(self, listed: dict[str, str]) -> _Edits:
+        found = {place: _digest((self._root / place).read_bytes()) for place in list_pages(self._root)}
+        changed = [place for place, digest in found.items() if listed.get(str(place)) != digest]
+        edits = _Edits({}, [], [place for name in listed if (place := PurePosixPath(name)) not in found])
+        for place, read in read_folder(self._root, changed):
+            if isinstance(read, Refused):
+                edits.refused.append(read)
+            else:
+                edits.records[place] = read
+        return edits
+
+    def _conflicting(self, edits: _Edits, listed: dict[str, str]) -> set[PurePosixPath]:
+        """Places of edits whose memory is not any more what the folder last saw."""
+        wanted = {*edits.records, *edits.removed}
+        return {
+            place
+            for record in self._remote.records()
+            if (place := place_of(record)) in wanted
+            and listed.get(str(place), "") not in {"", _digest(page_of(record))}
+        }
+
+    def _refused(
+        self, places: Sequence[PurePosixPath], records: dict[PurePosixPath, Record]
+    ) -> dict[PurePosixPath, str]:
+        """Has the store take what stands at *places*; which it did not, and why."""
+        if not places:
+            return {}
+        report = self._remote.bring([records[place] for place in places])
+        return {places[one.index]: one.message for one in report.problems}
+
+    def _mirrored(self, unfinished: Collection[str], taken: Collection[PurePosixPath]) -> Mirrored:
+        listed: dict[str, str] = {}
+        with Folder(self._root) as folder:
+            for record in self._remote.records():
+                place = str(place_of(record))
+                if place not in unfinished:
+                    folder.put(record)
+                    listed[place] = _digest(page_of(record))
+            for new in taken:
+                # A new page was taken in, and stands under its own id now.
+                if str(new) not in listed:
+                    (self._root / new).unlink(missing_ok=True)
+            mirrored = folder.mirror(keep=unfinished)
+        self._write(listed)
+        return mirrored
+
+    def _put_aside(self, place: PurePosixPath) -> str:
+        aside = place.with_name(place.name + EDITED)
+        if (self._root / place).exists():
+            (self._root / place).rename(self._root / aside)
+        return str(aside)
+
+    def _listed(self) -> dict[str, str]:
+        try:
+            listed = json.loads((self._root / LIST).read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise GiveUpError(f"{self._root / LIST}: cannot be read; remove it to begin anew") from error
+        return {str(name): str(digest) for name, digest in listed.items()}
+
+    def _write(self, listed: dict[str, str]) -> None:
+        path = self._root / LIST
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        half = path.with_name(path.name + ".part")
+        half.write_text(json.dumps(listed, indent=0, sort_keys=True))
+        half.replace(path)
+
+
+@dataclass(slots=True)
+class _Edits:
+    records: dict[PurePosixPath, Record]  # edited and new ones
+    refused: list[Refused]
+    removed: list[PurePosixPath]
+
+    @property
+    def there(self) -> bool:
+        return bool(self.records or self.refused or self.removed)
+
+
+def _digest(page: bytes) -> str:
+    return hashlib.sha256(page).hexdigest()
+
+
+# --- folder ------------------------------------------------------------------------------------------
+# A folder of Markdown that mirrors one owner's memories: a page each, and nothing but what is there now.
+#
+# Only pages of ours are touched: files named by an id in `facts/`, `turns/` and `summaries/`. Whatever else
+# stands in the folder (a README, a `.git`, a note without an id) is left alone.
+
+_HALF_WRITTEN = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """What became of the pages."""
+
+    written: int = 0  # new ones and changed ones
+    same: int = 0
+    removed: int = 0
+
+
+class Folder:
+    """Pages below *root*. Entered: what is put and, at `mirror`, what was not put and goes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._kept = Spilled()
+        self._written = self._same = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.close()
+
+    def put(self, record: Record) -> None:
+        """Writes the page unless it stands there already. Half a page is never seen: a reader finds the old one or
+        the new one. GiveUpError where it cannot be written."""
+        place = place_of(record)
+        self._kept.add([(0, str(place))])
+        path, page = self._root / place, page_of(record)
+        try:
+            if path.is_file() and not path.is_symlink() and path.read_bytes() == page:
+                self._same += 1
+                return
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            half = path.with_name(path.name + _HALF_WRITTEN)
+            # Whoever may read the folder may not read everybody's memories: the owner of the files alone.
+            with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(page)
+            half.replace(path)
+        except OSError as error:
+            raise GiveUpError(f"{path}: {error.strerror}") from error
+        self._written += 1
+
+    def mirror(self, *, keep: Container[str] = ()) -> Mirrored:
+        """Removes the pages of ours that were not put: of memories that are gone, or whose type is another now.
+        Pages at *keep* stay."""
+        removed = 0
+        for place in list_pages(self._root):
+            if str(place) not in keep and (0, str(place)) not in self._kept and self._ours(place):
+                (self._root / place).unlink(missing_ok=True)
+                removed += 1
+        return Mirrored(self._written, self._same, removed)
+
+    def _ours(self, place: PurePosixPath) -> bool:
+        """A page that says the id of its name was written by us; `new.md` of a person's was not."""
+        try:
+            page = (self._root / place).read_bytes()
+            return bool(id_at(place)) and read_page(page).id == id_at(place)
+        except (RefusedError, OSError):
+            return False
+
+
+def list_pages(root: Path) -> Iterator[PurePosixPath]:
+    """Every Markdown file in the three folders, ours or a person's new one, by folder and name."""
+    for folder in sorted(set(FOLDERS.values())):
+        try:
+            names = sorted(
+                entry.name for entry in os.scandir(root / folder) if entry.is_file(follow_symlinks=False)
+            )
+        except FileNotFoundError:
+            continue
+        for name in names:
+            if name.endswith(SUFFIX) and not name.startswith("."):
+                yield PurePosixPath(folder) / name
+
+
+def read_folder(root: Path, places: Iterable[PurePosixPath] | None = None) -> Iterator[tuple[PurePosixPath, Read]]:
+    """Each page (of *places*, by default all) with what stands on it, or why that is no memory."""
+    for place in list_pages(root) if places is None else places:
+        try:
+            yield place, _checked(place, read_page((root / place).read_bytes()))
+        except RefusedError as error:
+            yield place, Refused(str(place), str(error))
+        except OSError as error:
+            yield place, Refused(str(place), error.strerror or "cannot be read")
+
+
+def _checked(place: PurePosixPath, record: Record) -> Record:
+    """A page that was copied to make another has its old id still: it would take the first one's place."""
+    if record.id and id_at(place) != record.id:
+        raise RefusedError(
+            f"id: expected {id_at(place) or 'none'}, as the file's name says; leave it out for a new memory"
+        )
+    return record
+
+
+# --- repository --------------------------------------------------------------------------------------
+# The folder of Markdown as a git repository: a commit for each export, so that what changed can be read.
+#
+# History remembers what was forgotten: it is outside the reach of forget, until `rewrite` drops what is gone from
+# it.
+
+_AUTHOR = {
+    "GIT_AUTHOR_NAME": "memory-extproc",
+    "GIT_AUTHOR_EMAIL": "memory-extproc@localhost",
+    "GIT_COMMITTER_NAME": "memory-extproc",
+    "GIT_COMMITTER_EMAIL": "memory-extproc@localhost",
+}
+# A page's line ends are part of the memory: git may not touch them, whatever its user configured.
+_ATTRIBUTES: Final = "*.md -text\n"
+
+
+class Repository:
+    """A git repository at *root*, made where there is none. Needs the `git` command. GiveUpError where it fails."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open(self) -> None:
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (self._root / ".git").exists():
+            self._git("init", "--quiet", "--initial-branch=main")
+        attributes = self._root / ".gitattributes"
+        if not attributes.exists():
+            attributes.write_text(_ATTRIBUTES)
+
+    def commit(self, mirrored: Mirrored) -> bool:
+        """Commits the pages as they are now; False when nothing changed. The message tells numbers alone."""
+        ours = [".gitattributes", *(folder for folder in sorted(set(FOLDERS.values())) if self._known(folder))]
+        self._git("add", "--all", "--", *ours)
+        if self._run("diff", "--cached", "--quiet").returncode == 0:
+            return False
+        message = f"Export: {mirrored.written} written, {mirrored.removed} removed"
+        self._git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", message)
+        return True
+
+    def _known(self, folder: str) -> bool:
+        """Git takes it for a mistake to be told of what is neither there nor tracked."""
+        return (self._root / folder).is_dir() or bool(self._git("ls-files", "--", folder))
+
+    def rewrite(self) -> int:
+        """Drops from all of history every page whose memory has no page now, and the bytes from the repository;
+        says how many memories that were. Commits change their names: who cloned the repository has the old ones."""
+        there = {id_at(place) for place in list_pages(self._root)}
+        gone = {id_ for id_ in self._ever() if id_ not in there}
+        if not gone:
+            return 0
+        self._filtered(lambda path: id_at(PurePosixPath(path)) in gone)
+        self._git("reset", "--quiet", "--mixed")
+        self._git("reflog", "expire", "--expire=now", "--expire-unreachable=now", "--all")
+        # What `fetch` or an unfinished merge left behind would keep old commits alive.
+        for name in ("FETCH_HEAD", "ORIG_HEAD"):
+            (self._root / ".git" / name).unlink(missing_ok=True)
+        self._git("gc", "--quiet", "--prune=now")
+        return len(gone)
+
+    def _ever(self) -> set[str]:
+        """The ids of all pages that any commit has."""
+        names = self._git(
+            "log", "--all", "--pretty=format:", "--name-only", "--no-renames", "--diff-merges=separate"
+        )
+        return {id_at(PurePosixPath(name)) for name in set(names.splitlines()) if name} - {""}
+
+    def _filtered(self, drop: Callable[[str], bool]) -> None:
+        """History written anew without the paths to *drop*, as a stream from one git into another."""
+        export = ["fast-export", "--all", "--signed-tags=strip", "--tag-of-filtered-object=rewrite", "--no-data"]
+        with (
+            self._open(export, stdout=subprocess.PIPE) as out,
+            self._open(["fast-import", "--quiet", "--force"], stdin=subprocess.PIPE) as into,
+        ):
+            if out.stdout is None or into.stdin is None:
+                raise GiveUpError("git has no pipes")
+            try:
+                for piece in _without(out.stdout, drop):
+                    into.stdin.write(piece)
+                into.stdin.close()
+            except BrokenPipeError:
+                pass  # the exit code says it
+        if out.returncode or into.returncode:
+            raise GiveUpError("git could not write the history anew; it is as it was")
+
+    def _git(self, *arguments: str) -> str:
+        done = self._run(*arguments)
+        if done.returncode:
+            raise GiveUpError(f"git {arguments[0]} failed: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout.decode(errors="surrogateescape")
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        try:
+            return subprocess.run(  # noqa: S603 - a command of ours, no shell
+                self._command(*arguments), env=self._environment, capture_output=True, check=False
+            )
+        except FileNotFoundError:
+            raise GiveUpError("the git command is not installed") from None
+
+    def _open(
+        self, arguments: list[str], *, stdin: int | None = None, stdout: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - as above
+            self._command(*arguments), env=self._environment, stdin=stdin, stdout=stdout
+        )
+
+    def _command(self, *arguments: str) -> list[str]:
+        # Names as they are, and no hook or program that somebody's configuration names.
+        safe = ("-c", "core.quotePath=false", "-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false")
+        return ["git", *safe, "-C", str(self._root), *arguments]  # the one in PATH
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """Ours alone: GIT_DIR and its like, set while a hook runs, would point into another repository."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        return {**kept, **_AUTHOR, "LC_ALL": "C"}
+
+
+def _without(stream: IO[bytes], drop: Callable[[str], bool]) -> Iterator[bytes]:
+    """A fast-export stream less the changes of dropped paths. Messages are passed over by their length: a line in
+    one that looks like a command is none."""
+    for line in stream:
+        if line.startswith(b"data "):
+            yield line
+            left = int(line[5:])
+            while left:
+                piece = stream.read(min(left, 65536))
+                if not piece:
+                    return
+                left -= len(piece)
+                yield piece
+        elif line.startswith((b"M ", b"D ")):
+            if not drop(_path_of(line)):
+                yield line
+        else:
+            yield line
+
+
+def _path_of(line: bytes) -> str:
+    """Of `M mode name path` or `D path`; a path that git quotes is none of ours."""
+    parts = line.rstrip(b"\n").split(b" ", 3 if line.startswith(b"M ") else 1)
+    return parts[-1].decode(errors="surrogateescape")
+
+
+# --- markdown ----------------------------------------------------------------------------------------
+# One memory as a page of Markdown: what is known about it as YAML front matter, its words below.
+#
+# The front matter is written by ourselves, each value as JSON, which is YAML too: a YAML library's choice of
+# quotes and line breaks is not the same everywhere, and the same memory must be the same bytes.
+
+FOLDERS = {
+    MemoryType.SEMANTIC: "facts",
+    MemoryType.PROCEDURAL: "facts",
+    MemoryType.EPISODIC: "turns",
+    MemoryType.REFLECTIVE: "summaries",
+}
+SUFFIX = ".md"
+PAGE_BYTES = 1024 * 1024
+_FENCE = b"---\n"
+# Counting what was recalled would change every page with every question.
+_NOT_WRITTEN = frozenset({"content", "access_count"})
+# What JSON may hold and YAML may not, or would take for the end of a line.
+_ESCAPED = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+# The one in C where it is there: ten thousand pages take seconds less.
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Reads what JSON writes: YAML 1.1 takes 1e+16 for a word."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"-?[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+"), list("-0123456789")
+)
+
+
+def place_of(record: Record) -> PurePosixPath:
+    """Where its page stands, relative to the export's folder. It depends on id and type alone, so that a memory
+    that changes is a changed file. A colon, which some file systems refuse, is written as %3A."""
+    return PurePosixPath(FOLDERS[record.type]) / (record.id.replace(":", "%3A") + SUFFIX)
+
+
+def id_at(place: PurePosixPath) -> str:
+    """The id of the memory whose page stands at *place*; empty for a page that is none of ours."""
+    name = place.name.removesuffix(SUFFIX).replace("%3A", ":")
+    ours = len(place.parts) == 2 and place.parts[0] in FOLDERS.values() and place.suffix == SUFFIX  # noqa: PLR2004
+    return name if ours and is_id(name) else ""
+
+
+def page_of(record: Record) -> bytes:
+    shown = []
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if name == "metadata":
+            value = {key: one for key, one in value.items() if key != COUNTED}
+        if name not in _NOT_WRITTEN and (name in _ALWAYS or value != _DEFAULTS.get(name)):
+            shown.append(f"{name}: {_scalar(value)}\n")
+    text = f"---\n{''.join(shown)}---\n{record.content}\n"
+    return text.encode("utf-8", "replace")
+
+
+def read_page(page: bytes) -> Record:
+    """The memory on *page*. RefusedError says what is wrong with it, for whoever wrote it."""
+    if len(page) > PAGE_BYTES:
+        raise RefusedError(f"longer than {PAGE_BYTES} bytes")
+    front, content = _parted(page.removeprefix(b"\xef\xbb\xbf"))
+    try:
+        plain = yaml.load(front, Loader=_Loader)  # noqa: S506 - a safe loader, in C or not
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise RefusedError(f"front matter: {_where(error)}") from None
+    if not isinstance(plain, dict) or not all(isinstance(key, str) for key in plain):
+        raise RefusedError("front matter: expected `name: value` lines")
+    if not _a_tree(plain, set()):
+        raise RefusedError("front matter: a value may stand in one place only")
+    if "content" in plain:
+        raise RefusedError("content: the words stand below the front matter")
+    return read_record({**plain, "content": content})
+
+
+def _parted(page: bytes) -> tuple[str, str]:
+    try:
+        text = page.decode()
+    except UnicodeDecodeError:
+        raise RefusedError("no UTF-8") from None
+    # Only between the fences: the content keeps the line ends it has.
+    opening = re.match(r"---[ \t]*\r?\n", text)
+    closing = re.compile(r"^---[ \t]*(?:\r?\n|\Z)", re.MULTILINE).search(text, opening.end()) if opening else None
+    if opening is None or closing is None:
+        raise RefusedError("front matter: expected a line of --- before and after it")
+    # The last line end is the page's, not the memory's; which one, the fence says.
+    line_end = "\r\n" if opening[0].endswith("\r\n") else "\n"
+    return text[opening.end() : closing.start()], text[closing.end() :].removesuffix(line_end)
+
+
+def _a_tree(value: Any, seen: set[int]) -> bool:
+    """Whether no list or mapping is used twice: with YAML's aliases a short page can stand for endless ones."""
+    if not isinstance(value, dict | list):
+        return True
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    return all(_a_tree(each, seen) for each in (value.values() if isinstance(value, dict) else value))
+
+
+def _where(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f"no YAML, at line {mark.line + 2}" if mark is not None else "no YAML"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, datetime):
+        return msgspec.to_builtins(value)  # type: ignore[no-any-return]
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_ALWAYS = frozenset({"id", "type", "state"})
+_DEFAULTS = {
+    field.name: field.default if field.default is not msgspec.NODEFAULT else {}
+    for field in msgspec.structs.fields(Record)
+}

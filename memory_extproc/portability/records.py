@@ -1,0 +1,242 @@
+"""One memory as it is written down: everything that is known of it but its vector, and whose it is.
+
+An export names nobody. Whoever imports it becomes the owner, so a file can be given away without a name in it and
+cannot be used to write into another person's memories.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
+from memory_extproc.safety.secrets import mask_secrets
+
+# The alphabet of ids in the store. A leading dot would hide a file, and two are a directory.
+ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"
+_DIGITS = 6  # of importance; the store keeps 32 bits, which would print as 0.8999999761581421
+
+Id = Annotated[str, Meta(pattern=f"^({ID})?$")]
+Time = Annotated[datetime, Meta(tz=True)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+SAID = "said"  # of metadata: when it was said, in seconds since 1970
+COUNTED = "accessed"  # of metadata: when the memory was last put before a model, counted like access_count
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Times are UTC in whole seconds; what is at its default is not written. The order of the fields is the order
+    in files."""
+
+    id: Id = ""  # empty: new, and gets its id from its owner and its words
+    type: MemoryType
+    state: MemoryState = MemoryState.ACTIVE
+    superseded_by: Id = ""
+    source: Source = Source.API
+    role: Role = Role.NONE
+    importance: Share = 0.5
+    created_at: Time | None = None  # None: when it is imported; so are the next
+    updated_at: Time | None = None
+    valid_from: Time | None = None
+    valid_to: Time | None = None
+    expires_at: Time | None = None
+    project_id: str = ""
+    session_id: str = ""
+    seq: Count = 0
+    origin: str = ""
+    access_count: Count = 0
+    metadata: dict[str, Any] = {}
+    content: Annotated[str, Meta(min_length=1)]
+
+    def __repr__(self) -> str:
+        """Content and metadata are a person's words."""
+        return f"Record(id={self.id!r}, type={self.type.value})"
+
+
+class RefusedError(GiveUpError):
+    """What was read is no memory. The text says where and why, and may hold what the file's author wrote there:
+    it is for them and never for a log."""
+
+
+def record_of(memory: Memory) -> Record:
+    return Record(
+        id=memory.id,
+        type=memory.type,
+        state=memory.state,
+        superseded_by=memory.superseded_by,
+        source=memory.source,
+        role=memory.role,
+        importance=round(memory.importance, _DIGITS),
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        valid_from=memory.valid_from,
+        valid_to=memory.valid_to,
+        expires_at=memory.expires_at,
+        project_id=memory.project,
+        session_id=memory.session,
+        seq=memory.seq,
+        origin=memory.origin,
+        access_count=memory.access_count,
+        metadata=dict(memory.metadata),
+        content=memory.content,
+    )
+
+
+def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  # noqa: A002 - the word of the model
+    """*record* as *owner*'s memory *id*; times it does not give are *now*, and so is what it dates behind that:
+    forgetting goes by when things were said."""
+    created = _whole(min(record.created_at or now, now))
+    return Memory(
+        id=id,
+        owner=owner,
+        type=record.type,
+        content=mask_secrets(record.content).text,  # what others kept of them is not to be
+        source=record.source,
+        created_at=created,
+        updated_at=max(created, _whole(min(record.updated_at or now, now))),
+        project=record.project_id,
+        session=record.session_id,
+        seq=record.seq,
+        role=record.role,
+        origin=record.origin,
+        state=record.state,
+        importance=record.importance,
+        access_count=record.access_count,
+        valid_from=_whole_or_none(record.valid_from),
+        valid_to=_whole_or_none(record.valid_to),
+        expires_at=_whole_or_none(record.expires_at),
+        superseded_by=record.superseded_by,
+        metadata=_dated(record.metadata, now),
+    )
+
+
+def _dated(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    said = metadata.get(SAID)
+    late = isinstance(said, int | float) and not said <= now.timestamp()  # not a number is late, too
+    return {**metadata, SAID: round(now.timestamp(), 3)} if late else dict(metadata)
+
+
+def read_record(plain: Mapping[str, Any]) -> Record:
+    """RefusedError names the field that is wrong and what is expected there."""
+    named = {key: _moment(value) if key in _TIMES else value for key, value in plain.items()}
+    try:
+        record = msgspec.convert(named, Record)
+        # A YAML value can be what JSON has no word for (a date, a set): it would not come back the same.
+        msgspec.json.encode(record)
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
+        raise RefusedError(str(error).replace("`$.", "`")) from None
+    return record
+
+
+def is_id(text: str) -> bool:
+    return re.fullmatch(ID, text) is not None
+
+
+_TIMES = frozenset({"created_at", "updated_at", "valid_from", "valid_to", "expires_at"})
+
+
+def _moment(value: Any) -> Any:
+    """A date is its midnight, and a time without a zone is UTC: so people write them."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=value.tzinfo or UTC)
+    return datetime.combine(value, time(), UTC) if isinstance(value, date) else value
+
+
+def _whole(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+def _whole_or_none(moment: datetime | None) -> datetime | None:
+    return None if moment is None else _whole(moment)
+
+
+# --- json lines --------------------------------------------------------------------------------------
+# Memories as JSON Lines: a head that names the format, then one memory a line. The same memories are the same
+# bytes.
+
+FORMAT = "memory-extproc"
+VERSION = 1
+TURN = "waiting_turn"  # accepted and not learned yet
+CONSENT = "consent"
+LINE_BYTES = 1024 * 1024  # a longer line is no memory of ours
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A place in a file that holds no memory, and why."""
+
+    place: str
+    reason: str
+
+
+Read = Record | Refused
+
+
+def head() -> bytes:
+    return _encoder.encode({"format": FORMAT, "version": VERSION}) + b"\n"
+
+
+def line_of(record: Record) -> bytes:
+    return _encoder.encode(record) + b"\n"
+
+
+def beside(kind: str, fields: dict[str, Any]) -> bytes:
+    """What is known of a user and is no memory; an import passes over it."""
+    return _encoder.encode({kind: fields}) + b"\n"
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterator[Read]:
+    """Each memory, or where and why there is none; empty lines, heads and what else is known of a user are passed
+    over. RefusedError for a file of a newer version, because half of it would be guessed."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            plain = _object(line)
+            if "format" in plain:
+                _check_head(plain)
+                continue
+        except RefusedError as error:
+            if "format" in str(error):
+                raise
+            yield Refused(f"line {number}", str(error))
+            continue
+        if plain.keys() in ({TURN}, {CONSENT}):
+            continue
+        try:
+            yield read_record(plain)
+        except RefusedError as error:
+            yield Refused(f"line {number}", str(error))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    if len(line) > LINE_BYTES:
+        raise RefusedError(f"longer than {LINE_BYTES} bytes")
+    try:
+        plain = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RefusedError("no JSON") from None
+    if not isinstance(plain, dict):
+        raise RefusedError("expected a JSON object")
+    return plain
+
+
+def _check_head(plain: dict[str, Any]) -> None:
+    if plain.get("format") != FORMAT or plain.get("version") != VERSION:
+        raise RefusedError(f"format: expected {FORMAT} version {VERSION}")

@@ -1,0 +1,73 @@
+"""A memory that a search found, and why recall answered as it did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from memory_extproc.model import Memory, Outcome
+
+
+class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there are a hundred for each question
+    """A memory that a search came upon. *score* orders the candidates of one question and means nothing beyond
+    it; *relevance* in [0, 1] is calibrated; *features* by name are what both were made of."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    features: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+    def standing(self, *, on_cosine: bool) -> float:
+        """What a threshold is held against: the relevance, or the raw cosine where one is known. Where only words
+        were searched there is none, and a number that is none would pass every threshold."""
+        if not on_cosine:
+            return self.relevance
+        cosine = self.features.get("dense", math.nan)
+        return self.relevance if math.isnan(cosine) else cosine
+
+
+# --- explanation -------------------------------------------------------------------------------------
+# Why recall answered as it did: for who evaluates it, and for the operator's `explain`.
+
+
+class Verdict(StrEnum):
+    """What became of one candidate."""
+
+    INJECTED = "injected"
+    NO_ROOM = "no_room"  # chosen, but the block's tokens were used up before it
+    OVER_LIMIT = "over_limit"  # relevant enough, but as many as wanted were better
+    BELOW_THRESHOLD = "below_threshold"
+    DUPLICATE = "duplicate"  # says what a chosen memory says already
+    IN_VIEW = "in_view"  # the model sees it in the conversation as it is
+    THREAD = "thread"  # fetched because a summary of its topic matched well; its own relevance is not asked
+    NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One candidate. *score* orders candidates of one question and means nothing beyond it; *relevance* in
+    [0, 1] is what the threshold stands on; *features* by name are what both were made of."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    verdict: Verdict
+    features: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One recall laid open. Whatever stopped it early leaves the later fields empty."""
+
+    outcome: Outcome
+    query: str = field(default="", repr=False)  # what was searched for
+    gate: Outcome | None = None  # why there was no search at all; None: there was
+    path: str = ""
+    total: int | None = None  # memories the caller has; None where that is not known
+    worth: float | None = None  # probability that anything is worth injecting, before any single memory
+    considered: tuple[Considered, ...] = ()  # best first, also those that were left out
+    block: str = field(default="", repr=False)

@@ -1,0 +1,314 @@
+"""One thing said once is told once: of a message and what was drawn from it, what serves best.
+
+What is drawn from others names them: a fact its turns, a summary its span, what was made of facts their ids.
+
+- Of a message and its facts the facts go in where they cover what is asked: they have every word of the question
+  that it has, and the sentence that they were taken from says no more; where it has other sentences, they have all
+  words of the question. And they stand ahead of it, or hold the kind of value that is asked for.
+- Else the message goes in, and of its facts those alone that say something which it does not.
+- A fact that was corrected since goes in for the old words where it has every word of the question.
+- What was made of several facts stands for those of them that are found, and gives way to one that is found alone.
+- A summary gives way to whatever it sums up. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from memory_extproc.model import Memory, Owner, Role, Source
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.topic_context import View, sources_of
+from memory_extproc.text.intents import asks, polite, said
+from memory_extproc.text.persons import Kind, corrects, kind_asked, kinds, may_correct
+from memory_extproc.text.sentences import clauses, sentences
+from memory_extproc.text.words import content_words, negates, stem
+
+CORRECTS: Final = "corrects"  # in the metadata of a fact: the turns of the facts that it replaced
+_REVISION = "revision"  # in the metadata of what a person corrected themselves
+_SELF = "user"
+_DRAWN = frozenset({Source.RULES, Source.LLM})
+_SEVERAL = 2
+_LOOKED_AT = 40  # of those that pass, the best; far behind them nothing is injected
+_LEFT = 1  # words that may be missing where one of two stands for the other: "moved to" for "lives in"
+_ENDS = 2  # of a span: its first place and the one behind its last
+
+Words = AbstractSet[str]
+
+
+def told_once(
+    passing: Sequence[Memory],
+    question: str,
+    *,
+    behind: Sequence[Memory] = (),
+    shown: Callable[[Memory], bool] = lambda _: False,
+) -> Mapping[str, str]:
+    """Of *passing*, best first, the ids of those that are told by another, each with that other's id; it may be
+    told by a third, but never in a ring. For a summary the id is empty: nothing takes its place.
+
+    *behind*: what is not relevant enough by itself; a fact of a message that is may go in for it. All of them are
+    recallable. A message that the model sees (*shown*) has nothing in its place, and takes none.
+    """
+    asked, kind = said(question), kind_asked(question)
+    found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
+    found |= _of_several(passing)
+    best = [one for one in passing[:_LOOKED_AT] if one.source is not Source.SUMMARY]
+    drawn = _Drawn([*best, *behind])
+    for place, message in enumerate(best):
+        if not said_by_caller(message) or not drawn.any_of(message) or shown(message):
+            continue
+        ahead = frozenset(one.id for one in best[:place])
+        if (fact := _serving(message, drawn, ahead, asked, kind)) is not None:
+            found[message.id] = fact.id
+            continue
+        for fact in drawn.of(message):
+            if fact.id not in found and _tells(message, fact, asked):
+                found[fact.id] = message.id
+    return found
+
+
+def shown_otherwise(memory: Memory, others: Sequence[Memory], view: View, question: str) -> bool:
+    """Whether the model sees what says the same: the fact taken from this message, or the message itself.
+    *others* stand at the same place of a session of some owner."""
+    asked = said(question)
+    for other in others:
+        if other.owner != memory.owner or not view.shows(other):
+            continue
+        if said_by_caller(other) and memory.source in _DRAWN and _tells(other, memory, asked):
+            return True
+        if said_by_caller(memory) and other.source in _DRAWN and _says_it_all(memory, other):
+            return True
+    return False
+
+
+class _Drawn:
+    """Who of the memories found was drawn from whom."""
+
+    def __init__(self, found: Sequence[Memory]) -> None:
+        self._facts: defaultdict[Hashable, list[Memory]] = defaultdict(list)
+        self._since: defaultdict[Hashable, list[Memory]] = defaultdict(list)
+        for fact in found:
+            if fact.source not in _DRAWN and not (fact.source is Source.API and fact.metadata.get("turn")):
+                continue
+            anew = _REVISION in fact.metadata
+            for key in _named(fact):
+                (self._since if anew else self._facts)[key].append(fact)
+            for turn in _texts(fact.metadata.get(CORRECTS)):
+                self._since[fact.owner, turn].append(fact)
+
+    def any_of(self, message: Memory) -> bool:
+        return any(key in self._facts or key in self._since for key in _named(message))
+
+    def of(self, message: Memory) -> Sequence[Memory]:
+        """Facts taken from it that nobody corrected, best first."""
+        return _each(self._facts, message)
+
+    def since(self, message: Memory) -> Sequence[Memory]:
+        """Facts that hold instead of such as were taken from it, best first."""
+        return _each(self._since, message)
+
+
+def _each(facts: Mapping[Hashable, Sequence[Memory]], message: Memory) -> Sequence[Memory]:
+    return list({one.id: one for key in _named(message) for one in facts.get(key, ())}.values())
+
+
+def _named(memory: Memory) -> Iterator[Hashable]:
+    """The turns, and the place in a session, that *memory* is of. Sessions of two owners may have one name."""
+    also = memory.metadata.get("also")
+    turns = [memory.metadata.get("turn"), *(also if isinstance(also, Mapping) else ())]
+    for turn in _texts([*turns, *_texts(memory.metadata.get("drawn_from"))]):
+        yield memory.owner, turn
+    if memory.session and memory.source is not Source.API:
+        yield memory.owner, memory.session, memory.seq
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str) and one] if isinstance(value, list | tuple) else []
+
+
+def _serving(
+    message: Memory, drawn: _Drawn, ahead: AbstractSet[str], asked: Words, kind: Kind | None
+) -> Memory | None:
+    """The best of what was drawn from *message*, where that serves better."""
+    for fact in drawn.since(message):
+        if _covers([fact], asked):
+            return fact
+    before: list[Memory] = []
+    for fact in drawn.of(message):
+        before += [fact] if fact.id in ahead else []
+        answers = fact.id in ahead or (kind is not None and kind in kinds(fact.content))
+        if _says_it_all(message, fact) or (answers and _cover(message, [fact], asked)):
+            return fact
+    return before[0] if before and _cover(message, before, asked) else None
+
+
+def _says_it_all(message: Memory, fact: Memory) -> bool:
+    """Whether *fact* says whatever *message* says."""
+    words = said(message.content)
+    return bool(words) and words <= _told(fact) and negates(message.content) == negates(fact.content)
+
+
+def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
+    """Whether *facts*, taken from *message*, say all of it that is asked for."""
+    told = frozenset[str]().union(*map(_told, facts))
+    if not asked & said(message.content) <= told:
+        return False
+    denied, covers = any(negates(fact.content) for fact in facts), _covers(facts, asked)
+    for sentence in sentences(message.content):
+        words = said(sentence)
+        if asks(sentence) or (words <= told and negates(sentence) == denied):
+            continue
+        if any(_value(fact) <= words for fact in facts):
+            if negates(sentence) != denied or not _little(sentence, words - told):
+                return False
+        elif not covers and not polite(sentence):
+            return False
+    return True
+
+
+def _covers(facts: Sequence[Memory], asked: Words) -> bool:
+    """Whether *facts* have all that is *asked*, and that is more than whom they are about."""
+    told, about = (frozenset[str]().union(*map(each, facts)) for each in (_told, _about))
+    return asked <= told and not asked <= about
+
+
+def _little(sentence: str, left: Words) -> bool:
+    """Whether *left* of *sentence* is next to nothing but greetings: a word at most, and no name, number or day."""
+    rest = " ".join(one for one in clauses(sentence) if not polite(one))
+    words = [word for word in content_words(rest) if stem(word) in left]
+    plain = all(word.isalpha() and word.islower() and not kinds(word) for word in words)
+    return plain and len(words) <= _LEFT
+
+
+def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
+    """Whether *message* says, in its own words, what *fact* says that was taken from it."""
+    words, told, value = said(message.content), _told(fact), _value(fact)
+    missing = told - words
+    if not value or not value | _about(fact) <= words or len(missing) > _LEFT or missing & asked:
+        return False
+    where = [part for one in sentences(message.content) for part in (one, *clauses(one)) if value <= said(part)]
+    nearest = min(where, key=len, default=message.content)
+    return negates(nearest) == negates(fact.content)
+
+
+def _told(fact: Memory) -> Words:
+    return said(fact.content)
+
+
+def _value(fact: Memory) -> Words:
+    named = fact.metadata.get("value")
+    return (said(named) if isinstance(named, str) else None) or _told(fact)
+
+
+def _about(fact: Memory) -> Words:
+    """Whom *fact* is about, but for the caller."""
+    named = fact.metadata.get("subject")
+    return said(named) if isinstance(named, str) and named.casefold() != _SELF else frozenset()
+
+
+def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
+    """What was made of several facts of one subject stands for those found; one found alone stands for itself."""
+    found = {one.id for one in passing}
+    told: dict[str, str] = {}
+    for whole in passing:
+        if whole.metadata.get("derived") == "subject":
+            there = [one for one in sources_of(whole) if one in found]
+            if len(there) >= _SEVERAL:
+                told |= dict.fromkeys(there, whole.id)  # two wholes do not meet, for a fact is of one subject
+            elif there:
+                told[whole.id] = there[0]
+    return told
+
+
+def _sums_up(memory: Memory, passing: Sequence[Memory]) -> bool:
+    """Whether *memory* is a summary, and something that it sums up is among *passing*: that is to the point, and
+    the rest of the summary is about other things."""
+    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
+    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
+        return False
+    # A span of a file may be of any length.
+    within, where = range(*span), (memory.owner, memory.session)
+    return any(_stands(one, where) and one.seq in within for one in passing)
+
+
+def _stands(memory: Memory, where: tuple[Owner, str]) -> bool:
+    return bool(memory.session) and (memory.owner, memory.session) == where and memory.source is not Source.SUMMARY
+
+
+# --- corrections -------------------------------------------------------------------------------------
+# What a person took back a moment later, beside what they had said: "My budget is $10,000", "no, I meant 12,000".
+#
+# A correction often shares no word with the question, so by itself it would not be found; and without it what it
+# corrects would be given as if it still held. Facts are replaced when they are extracted; until then, and where
+# they never are, this is done with the messages themselves.
+
+_FOLLOWING_LOOKED_AT = 10  # of those that pass, the best; behind them nothing is injected
+
+
+def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
+    """*ordered*, best first, with each message that corrects a relevant one just ahead of it and as relevant."""
+    passing = [one for one in ordered if one.relevance >= threshold][:_FOLLOWING_LOOKED_AT]
+    if not passing:
+        return ordered
+    later = [one for one in ordered if said_by_caller(one.memory) and may_correct(one.memory.content)]
+    if not later:
+        return ordered
+    ahead = {one.memory.id: _chain(one, later) for one in passing}
+    placed: set[str] = set()
+    found: list[Candidate] = []
+    for one in ordered:
+        for new in ahead.get(one.memory.id, ()) if one.memory.id not in placed else ():
+            if new.memory.id not in placed:
+                placed.add(new.memory.id)
+                best = max(new.score, one.score), max(new.relevance, one.relevance)
+                found.append(msgspec.structs.replace(new, score=best[0], relevance=best[1]))
+        if one.memory.id not in placed:
+            placed.add(one.memory.id)
+            found.append(one)
+    return found
+
+
+def _chain(corrected: Candidate, later: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The last word on what *corrected* says, then what that corrected in turn, back to it."""
+    found: list[Candidate] = []
+    last = corrected
+    while (newest := _newest(last, later)) is not None:  # ends, for each is later than the one before
+        found.append(newest)
+        last = newest
+    return found[::-1]
+
+
+def _newest(corrected: Candidate, later: Sequence[Candidate]) -> Candidate | None:
+    """The last word on what *corrected* says."""
+    found = [one for one in later if is_correction(one.memory, corrected.memory)]
+    return max(found, key=lambda one: when(one.memory), default=None)
+
+
+# --- correcting --------------------------------------------------------------------------------------
+# Whether one message takes back what another said. Pure.
+
+_LEARNED = frozenset({Source.RULES, Source.LLM})  # facts
+AT_ONCE = 2  # messages: what the caller says next need not name what it corrects
+
+
+def is_correction(new: Memory, old: Memory) -> bool:
+    """Whether *new*, the caller's own words, takes back what *old* says: a message of theirs, or a fact."""
+    told = said_by_caller(old) or old.source in _LEARNED
+    if not said_by_caller(new) or not told or new.owner != old.owner or when(new) <= when(old):
+        return False
+    at_once = bool(new.session) and new.session == old.session and new.seq - old.seq <= AT_ONCE
+    return corrects(new.content, old.content, at_once=at_once)
+
+
+def said_by_caller(memory: Memory) -> bool:
+    """In their own words, not in those of a fact."""
+    return memory.role is Role.USER and memory.source is Source.VERBATIM
+
+
+def when(memory: Memory) -> tuple[float, int]:
+    """For putting messages in the order in which they were said."""
+    return memory.created_at.timestamp(), memory.seq

@@ -1,0 +1,257 @@
+"""Reads the likeliest memories word by word: how well each word of the question is met by some word of a memory.
+
+Khattab and Zaharia 2020, "ColBERT": the best match of each word of the query, summed. Here each word counts for as
+much as it tells the candidates apart: one that nearly all of them have, such as a name, says little.
+
+What is said leans on what was said before: "Yes, two cats!" meets the words of its question only together with the
+message that it answers. So a word may also be met by another candidate of the same session, for the less the
+farther off it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.index.entries import cosines, together
+from memory_extproc.index.features import READ_BESIDES, READ_CLOSELY
+from memory_extproc.model import Candidates, Memory, Role, Words
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import ReadsWords
+from memory_extproc.text.persons import mentioned, of_another
+from memory_extproc.text.words import ENGLISH, lexicon_of
+
+log = logger(__name__)
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+SAME = 0.6  # cosine of two words in their contexts from which one stands for the other
+GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, taken for that of its words
+FADES = 0.06  # of a cosine, for each message between the one that is judged and the one that meets the word
+_APART = 40  # messages; so far off no cosine is left, and as far are sessions taken to stand from one another
+_FARTHEST = 3.0  # standard deviations
+_LEAST_SPREAD = 1e-3  # of cosines
+_LEAST_WEIGHT = 1e-6
+_FEWEST_USUAL = 3  # memories
+_READ_FOR_LANGUAGE = 400  # characters of a question
+
+
+class CloseReading(StrEnum):
+    """How it ended: a label of close_readings_total, so never renamed."""
+
+    READ = "read"
+    PARTLY = "partly"  # the few whose words were not at hand have a guess
+    UNKNOWN = "unknown"  # the words of too many were not at hand, or the question's
+    LATE = "late"  # waited for, and not there in time
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReadingLimits:
+    """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of what close
+    reading gains was left. *waits*: the most that is waited for those that are not. A request does not wait: a
+    text that is embedded for it costs as much as embedding its own."""
+
+    enough: float = 0.7
+    waits: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a question says by itself, before anything is found for it."""
+
+    mentioned: frozenset[str]
+    foreign: bool
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        return cls(mentioned(text), foreign(text))
+
+
+class CloseReader:
+    """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories whose words are not known are
+    embedded once more, behind others' queries and one question's at a time, so that they are known when they are
+    next come upon."""
+
+    def __init__(self, embedder: ReadsWords, limits: CloseReadingLimits, metrics: Metrics) -> None:
+        self._embedder, self._limits, self._metrics = embedder, limits, metrics
+        self._embedding: asyncio.Task[bool] | None = None
+
+    async def read(self, text: str, found: Candidates, asks: Asks | None = None) -> Candidates:
+        """*found* with the features of the question *text*, or as it is: where no vectors were searched, or too few
+        of the words are known. *asks*: what `Asks.of` says of *text*, where that is known already."""
+        if "dense" not in found.names or not found.memories:
+            return found
+        texts = [text, *(memory.content for memory in found.memories)]
+        words = self._embedder.words(texts)
+        late: CloseReading | None = None
+        if None in words:
+            missing = [one for one, known in zip(texts, words, strict=True) if known is None]
+            late = await self._late(list(dict.fromkeys(missing)))
+            words = self._embedder.words(texts) if self._limits.waits else words
+        read, outcome = self._read(asks or Asks.of(text), words, found)
+        if late is not None and outcome is CloseReading.UNKNOWN:
+            outcome = late
+        self._metrics.close_readings.labels(outcome.value).inc()
+        return read
+
+    def _read(
+        self, asks: Asks, words: Sequence[Words | None], found: Candidates
+    ) -> tuple[Candidates, CloseReading]:
+        """*words*: of the question, and of each memory."""
+        query, *memories = words
+        known = [one for one in memories if one is not None]
+        if query is None or not known or len(known) < self._limits.enough * len(memories):
+            return found, CloseReading.UNKNOWN
+        there = np.array([one is not None for one in memories])
+        best = matches(query, known)
+        weight = telling(best)
+        closely = best @ weight
+        if len(known) < len(memories):
+            closely = guessed(closely, there, found)
+        beside = surroundings(best, weight, found.memories, there)
+        beside[~there] = np.maximum(beside[~there], closely[~there, None])
+        features = np.column_stack([closely, beside, besides(asks, found.memories)])
+        outcome = CloseReading.READ if len(known) == len(memories) else CloseReading.PARTLY
+        return with_features(found, features), outcome
+
+    async def _late(self, missing: Sequence[str]) -> CloseReading | None:
+        """Has *missing* embedded. Why something is not there that was waited for, if so."""
+        if self._embedding is None or self._embedding.done():
+            self._embedding = asyncio.create_task(self._embed(missing), name="close reading")
+        if not self._limits.waits:
+            return None
+        # What is begun is of use to the next question too, so it is not given up when this one goes on.
+        await asyncio.wait({self._embedding}, timeout=self._limits.waits.total_seconds())
+        if not self._embedding.done():
+            return CloseReading.LATE
+        return None if self._embedding.result() else CloseReading.FAILED
+
+    async def _embed(self, texts: Sequence[str]) -> bool:
+        """Whether it could be done. Ends with the embedder, which fails what waits when it is closed."""
+        try:
+            await self._embedder.embed(texts)
+        except MemoryExtprocError as error:
+            log.warning("close_reading.failed", kind=type(error).__name__)
+            return False
+        return True
+
+
+def matches(query: Words, memories: Sequence[Words]) -> Floats:
+    """The best match, a cosine, of each word of *query* among the words of each of *memories*: a row for each
+    memory, a column for each word. One pass over all words of all memories."""
+    starts = np.cumsum([0, *(len(one.scale) for one in memories[:-1])])
+    best: Floats = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0).astype(np.float64)
+    return best
+
+
+def telling(best: Floats) -> Floats:
+    """How much each word of a question counts, 1 in all: the more, the fewer memories meet it."""
+    met = (best > SAME).sum(axis=0)
+    weight = np.maximum(np.log((len(best) + 1.0) / (met + 0.5)), _LEAST_WEIGHT)
+    found: Floats = weight / weight.sum()
+    return found
+
+
+def surroundings(best: Floats, weight: Floats, memories: Sequence[Memory], known: Bools) -> Floats:
+    """CLOSELY_AROUND and CLOSELY_BEFORE of all *memories*, about 0 to 1, where *best* has a row for each of the
+    *known*; NaN for what stands in no session. The words that a message leans on count more evenly than those it
+    has itself."""
+    line = _in_line(memories)
+    rows = np.full((len(memories), best.shape[1]), -1.0)
+    rows[known] = best
+    order = np.argsort(line, kind="stable")
+    fades = FADES * line[order, None]
+    # What fades evenly is a running maximum of what is raised evenly. Of two with one place, such as a message and
+    # a fact taken from it, each stands before the other.
+    before = np.maximum.accumulate(rows[order] + fades, axis=0)
+    last = np.searchsorted(line[order], line[order], "right") - 1
+    before = before[last] - fades
+    after = np.maximum.accumulate((rows[order] - fades)[::-1], axis=0)[::-1] + fades
+    evenly = np.sqrt(weight) / np.sqrt(weight).sum()
+    found = np.empty((len(memories), 2))
+    found[order, 0] = np.maximum(before, after) @ weight
+    found[order, 1] = before @ evenly
+    found[[not memory.session for memory in memories]] = np.nan
+    return found
+
+
+def _in_line(memories: Sequence[Memory]) -> Floats:
+    """Where each memory stands when all sessions stand in one line."""
+    sessions = {session: at for at, session in enumerate(sorted({one.session for one in memories}))}
+    session = np.array([sessions[one.session] for one in memories])
+    seq = np.array([one.seq for one in memories], dtype=np.int64)
+    order = np.lexsort((seq, session))
+    steps = np.minimum(np.diff(seq[order]), _APART)
+    steps[np.diff(session[order]) > 0] = _APART
+    line = np.empty(len(memories))
+    line[order] = np.concatenate([[0], np.cumsum(steps)])
+    return line
+
+
+def besides(asks: Asks, memories: Sequence[Memory]) -> Floats:
+    """READ_BESIDES of *memories*. Of what an assistant said it is not asked whom it is about."""
+    found = np.zeros((len(memories), len(READ_BESIDES)))
+    asked, assistant = asks.mentioned, Role.ASSISTANT
+    found[:, 0] = [0.0 if one.role is assistant else of_another(asked, one.content) for one in memories]
+    found[:, 1] = asks.foreign
+    return found
+
+
+def foreign(text: str) -> bool:
+    """Whether *text* is in another language than English, or has letters that English has not."""
+    beginning = text[:_READ_FOR_LANGUAGE]
+    return lexicon_of(beginning) is not ENGLISH or any(
+        not letter.isascii() and letter.isalpha() for letter in beginning
+    )
+
+
+def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
+    """*values* of the *known* of *found*; the others are as far from their mean as their own vectors are, and a
+    little nearer, for a guess should not decide."""
+    dense = found.features[:, found.names.index("dense")]
+    spread = max(float(dense[known].std()), _LEAST_SPREAD)
+    apart = np.clip((dense - dense[known].mean()) / spread, -_FARTHEST, _FARTHEST)
+    whole: Floats = values.mean() + GUESSED_SHARE * values.std() * apart
+    whole[known] = values
+    return whole
+
+
+def _mean_and_deviation(values: Floats) -> tuple[float, float]:
+    """As numpy's mean and std have them, to the last digit; NaN of no values."""
+    count = len(values)
+    if not count:
+        return math.nan, math.nan
+    mean = float(np.add.reduce(values)) / count
+    apart = values - mean
+    return mean, math.sqrt(float(np.add.reduce(apart * apart)) / count)
+
+
+def with_features(found: Candidates, values: Floats) -> Candidates:
+    """*found* with READ_CLOSELY and READ_BESIDES behind the other features; mean and deviation are those of the
+    candidates, for of the others nothing was read; without pieces of long messages where there are others, for a
+    pasted log says nothing of how near what people say comes to a question. NaN where nothing is known of any."""
+    usual = np.array(["piece" not in memory.metadata for memory in found.memories], dtype=bool)
+    if np.count_nonzero(usual) < _FEWEST_USUAL:
+        usual[:] = True
+    kept = usual[:, None] & ~np.isnan(values)
+    centre, spread = zip(
+        *(_mean_and_deviation(values[:, at][kept[:, at]]) for at in range(len(values.T))), strict=True
+    )
+    return replace(
+        found,
+        names=(*found.names, *READ_CLOSELY, *READ_BESIDES),
+        features=np.column_stack([found.features, values]),
+        centre=np.append(found.centre, centre),
+        spread=np.append(found.spread, spread),
+    )

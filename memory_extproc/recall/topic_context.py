@@ -1,0 +1,184 @@
+"""What was said of a topic whose summary matches well: its own words, as far as they fit."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Memory, Ranked, Source, Wish
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import ReadsMemories
+from memory_extproc.recall.candidate import Considered, Verdict
+from memory_extproc.text.words import stems
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLimits:
+    min_relevance: float = 0.8  # of a summary, in [0, 1]
+    max: int = 4  # messages fetched for one request; 0: none
+
+
+class Threads:
+    """Fetches the messages that a summary was made of; they follow what was found, so that they take no room from
+    it. Whatever fails here leaves what was found as it is."""
+
+    def __init__(self, reads: ReadsMemories, limits: ThreadLimits) -> None:
+        self._reads, self._limits = reads, limits
+
+    def use(self, limits: ThreadLimits) -> None:
+        self._limits = limits
+
+    async def extended(
+        self, ranked: tuple[Ranked, ...], asked: str, in_view: frozenset[str], now: datetime, within: timedelta
+    ) -> tuple[Ranked, ...]:
+        """*ranked* and behind it the messages, those that share most with *asked* first, none of them twice."""
+        topics = [one for one in ranked if self._opens(one)]
+        if not topics or not self._limits.max:
+            return ranked
+        try:
+            async with asyncio.timeout(max(within.total_seconds(), 0.0)):
+                fetched = [(one, row) for one in topics for row in await self._messages(one.memory)]
+        except (TimeoutError, MemoryExtprocError) as error:
+            log.info("recall.no_threads", error=type(error).__name__)
+            return ranked
+        there = {one.memory.id for one in ranked}
+        said = {one.memory.content for one in ranked}
+        view, wanted = View(in_view), stems(asked)
+        fitting = {
+            row.id: Ranked(row, topic.relevance)
+            for topic, row in fetched
+            if row.id not in there and row.content not in said and row.recallable(now) and not view.shows(row)
+        }
+        best = sorted(fitting.values(), key=lambda one: -len(wanted & stems(one.memory.content)))
+        return (*ranked, *best[: self._limits.max])
+
+    def _opens(self, one: Ranked) -> bool:
+        return one.memory.source is Source.SUMMARY and one.relevance >= self._limits.min_relevance
+
+    async def _messages(self, topic: Memory) -> Sequence[Memory]:
+        ids = sources_of(topic)
+        found = await self._reads.get(topic.owner, ids) if ids else ()
+        messages = [row for row in found if row.source is Source.VERBATIM]
+        return sorted(messages, key=lambda row: (row.seq, row.id))
+
+
+def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> list[Considered]:
+    """*weighed* with what of *ranked* was fetched beside the chosen: at its own place where the search came upon it
+    too, else behind all others and with no relevance of its own."""
+    there = {one.memory.id: one for one in weighed}
+    chosen = {one.memory.id for one in weighed if one.verdict is Verdict.INJECTED}
+    fetched = {one.memory.id: one.memory for one in ranked if one.memory.id not in chosen}
+    found = [replace(one, verdict=Verdict.THREAD) if one.memory.id in fetched else one for one in weighed]
+    return [
+        *found,
+        *(Considered(memory, 0.0, 0.0, Verdict.THREAD) for id_, memory in fetched.items() if id_ not in there),
+    ]
+
+
+# --- ongoing -----------------------------------------------------------------------------------------
+# Summaries of the conversation that the model sees itself: it is not to be told in short what it has in full.
+
+_MOST = 8  # summaries looked at for one request, best first
+_LEVELS = 5  # from the summary of a session down to what was said
+_FETCHED = 400  # memories fetched for one summary and level
+_SAID = frozenset({Source.VERBATIM, Source.QUESTION})
+
+
+class Ongoing:
+    """Knows the conversation by what was said in it, whatever session its client names and whichever process was
+    told of it: a summary is of it when the model sees more than half of the messages that it stands on. Once a
+    client, or the condensing of a long chat, has left them out, the summary serves again."""
+
+    def __init__(self, reads: ReadsMemories) -> None:
+        self._reads = reads
+
+    async def told(self, found: Sequence[Memory], wish: Wish, within: timedelta) -> frozenset[str]:
+        """Ids of those of *found*, best first, that sum up what the model sees. A fault tells of none."""
+        summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
+        behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}
+        seen = wish.in_view - {wish.asked}
+        if not summaries or not seen:
+            return frozenset(behind)
+        view = View(seen)
+        try:
+            async with asyncio.timeout(max(within.total_seconds(), 0.0)):
+                seen_here = {memory.id for memory in summaries if await self._seen(memory, view)}
+        except (TimeoutError, MemoryExtprocError) as error:
+            log.info("recall.ongoing_unknown", error=type(error).__name__)
+            return frozenset(behind)
+        return frozenset(behind | seen_here)
+
+    async def _seen(self, summary: Memory, view: View) -> bool:
+        messages = await self._messages(summary)
+        return 2 * sum(map(view.shows, messages)) > len(messages)
+
+    async def _messages(self, summary: Memory) -> Sequence[Memory]:
+        """What was said that *summary* stands on, by way of the summaries between."""
+        messages: list[Memory] = []
+        below: Sequence[Memory] = [summary]
+        for _ in range(_LEVELS):
+            ids = [one for memory in below for one in sources_of(memory)][:_FETCHED]
+            rows = await self._reads.get(summary.owner, ids) if ids else ()
+            messages += (row for row in rows if row.source in _SAID)
+            below = [row for row in rows if row.source is Source.SUMMARY]
+        return messages
+
+
+def sources_of(memory: Memory) -> list[str]:
+    """Ids of what *memory* was made of."""
+    named = memory.metadata.get("sources", ())
+    return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
+
+
+# --- view --------------------------------------------------------------------------------------------
+# What the model sees in the conversation already, so that it is not told twice. Pure.
+
+_SPACED = 2  # times as long as its words a text is looked at, for what white space there may be in it
+_MARGIN = 64  # characters more than that
+
+
+class View:
+    """The texts of a conversation: some megabytes of them, so only those that could matter are looked at."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = sorted(texts, key=len)
+        self._lengths = [len(text) for text in self._texts]
+        self._normal: dict[str, str] = {}
+        self._holding: dict[tuple[str, int], str] = {}  # by session and seq: the text that held another piece
+
+    def shows(self, memory: Memory) -> bool:
+        """Whether the model sees *memory* as it is: as a message of the conversation, but for case and white
+        space; or, where *memory* is a piece of a long message, within one."""
+        words = normal(memory.content)
+        first = bisect_left(self._lengths, len(words) // 2)  # folding case may lengthen a text
+        last = bisect_left(self._lengths, _SPACED * len(words) + _MARGIN)
+        if any(self._normal_of(text) == words for text in self._texts[first:last]):
+            return True
+        return "piece" in memory.metadata and self._holds(memory)
+
+    def _normal_of(self, text: str) -> str:
+        known = self._normal.get(text)
+        if known is None:
+            known = self._normal[text] = normal(text)
+        return known
+
+    def _holds(self, piece: Memory) -> bool:
+        message = (piece.session, piece.seq)
+        if piece.content in self._holding.get(message, ""):
+            return True
+        for text in self._texts[bisect_left(self._lengths, len(piece.content)) :]:
+            if piece.content in text:
+                self._holding[message] = text
+                return True
+        return False
+
+
+def normal(text: str) -> str:
+    """*text* as it is compared."""
+    return " ".join(text.casefold().split()).rstrip(".!?… ")

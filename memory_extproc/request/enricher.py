@@ -1,0 +1,509 @@
+"""From a whole request body to what the upstream gets: read, decide, recall, place.
+
+Whatever cannot be done here leaves the body as the client sent it, with one word for why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from memory_extproc.concurrency import off_loop
+from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, apply
+from memory_extproc.dialect.openai_responses import Responses
+from memory_extproc.dialect.registry import choose_form, profile_for, room
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import (
+    Arm,
+    Caller,
+    Consent,
+    Origin,
+    Outcome,
+    Owner,
+    Profile,
+    Role,
+    Scope,
+    Stored,
+    Switch,
+    Wish,
+    digest,
+)
+from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chain, KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
+from memory_extproc.request.admission import Admitted, Mode, WireOptions
+from memory_extproc.request.body import Enriched, Heard, read_body, read_plain
+from memory_extproc.request.compression import Compression, is_state
+from memory_extproc.request.content_encoding import packed
+from memory_extproc.request.identity import Identity, accepted
+from memory_extproc.request.policy import (
+    Circumstances,
+    RuleFacts,
+    Rules,
+    Then,
+    auxiliary,
+    compresses,
+    in_control_group,
+    limits_of,
+    refusal,
+    stores,
+)
+from memory_extproc.request.replay import (
+    Blocks,
+    Decision,
+    InView,
+    Replays,
+    Thread,
+    contents_of,
+    fitting,
+    ids_of,
+    placings,
+    tokens_of,
+)
+from memory_extproc.text.words import estimate_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Leave:
+    """What one request may have of memory."""
+
+    refused: Outcome | None  # why nothing is recalled; None: it may be
+    stores: bool  # all but the caller's consent speaks for keeping it
+    consent: Consent | None  # None: nobody could be asked
+
+    @property
+    def keeps(self) -> bool:
+        return self.stores and self.consent is Consent.ON
+
+    @property
+    def may_keep(self) -> bool:
+        """Whether learning is to decide, which asks for consent again: when nobody can be asked it waits."""
+        return self.stores and self.consent in {Consent.ON, None}
+
+
+class Enricher:
+    def __init__(
+        self,
+        options: WireOptions,
+        *,
+        identity: Identity,
+        rules: Rules,
+        recalls: Recalls,
+        replays: Replays,
+        metrics: Metrics,
+        chains: KnowsChains | None = None,
+        consent: KnowsConsent | None = None,  # None: everybody allows everything
+        incognito: NotesIncognito | None = None,
+        traces: Traces = NO_TRACES,
+        profiles: KnowsProfile | None = None,  # None: nobody is told who a caller is
+        compression: Compression | None = None,  # None: every conversation goes on as long as it came
+    ) -> None:
+        self.compression = compression
+        self._options, self._identity, self._rules = options, identity, rules
+        self._replays, self._consent, self._incognito, self._traces = replays, consent, incognito, traces
+        self._decider = Decider(
+            options, recalls=recalls, replays=replays, metrics=metrics, chains=chains, profiles=profiles
+        )
+        self._placer = Placer(options, replays=replays, metrics=metrics, traces=traces)
+
+    async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
+        """*watching*: Envoy takes no answer from us, so nothing can be injected: as mode shadow."""
+        request = await read_body(admitted, body, self._options.request_bytes)
+        if isinstance(request, Enriched):
+            return request
+        return await self._read(admitted, request, watching=watching)
+
+    async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
+        circumstances = await self._circumstances(admitted, request)
+        caller, leave = circumstances.caller, await self._leave(circumstances)
+        shadowed = watching or self._options.mode is Mode.SHADOW
+        short = request
+        if caller is not None and leave.keeps and not shadowed:
+            short = await self._shortened(circumstances, caller)
+            circumstances = replace(circumstances, request=short)
+        if leave.refused is not None or caller is None:
+            plan = Plan(Decision(leave.refused or Outcome.NO_CALLER))
+        else:
+            plan = await self._decider.decided(circumstances, caller)
+        enriched = await self._placer.placed(admitted, short, plan, shadowed=shadowed, anew=short is not request)
+        if caller is None:
+            return enriched
+        if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
+            # Forgotten while we worked: neither what was found nor what was given before may go out.
+            plan = Plan(Decision(Outcome.UNAVAILABLE))
+            enriched = await self._placer.placed(admitted, request, plan, shadowed=shadowed)
+        heard = await self._heard(admitted, request, caller, leave)
+        if plan.thread is not None and not shadowed:
+            heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
+            heard = replace(heard, reach=(caller.owner, *self._options.sharing.owners(caller)))
+        self._traces.show(asked=request.asked, block=plan.decision.block)
+        arm = self._arm(caller.owner, shadowed=shadowed)
+        return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
+
+    async def _circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
+        caller = self._caller(admitted, request)
+        then = await off_loop(len(request.asked), self._then, admitted, request, caller)
+        return Circumstances(
+            options=self._options,
+            admitted=admitted,
+            request=request,
+            then=then,
+            caller=caller,
+            auxiliary=self._options.skip_auxiliary and auxiliary(request.asked, request.system),
+        )
+
+    async def _leave(self, circumstances: Circumstances) -> _Leave:
+        no, store = refusal(circumstances), stores(circumstances)
+        caller = circumstances.caller
+        allowed: Consent | None = Consent.ON
+        if caller is not None and (no is None or store):
+            allowed = await self._allowed(caller.owner)
+        if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
+            # Where nobody can be asked it is an outage, for an operator to see; to the caller it is the same.
+            no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
+        return _Leave(no, store, allowed)
+
+    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> Heard:
+        learned_as = _in_session(self._options.sharing.learned_as(caller), request)
+        incognito = admitted.controls.incognito and self._incognito is not None
+        if admitted.controls.incognito and self._incognito is not None:
+            await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
+        return Heard(
+            caller=learned_as,
+            store=leave.may_keep,
+            unkept=_unkept(incognito=admitted.controls.incognito, refused=leave.stores),
+            notes_response=incognito and admitted.dialect.name == Responses.name,
+            history=request.history,
+            asked=request.asked,
+            origin=Origin(
+                dialect=admitted.dialect.name,
+                model=request.model,
+                route=admitted.route,
+                app=admitted.headers.get("x-memory-app"),
+            ),
+            previous_response_id=request.previous_response_id,
+            conversation=request.kept_conversation,
+            ends_session=admitted.controls.ends_session,
+        )
+
+    async def _shortened(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
+        """The request with its older messages condensed, where that is wanted and can be; else as it came."""
+        request, admitted, wish = circumstances.request, circumstances.admitted, compresses(circumstances)
+        if self.compression is None or wish is Switch.SKIP or admitted.controls.unkept:
+            return request
+        if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
+            return request
+        if not self.compression.wanted(request, forced=wish is Switch.FORCE):
+            return request
+        body = await self.compression.shortened(admitted.dialect, caller, request)
+        return request if body is None else await read_plain(admitted, body)
+
+    def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:
+        if shadowed:
+            return Arm.SHADOW
+        gradual = self._options.mode is Mode.GRADUAL
+        return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
+
+    async def _allowed(self, owner: Owner) -> Consent | None:
+        return Consent.ON if self._consent is None else await self._consent.allowed(owner)
+
+    def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
+        caller = admitted.caller
+        controls = request.controls
+        if caller is None and controls.user:
+            caller = self._identity.caller_of_body(admitted.headers, admitted.metadata, controls.user)
+        if caller is not None and controls.project and not caller.project:
+            # Only where no header named one: the gateway's word on the project is not the body's to change.
+            # A project that cannot be one must not become none, which would be all of them (see Identity).
+            project = accepted(controls.project) or digest("project", controls.project)
+            caller = replace(caller, project=project)
+        return caller
+
+    def _then(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> Then:
+        facts = RuleFacts(
+            path=admitted.path,
+            model=request.model,
+            route=admitted.route,
+            tenant=caller.owner.tenant if caller else "",
+            upstream=admitted.upstream,
+            headers=admitted.headers,
+            asked=request.asked,
+        )
+        return self._rules.first(facts)
+
+
+def _in_session(caller: Caller, request: ChatRequest) -> Caller:
+    """*caller* in the session that the client names; a conversation that the provider keeps names one too."""
+    return caller if caller.session else replace(caller, session=accepted(request.conversation))
+
+
+def _unkept(*, incognito: bool, refused: bool) -> Stored:
+    """Why an exchange that is not stored is not; *refused*: all but the caller's consent spoke for it."""
+    if incognito:
+        return Stored.INCOGNITO
+    return Stored.NO_CONSENT if refused else Stored.NOT_ASKED
+
+
+# --- deciding ----------------------------------------------------------------------------------------
+# What a request is to be given: what recall says, and what its conversation was given before.
+
+log = logger(__name__)
+
+# Of a model whose window is not known: what a conversation's blocks may take, in blocks of the largest size.
+_BLOCKS_OF_UNKNOWN = 16
+# Outcomes of recall beside which a caller may still be told of: it came to its end, or was not asked.
+_NOTHING_ELSE = frozenset(
+    {Outcome.NOTHING_RELEVANT, Outcome.SKIPPED_FACT, Outcome.SKIPPED_TOOL, Outcome.SKIPPED_GREETING}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    blocks: Blocks  # those that go back
+    tokens: int  # for a new one
+    all_fit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was made of one request, before it is placed."""
+
+    decision: Decision
+    form: Form = Form.USER_SUFFIX  # of a new block
+    thread: Thread | None = None  # None: there is no memory for this request, old or new
+    settled: bool = False  # it is all on record
+
+    @property
+    def in_view(self) -> tuple[str, ...]:
+        """Contents of the memories that the conversation was given before."""
+        return () if self.thread is None else (*contents_of(self.thread.blocks), *self.thread.behind)
+
+    @property
+    def carries(self) -> bool:
+        return self.thread is not None and bool(self.thread.blocks)
+
+
+class Decider:
+    def __init__(
+        self,
+        options: WireOptions,
+        *,
+        recalls: Recalls,
+        replays: Replays,
+        metrics: Metrics,
+        chains: KnowsChains | None,
+        profiles: KnowsProfile | None,
+    ) -> None:
+        self._options, self._recalls, self._replays = options, recalls, replays
+        self._metrics, self._chains, self._profiles = metrics, chains, profiles
+
+    async def decided(self, circumstances: Circumstances, caller: Caller) -> Plan:
+        """What recall says, or said when this tool loop began, with what the conversation was given before."""
+        request, then = circumstances.request, circumstances.then
+        if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
+            return Plan(Decision(Outcome.CONTROL))
+        started = time.perf_counter()
+        shared = self._options.sharing.owners(caller) if then.shared else ()
+        thread = await self._replays.find(caller, request, shared, then.origins)
+        known = choose_form("auto", profile_for(request.model), request)
+        inject = then.inject or self._options.inject_as
+        form = known if inject == "auto" else Form(inject)
+        offered, thread = await self._profile(caller, thread)
+        profile, seen = offered, frozenset[str]()
+        left = self._room(request, thread.blocks)
+        plan = Plan(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
+        if thread.decided is not None:
+            decision = thread.decided
+        elif not request.asked.strip():
+            # Nobody's words are in reach: a tool's result with the conversation elsewhere, or only pictures.
+            profile = None
+            decision = Decision(Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT)
+        else:
+            decision = plan.decision
+            with_records = timedelta(seconds=time.perf_counter() - started)
+            try:
+                async with asyncio.timeout((self._options.give_up_after - with_records).total_seconds()):
+                    profile = _due(profile, plan.in_view, left.tokens)
+                    told, taken = ((), 0) if profile is None else (profile.contents, profile.tokens)
+                    in_view = (*plan.in_view, *told)
+                    wish = await self._wish(circumstances, caller, in_view, left.tokens - taken, with_records)
+                    recalled = await self._recalls.recall(replace(wish, shared=shared))
+                    decision, seen = Decision.of(recalled), recalled.in_view
+            except TimeoutError:
+                log.warning("recall.never_came")
+        if profile is not None and thread.decided is None and self._tells(decision.outcome, profile, seen):
+            decision = decision.with_profile(profile)
+            self._metrics.profiles.labels("told").inc()
+        elif offered is not None and thread.decided is None:
+            self._metrics.profiles.labels("not_told").inc()
+        return replace(plan, decision=decision, settled=thread.decided is not None and left.all_fit)
+
+    async def _profile(self, caller: Caller, thread: Thread) -> tuple[Profile | None, Thread]:
+        """Who the caller is, if that is to be told; and *thread* without blocks that tell what no longer holds."""
+        if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
+            return None, thread
+        try:
+            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+                profile = await self._profiles.profile(caller)
+        except (MemoryExtprocError, TimeoutError) as error:
+            log.warning("profile.unread", kind=type(error).__name__)
+            self._metrics.profiles.labels("unread").inc()
+            return None, thread
+        blocks = tuple(one for one in thread.blocks if profile.eligible.issuperset(one.profile))
+        if any(one.profile for one in blocks):
+            return None, replace(thread, blocks=blocks)
+        return profile, replace(thread, blocks=blocks)
+
+    def _tells(self, outcome: Outcome, profile: Profile, seen: AbstractSet[str]) -> bool:
+        """*seen*: what recall left out because the model sees it, or will in *profile*."""
+        if outcome is Outcome.USED or self._options.profile == "when_relevant":
+            return outcome is Outcome.USED or not seen.isdisjoint(profile.ids)
+        return outcome in _NOTHING_ELSE
+
+    def _room(self, request: ChatRequest, blocks: Blocks) -> _Room:
+        """What the model's window has left for a new block, once *blocks*, or the newest of them, are back."""
+        profile = profile_for(request.model)
+        left = room(
+            request,
+            profile,
+            configured_window=self._options.window,
+            margin=self._options.margin,
+            unknown_cap=self._options.unknown_cap,
+        )
+        unknown = self._options.window is None and profile.window is None
+        most = _BLOCKS_OF_UNKNOWN * left if unknown else left // 2
+        kept = fitting(blocks, min(most, self._options.replay_tokens))
+        return _Room(kept, left if unknown else left - tokens_of(kept), all_fit=kept == blocks)
+
+    async def _wish(
+        self,
+        circumstances: Circumstances,
+        caller: Caller,
+        given: Sequence[str],
+        left: int,
+        spent: timedelta,
+    ) -> Wish:
+        request = circumstances.request
+        users = (message.text for message in request.history if message.role is Role.USER)
+        said = [text for text in users if not is_state(text)]
+        learned_as = self._options.sharing.learned_as(caller)
+        chain = await self._chain(learned_as, request.continues)
+        limits = limits_of(circumstances)
+        return Wish(
+            caller=caller,
+            asked=request.asked,
+            earlier=(*(chain.earlier if chain else ()), *said),
+            signals=limits.signals,
+            force=limits.force,
+            limit=limits.limit,
+            threshold=limits.threshold,
+            scope=Scope(project=caller.project, types=limits.types, origins=circumstances.then.origins),
+            learned_as=None if learned_as is caller else learned_as,
+            room=left,
+            in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
+            # A session that the client names may be more than this conversation.
+            behind=chain.session if chain is not None and not caller.session else "",
+            continues=bool(given),
+            spent=spent,
+        )
+
+    async def _chain(self, caller: Caller, continues: str) -> Chain | None:
+        """What is known of what was said before, where the request does not repeat it."""
+        if self._chains is None or not continues:
+            return None
+        try:
+            return await self._chains.chain(caller.owner, continues)
+        except MemoryExtprocError as error:
+            log.warning("chain.unread", kind=type(error).__name__)
+            return None
+
+
+def _due(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile | None:
+    """*profile*, where it says something, fits, and is not in view already: with a provider that keeps it."""
+    if profile is None or not profile.text or profile.tokens > room or set(profile.contents) <= set(in_view):
+        return None
+    return profile
+
+
+# --- placing -----------------------------------------------------------------------------------------
+# What was decided, in the request's body: the conversation's blocks where they stood, and this turn's own.
+
+REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
+
+
+class Placer:
+    """Keeps what it places for the requests that will repeat it."""
+
+    def __init__(self, options: WireOptions, *, replays: Replays, metrics: Metrics, traces: Traces) -> None:
+        self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
+        self._splice_seconds = metrics.recall_seconds.labels("splice")
+
+    async def placed(
+        self, admitted: Admitted, request: ChatRequest, plan: Plan, *, shadowed: bool, anew: bool = False
+    ) -> Enriched:
+        """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came.
+        *anew*: the request's body is no longer the client's."""
+        started = time.perf_counter()
+        decision = plan.decision
+        outcome = decision.outcome
+        blocks = plan.thread.blocks if plan.thread is not None else ()
+        places = placings(blocks, request, plan.form)
+        if outcome is Outcome.USED:
+            places.append(Placing(decision.block, plan.form))
+        placed: Sequence[Sequence[Edit]] = ()
+        if places:
+            placed = await off_loop(len(request.body), admitted.dialect.place, request, places)
+        if outcome is Outcome.USED and not placed[-1]:
+            outcome = Outcome.NO_ROOM
+        self._note(admitted, request, plan, placed=outcome is Outcome.USED)
+        edits: list[Edit] = list(request.removals)
+        if shadowed:
+            outcome = Outcome.SHADOWED if outcome is Outcome.USED else outcome
+            placed = ()
+        edits += (edit for place in placed for edit in place)
+        if not edits and not anew:
+            return Enriched(outcome=outcome)
+        with self._traces.stage("splice"):
+            body = apply(request.body, edits)
+        self._splice_seconds.observe(time.perf_counter() - started, exemplar())
+        enriched = Enriched(outcome=outcome, body=body, unpacked=packed(admitted.encoding), path=decision.path)
+        if outcome is Outcome.USED:
+            count, tokens = len(decision.contents), estimate_tokens(decision.block)
+            enriched = replace(enriched, count=count, tokens=tokens)
+        return enriched if shadowed else self._replayed(enriched, blocks, placed)
+
+    def _replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
+        back = [one for one, edits in zip(blocks, placed, strict=False) if edits]
+        if not back:
+            return enriched
+        self._metrics.replays.labels("put_back").inc()
+        tokens = tokens_of(back)
+        self._metrics.replayed_tokens.observe(tokens)
+        enriched = replace(enriched, replayed=len(back), tokens=enriched.tokens + tokens)
+        if enriched.outcome is not Outcome.NOTHING_RELEVANT:
+            return enriched
+        # Nothing new, because what matters is in view already: the request leaves with memories all the same.
+        return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)))
+
+    def _note(self, admitted: Admitted, request: ChatRequest, plan: Plan, *, placed: bool) -> None:
+        """Keeps what this turn was given for the requests that will repeat it."""
+        thread = plan.thread
+        if thread is None or not thread.key or plan.settled or admitted.controls.unkept:
+            return
+        looping = request.tools or request.ends_in_tool_result
+        if looping or (self._options.replay and (placed or plan.carries)):
+            self._replays.keep(thread, request, plan.decision, plan.form if placed else None)
+
+    def with_view(self, heard: Heard, enriched: Enriched, plan: Plan, thread: Thread, admitted: Admitted) -> Heard:
+        mine = plan.decision.contents if enriched.outcome is Outcome.USED else ()
+        seen = tuple(dict.fromkeys((*plan.in_view, *mine)))
+        ids = (*ids_of(thread.blocks), *(plan.decision.ids if mine else ()))
+        heard = replace(heard, injected=seen, seen=tuple(dict.fromkeys(ids)))
+        keeps = self._options.replay and not admitted.controls.unkept
+        if not (seen and keeps and admitted.dialect.name == Responses.name):
+            return heard
+        return replace(heard, in_view=InView(thread.owner, thread.epoch, seen))

@@ -1,0 +1,240 @@
+"""Memories that say the same more than once: one stays and speaks for all. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.model import Embedded, Matrix, Memory, MemoryState, MemoryType, Source, digest
+from memory_extproc.retention.rules import (
+    ACCESSED,
+    DERIVED,
+    HISTORY,
+    MADE,
+    PAST,
+    PINNED,
+    SOURCES,
+    RetentionRules,
+    read_at,
+    score,
+    sources_of,
+)
+
+Says = Callable[[str], Hashable]  # what a text says, the same for texts that say the same
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicateRules:
+    distance: float = 0.08  # 1 - cosine, at most, between neighbours in a cluster
+    same_words: bool = True  # False: the distance alone decides, and near memories of different things become one
+    types: frozenset[MemoryType] = frozenset(
+        {MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE}
+    )  # two messages in the same words are two events
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """*others* are superseded by *canonical*, which gets *importance*."""
+
+    canonical: str
+    importance: float
+    others: tuple[str, ...]
+
+
+def duplicates(
+    rows: Iterable[Embedded], rules: DuplicateRules, retention: RetentionRules, says: Says, now: datetime
+) -> list[Merging]:
+    """Of *rows*, one owner's. Only recallable ones of one project and type become one; the one with the highest
+    retention score stays, a pinned one before all, with the average importance of all."""
+    alike: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
+    for row in rows:
+        memory = row.memory
+        if memory.type not in rules.types or not memory.recallable(now) or memory.source is Source.VERBATIM:
+            continue
+        words = says(memory.content) if rules.same_words else ""
+        # What ends by itself is not what stays, and what an end was said of is not what began.
+        ends = (memory.expires_at, bool(memory.metadata.get("ends")))
+        alike[memory.project, memory.type, words, ends].append(row)
+    found: list[Merging] = []
+    for group in alike.values():
+        if len(group) < 2:  # noqa: PLR2004 - one has no duplicate
+            continue
+        group.sort(key=lambda row: row.memory.id)
+        vectors = np.stack([row.vector for row in group])
+        clusters = components(vectors, rules.distance)
+        found += [_merging([group[at].memory for at in cluster], retention, now) for cluster in clusters]
+    return sorted(found, key=lambda merging: merging.canonical)
+
+
+def _merging(memories: Sequence[Memory], retention: RetentionRules, now: datetime) -> Merging:
+    def rank(memory: Memory) -> tuple[bool, float, bool, str]:
+        return memory.metadata.get(PINNED) is True, score(memory, retention, now), not sources_of(memory), memory.id
+
+    best = max(memories, key=rank)
+    importance = sum(memory.importance for memory in memories) / len(memories)
+    return Merging(best.id, round(importance, 6), tuple(one.id for one in memories if one.id != best.id))
+
+
+def speaking(canonical: Memory, merging: Merging) -> Memory:
+    """*canonical* as it speaks for all."""
+    return replace(canonical, importance=merging.importance)
+
+
+# --- clusters ----------------------------------------------------------------------------------------
+# Memories that lie close to one another: connected components under a cosine distance, found exactly. Pure.
+
+_BLOCK = 256  # rows compared with all others at once: 10 MB for 10,000
+_ROUNDING = 1e-5  # what a float32 product of unit vectors is off by at most
+_LENGTH = 1e-6  # what a unit vector's length is off by in float32: a vector is at no distance from itself
+
+
+def components(vectors: Matrix, distance: float) -> list[list[int]]:
+    """The rows of *vectors*, unit vectors, in groups of two or more: two rows are in one group if a chain of rows
+    leads from one to the other whose neighbours are at most *distance* (1 - cosine) apart. Groups and rows in
+    ascending order. Time grows with the square of the rows, memory with the rows."""
+    count = len(vectors)
+    label: npt.NDArray[np.int64] = np.arange(count)
+    for start in range(0, count, _BLOCK):
+        block = vectors[start : start + _BLOCK]
+        # Each pair once: what lies before a block was compared with it already.
+        near = _near(block, vectors[start:], 1 - distance - _LENGTH)
+        for row in np.flatnonzero(near.sum(axis=1) > 1).tolist():
+            found = label[start:][near[row]]
+            if (found != found[0]).any():
+                label[np.isin(label, found)] = found.min()
+    return _groups(label)
+
+
+def _near(block: Matrix, others: Matrix, least: float) -> npt.NDArray[np.bool_]:
+    products = block @ others.T
+    near: npt.NDArray[np.bool_] = products >= least + _ROUNDING
+    # What single precision cannot tell is computed once more in double.
+    unsure = np.argwhere(np.abs(products - least) < _ROUNDING)
+    for start in range(0, len(unsure), _BLOCK * 16):
+        rows, columns = unsure[start : start + _BLOCK * 16].T
+        exact = np.einsum("ij,ij->i", block[rows].astype(np.float64), others[columns].astype(np.float64))
+        near[rows, columns] = exact >= least
+    return near
+
+
+def _groups(label: npt.NDArray[np.int64]) -> list[list[int]]:
+    order = np.argsort(label, kind="stable")
+    edges = np.flatnonzero(np.diff(label[order])) + 1
+    groups: Sequence[npt.NDArray[np.int64]] = np.split(order, edges)
+    return [group.tolist() for group in groups if len(group) > 1]
+
+
+# --- histories ---------------------------------------------------------------------------------------
+# What was said of one thing over time, in one memory: what holds, and what held before. Pure.
+
+About = Callable[[str], Hashable]  # what a subject or attribute names, the same for names of the same
+Agree = Callable[[str, str], bool]  # whether two values are one
+_FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
+_NOT_INHERITED = frozenset(
+    {"turn", "ordinal", "beside", "replaces", "also", "confirmations", "revision", ACCESSED, SOURCES, PAST, MADE}
+)
+_ENDS = ". ! ?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRules:
+    above: int | None = 3  # statements of one thing from which on they become one; None: never
+    most: int = 12  # earlier values that one memory names, the latest of them
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidation:
+    """*derived* says what *current* says, and what held before; *current* is superseded by it."""
+
+    current: Memory
+    derived: Memory
+
+
+def histories(
+    rows: Iterable[Memory], rules: HistoryRules, about: About, agree: Agree, now: datetime
+) -> list[Consolidation]:
+    """Of *rows*, all that one owner has. A thing is a subject with an attribute in a project. Where several values
+    of it hold at a time (a person may have two dogs) nothing is made: each stays as it is."""
+    if rules.above is None:
+        return []
+    things: defaultdict[Hashable, list[Memory]] = defaultdict(list)
+    for memory in rows:
+        named = _named(memory)
+        if named is not None:
+            key = (memory.project, memory.type, about(named["subject"]), about(named["attribute"]))
+            things[key].append(memory)
+    made = (_consolidated(statements, rules, agree, now) for statements in things.values())
+    return sorted((one for one in made if one is not None), key=lambda one: one.derived.id)
+
+
+def _named(memory: Memory) -> Mapping[str, str] | None:
+    """Subject, attribute and value; None for what does not say all three, or says that something ended."""
+    metadata = memory.metadata
+    named = {name: metadata.get(name) for name in ("subject", "attribute", "value")}
+    whole = all(isinstance(value, str) and value for value in named.values())
+    if not whole or metadata.get("ends") or memory.source not in _FACTS:
+        return None
+    if memory.state not in {MemoryState.ACTIVE, MemoryState.SUPERSEDED}:
+        return None
+    return {name: str(value) for name, value in named.items()}
+
+
+def _consolidated(
+    statements: Sequence[Memory], rules: HistoryRules, agree: Agree, now: datetime
+) -> Consolidation | None:
+    active = [memory for memory in statements if memory.recallable(now)]
+    if len(active) != 1 or active[0].metadata.get(DERIVED):
+        return None
+    current = active[0]
+    # What is to be told for a time only is in nothing that is told for longer.
+    before = sorted(
+        (one for one in statements if _was_made_for_good(one)),
+        key=lambda one: (one.valid_from or one.created_at, one.id),
+    )
+    if rules.above is None or len(before) + 1 < rules.above:
+        return None
+    earlier: list[Memory] = []
+    for one in before:
+        value = str(one.metadata["value"])
+        if agree(value, str(current.metadata["value"])):
+            continue
+        earlier = [known for known in earlier if not agree(value, str(known.metadata["value"]))]
+        earlier.append(one)
+    if not earlier:
+        return None
+    earlier = earlier[-rules.most :]
+    return Consolidation(current, _derived(current, earlier, now))
+
+
+def _was_made_for_good(memory: Memory) -> bool:
+    history = memory.state is MemoryState.SUPERSEDED and not memory.metadata.get(DERIVED)
+    return history and memory.expires_at is None
+
+
+def _derived(current: Memory, earlier: Sequence[Memory], now: datetime) -> Memory:
+    at = now.replace(microsecond=0)
+    values = ", then ".join(str(one.metadata["value"]) for one in earlier)
+    text = current.content.rstrip()
+    end = text[-1] if text and text[-1] in _ENDS else ""
+    sources = [current.id, *(one.id for one in earlier)]
+    inherited = {name: value for name, value in current.metadata.items() if name not in _NOT_INHERITED}
+    return replace(
+        current,
+        id=digest("derived", HISTORY, current.owner.key, *sources),
+        content=f"{text.removesuffix(end)} (first {values}){end}",
+        created_at=at,
+        updated_at=max(at, current.updated_at),
+        embed_model="",
+        metadata={
+            **inherited,
+            DERIVED: HISTORY,
+            SOURCES: sources,
+            PAST: sources[1:],
+            MADE: read_at(at.timestamp(), [current, *earlier]),
+        },
+    )

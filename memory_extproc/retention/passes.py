@@ -1,0 +1,327 @@
+"""Applies to one owner's memories what the rules say: reads all of them, works out what is to happen, and changes
+what still is as it was read. What a crash leaves undone, the next pass does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Protocol
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import Embedded, Memory, Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
+from memory_extproc.retention.merge import (
+    About,
+    Agree,
+    Consolidation,
+    DuplicateRules,
+    HistoryRules,
+    Merging,
+    duplicates,
+    histories,
+    speaking,
+)
+from memory_extproc.retention.reflection import Reflections, Subjects
+from memory_extproc.retention.rules import (
+    AsRead,
+    Leaving,
+    Reason,
+    RetentionRules,
+    as_read,
+    half_merged,
+    leaving,
+    merged,
+    restored,
+    retired,
+    revived,
+    same_words,
+    sources_of,
+    unfounded,
+    unmade,
+)
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperRules:
+    retention: RetentionRules = field(default_factory=RetentionRules)
+    duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: they stay
+    histories: HistoryRules = field(default_factory=HistoryRules)
+    page: int = 500  # rows read at once
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How the write path understands words; retention is to take for one what it takes for one."""
+
+    says: Callable[[str], object]
+    about: About
+    agree: Agree
+
+
+class Rebuilds(Protocol):
+    """What makes a summary anew when something that it was made of was forgotten or corrected."""
+
+    async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
+        """*memory* under the same id, active, of those of its sources in *known*, its owner's memories, that still
+        hold; None: too little is left of them."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What became of one owner's memories, or would."""
+
+    memories: int = 0  # rows in any state, before
+    themes: int = 0  # of facts that are to be reflected on
+    retired: Counter[Reason] = field(default_factory=Counter)
+    merged: int = 0  # superseded by another that says the same
+    derived: int = 0  # made of others
+    revived: int = 0
+    rebuilt: int = 0  # summaries, without what was forgotten or corrected
+    erased: int = 0
+
+    def __add__(self, other: Kept) -> Kept:
+        return Kept(
+            self.memories + other.memories,
+            self.themes + other.themes,
+            self.retired + other.retired,
+            self.merged + other.merged,
+            self.derived + other.derived,
+            self.revived + other.revived,
+            self.rebuilt + other.rebuilt,
+            self.erased + other.erased,
+        )
+
+
+class Keeper:
+    """One owner at a time; who else runs for the same owner is for the caller to see to."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        keeps: KeepsMemories,
+        rows: KeepsInOrder,
+        embedder: Embeds,
+        rules: KeeperRules,
+        wording: Wording,
+        *,
+        now: Now,
+        reflections: Reflections | None = None,
+        rebuilds: Rebuilds | None = None,
+        subjects: Subjects | None = None,
+    ) -> None:
+        """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries;
+        *subjects*: None where no model tells facts together."""
+        self._subjects = subjects
+        self._reflections = reflections
+        self._rebuilds = rebuilds
+        self._written = AsRead(rows)
+        self._store = store
+        self._keeps = keeps
+        self._rows = rows
+        self._embedder = embedder
+        self._rules = rules
+        self._wording = wording
+        self._now = now
+
+    def use(self, rules: KeeperRules) -> None:
+        self._rules = rules
+
+    async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
+        now = self._now().replace(microsecond=0)
+        known = await self._read(owner)
+        kept = Kept(memories=len(known))
+        kept.merged += await self._finish(owner, known, now, dry_run=dry_run)
+        memories = [row.memory for row in known.values()]
+        # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
+        due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
+        await self._leave(owner, known, due, kept, now, dry_run=dry_run)
+        if self._rules.duplicates is not None:
+            await self._merge(owner, known, self._rules.duplicates, kept, now, dry_run=dry_run)
+        await self._make(owner, known, kept, now, dry_run=dry_run)
+        if self._subjects is not None:
+            await self._tell_together(owner, self._subjects, known, kept, dry_run=dry_run)
+        if self._reflections is not None:
+            await self._reflect(owner, self._reflections, list(known.values()), kept, dry_run=dry_run)
+        return kept
+
+    async def reflect(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        """What keep does about conclusions, and nothing else."""
+        known = await self._read(owner)
+        kept = Kept(memories=len(known))
+        if self._reflections is not None:
+            rows = list(known.values())
+            kept.themes = len(await self._reflections.due(owner, rows))
+            kept.derived = 0 if dry_run else await self._reflections.reflect(owner, rows)
+        return kept
+
+    async def mend(self, owner: Owner) -> Kept:
+        """What keep does about what was made of memories that were forgotten or corrected, and nothing else: it is
+        no time for anything to grow old."""
+        now = self._now().replace(microsecond=0)
+        known = await self._read(owner)
+        kept = Kept(memories=len(known))
+        kept.merged += await self._finish(owner, known, now, dry_run=False)
+        due = await asyncio.to_thread(unfounded, [row.memory for row in known.values()])
+        await self._leave(owner, known, due, kept, now, dry_run=False)
+        await self._make(owner, known, kept, now, dry_run=False)
+        return kept
+
+    async def _read(self, owner: Owner) -> dict[str, Embedded]:
+        pages = self._store.pages(owner, self._rules.page, fresh=True)
+        return {row.memory.id: row async for page in pages for row in page}
+
+    async def _finish(self, owner: Owner, known: dict[str, Embedded], now: datetime, *, dry_run: bool) -> int:
+        """What an earlier pass had begun: a memory counts once towards the cap."""
+        half = half_merged({one: row.memory for one, row in known.items()})
+        becoming = {one: merged(known[one].memory, into, now) for one, into in half.items()}
+        done = list(becoming) if dry_run else await self._written.change(owner, known, becoming)
+        for one in done:
+            known[one] = Embedded(becoming[one], known[one].vector)
+        return len(done)
+
+    async def _make(
+        self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool
+    ) -> None:
+        if self._rebuilds is not None and not dry_run:
+            kept.rebuilt += await self._rebuilt(owner, known, self._rebuilds)
+        memories = [row.memory for row in known.values()]
+        wording, rules = self._wording, self._rules.histories
+        found = await asyncio.to_thread(histories, memories, rules, wording.about, wording.agree, now)
+        for one in found:
+            kept.derived += 1
+            if not dry_run:
+                await self._consolidate(owner, known, one, now)
+
+    async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: Rebuilds) -> int:
+        """Those near to what was said first: others stand on them."""
+        due = [row.memory for row in known.values() if unmade(row.memory)]
+        rebuilt = 0
+        for memory in sorted(due, key=lambda one: (_level(one), one.id)):
+            anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})
+            if anew is None or not await self._stand(owner, known, sources_of(anew.memory)):
+                continue
+            anew = Embedded(restored(anew.memory), anew.vector)
+            if await self._written.change(owner, known, {memory.id: anew}):
+                known[memory.id] = anew
+                rebuilt += 1
+        return rebuilt
+
+    async def _tell_together(
+        self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: Kept, *, dry_run: bool
+    ) -> None:
+        """A text that is refused, or a model that is away, leaves the facts as they are and holds up nothing."""
+        memories = [row.memory for row in known.values()]
+        for facts in subjects.due(owner, memories):
+            try:
+                rows = () if dry_run else await subjects.tell(owner, facts, memories)
+            except MemoryExtprocError as error:
+                log.warning("retention.not_told_together", error=type(error).__name__)
+                continue
+            if rows:
+                # What told them before keeps its own vector: its owner may bring it back.
+                rows = [rows[0], *(Embedded(row.memory, known[row.memory.id].vector) for row in rows[1:])]
+                await self._keeps.put(owner, rows)
+                known |= {row.memory.id: row for row in rows}
+            kept.derived += bool(rows) or dry_run
+
+    async def _reflect(
+        self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: Kept, *, dry_run: bool
+    ) -> None:
+        """A model that is away, or has no tokens left for the caller, holds up nothing else."""
+        kept.themes = len(await reflections.due(owner, rows))
+        if dry_run:
+            return
+        try:
+            kept.derived += await reflections.reflect(owner, rows)
+        except MemoryExtprocError as error:
+            log.warning("retention.not_reflected", error=type(error).__name__)
+
+    async def _leave(
+        self, owner: Owner, known: dict[str, Embedded], due: Leaving, kept: Kept, now: datetime, *, dry_run: bool
+    ) -> None:
+        becoming = {one: retired(known[one].memory, why, now) for one, why in due.retire.items()}
+        becoming |= {one: revived(known[one].memory) for one in due.revive}
+        if dry_run:
+            kept.retired.update(due.retire.values())
+            kept.revived += len(due.revive)
+            kept.erased += len(due.erase)
+        else:
+            # What speaks for itself again comes first: a crash in between leaves both, never none.
+            changed = await self._written.change(owner, known, {one: becoming[one] for one in due.revive})
+            kept.revived += len(changed)
+            changed = await self._written.change(owner, known, {one: becoming[one] for one in due.retire})
+            kept.retired.update(due.retire[one] for one in changed)
+            kept.erased += await self._written.erase(owner, known, sorted(due.erase))
+        for one, memory in becoming.items():
+            known[one] = Embedded(memory, known[one].vector)
+        for one in due.erase:
+            del known[one]
+
+    async def _merge(
+        self,
+        owner: Owner,
+        known: dict[str, Embedded],
+        rules: DuplicateRules,
+        kept: Kept,
+        now: datetime,
+        *,
+        dry_run: bool,
+    ) -> None:
+        rows, says = list(known.values()), self._wording.says
+        found = await asyncio.to_thread(duplicates, rows, rules, self._rules.retention, says, now)
+        for merging in found:
+            if dry_run:
+                kept.merged += len(merging.others)
+            else:
+                kept.merged += await self._merged(owner, known, merging, now)
+            for one in merging.others:
+                known[one] = Embedded(merged(known[one].memory, merging.canonical, now), known[one].vector)
+
+    async def _merged(self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime) -> int:
+        best = known[merging.canonical].memory
+        if not await self._written.change(owner, known, {best.id: speaking(best, merging)}):
+            return 0  # it is no longer as it was read: another pass will look again
+        others = {one: merged(known[one].memory, best.id, now) for one in merging.others}
+        return len(await self._written.change(owner, known, others))
+
+    async def _stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
+        """Whether memories still say what they said when they were read. What is forgotten or corrected while a
+        model works on it is not to be in what it made."""
+        there = {memory.id: memory for memory in await self._keeps.get(owner, ids)}
+        return all(one in there and one in known and same_words(there[one], known[one].memory) for one in ids)
+
+    async def _consolidate(
+        self, owner: Owner, known: Mapping[str, Embedded], one: Consolidation, now: datetime
+    ) -> None:
+        """The new memory first: a crash in between leaves both, and the next pass comes to the same id."""
+        vector = (await self._embedder.embed([one.derived.content]))[0]
+        derived = Embedded(replace(one.derived, embed_model=self._embedder.fingerprint), vector)
+        there = next(iter(await self._keeps.get(owner, [one.current.id])), None)
+        if there is None or not as_read(there, one.current):
+            return
+        if not await self._stand(owner, known, sources_of(derived.memory)):
+            return
+        await self._keeps.put(owner, [derived])
+        into = derived.memory.id
+
+        def superseded(row: Embedded) -> Sequence[Embedded]:
+            if not as_read(row.memory, one.current):
+                return ()
+            return [Embedded(merged(row.memory, into, now), row.vector)]
+
+        if not await self._rows.change_all(owner, [one.current.id], superseded):
+            # It was replaced, corrected or forgotten in this moment: what was made of it holds no more.
+            await self._keeps.delete(owner, [into])
+
+
+def _level(summary: Memory) -> int:
+    """0 for a topic; of summaries of it, the more the further they are from what was said."""
+    level = summary.metadata.get("level")
+    return level if isinstance(level, int) else 0

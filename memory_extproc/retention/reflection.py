@@ -1,0 +1,404 @@
+"""What several of a caller's memories show together, as memories of their own that name their evidence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
+from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.retention.merge import About
+from memory_extproc.retention.rules import (
+    DERIVED,
+    MADE,
+    PAST,
+    SOURCES,
+    SUBJECT,
+    Reason,
+    expires_with,
+    read_at,
+    retired,
+    same_words,
+    sources_of,
+)
+
+# --- themes ------------------------------------------------------------------------------------------
+# What a caller's facts are about: groups of them that are worth thinking over together. Pure.
+
+Floats = npt.NDArray[np.float64]
+
+_SELF = "user"  # the caller, as facts name them: everything is about them
+_LEAST_LENGTH = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThemeRules:
+    near: float = 0.45  # cosine to a theme's middle from which on a fact belongs to it
+    above: int = 5  # facts of one theme
+    grown: int = 3  # facts new in it, where it was thought over before
+    most: int = 3  # themes of one round
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """*facts* newest first."""
+
+    facts: tuple[Memory, ...]
+
+    @property
+    def key(self) -> str:
+        """The same for the same facts."""
+        return digest("theme", *sorted(memory.id for memory in self.facts))
+
+
+def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Theme]:
+    """*rows*, facts of one project, in groups: those of a subject, and of what is left those that lie near one
+    another. Each in one group at most; groups with too few facts are none."""
+    by_subject: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
+    for row in rows:
+        subject = row.memory.metadata.get("subject")
+        named = isinstance(subject, str) and subject and about(subject) != about(_SELF)
+        by_subject[about(str(subject)) if named else None].append(row)
+    rest = by_subject.pop(None, [])
+    found: list[list[Embedded]] = []
+    for group in by_subject.values():
+        if len(group) >= rules.above:
+            found.append(group)
+        else:
+            rest += group
+    found += _near_one_another(rest, rules.near)
+    return [Theme(_newest_first(group)) for group in found if len(group) >= rules.above]
+
+
+def due(found: Iterable[Theme], thought_over: Collection[str], rules: ThemeRules) -> list[Theme]:
+    """Those of *found* that nobody thought over, or that have grown since; the most news first. *thought_over*: ids
+    of facts."""
+    news = [(sum(memory.id not in thought_over for memory in theme.facts), theme) for theme in found]
+    wanted = [(new, theme) for new, theme in news if new == len(theme.facts) or new >= max(1, rules.grown)]
+    wanted.sort(key=lambda one: (-one[0], one[1].key))
+    return [theme for _, theme in wanted[: rules.most]]
+
+
+def _newest_first(rows: Iterable[Embedded]) -> tuple[Memory, ...]:
+    memories = [row.memory for row in rows]
+    return tuple(sorted(memories, key=lambda memory: (-memory.created_at.timestamp(), memory.id)))
+
+
+def _near_one_another(rows: Sequence[Embedded], near: float) -> list[list[Embedded]]:
+    """Each row joins the group to whose middle it is nearest, if it is near enough, and else begins one; then once
+    more, with the middles as they have become. The same rows give the same groups in whatever order they come."""
+    if not rows:
+        return []
+    ordered = sorted(rows, key=lambda row: (row.memory.created_at, row.memory.id))
+    vectors = np.stack([row.vector for row in ordered]).astype(np.float64)
+    middles, lengths, count = np.zeros_like(vectors), np.zeros(len(vectors)), 0
+    for vector in vectors:
+        at, cosine = _nearest(vector, middles[:count], lengths[:count])
+        if cosine < near:
+            at, count = count, count + 1
+        middles[at] += vector
+        lengths[at] = max(float(np.linalg.norm(middles[at])), _LEAST_LENGTH)
+    groups: defaultdict[int, list[Embedded]] = defaultdict(list)
+    for row, vector in zip(ordered, vectors, strict=True):
+        at, cosine = _nearest(vector, middles[:count], lengths[:count])
+        if cosine >= near:
+            groups[at].append(row)
+    return list(groups.values())
+
+
+def _nearest(vector: Floats, middles: Floats, lengths: Floats) -> tuple[int, float]:
+    if not len(middles):
+        return 0, -1.0
+    cosines = (middles @ vector) / lengths
+    at = int(np.argmax(cosines))
+    return at, float(cosines[at])
+
+
+# --- reflections -------------------------------------------------------------------------------------
+
+REFLECTION = "reflection"
+RECORD = "retention"  # kind of the record of which facts were thought over
+_REMEMBERED = timedelta(days=400)
+_FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL})
+_SOURCES = frozenset({Source.RULES, Source.LLM, Source.API})
+_LEAST = 2  # memories that an insight is drawn from
+_SHORT = 16  # hex digits that tell one owner's memories apart
+_MOST_KNOWN = 20_000  # facts of a project in one record
+
+
+class Reflects(Protocol):
+    """A language model that reads memories together."""
+
+    @property
+    def version(self) -> str:
+        """Of its prompt, kept with what it says."""
+
+    async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> Sequence[tuple[str, tuple[str, ...]]]:
+        """Sentences, each with the ids of those of *memories* that it is drawn from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionLimits:
+    themes: ThemeRules = field(default_factory=ThemeRules)
+    shown: int = 40  # facts of one theme, the newest
+    importance: float = 0.6  # of a conclusion, 0 to 1
+
+
+class Reflections:
+    """Theme by theme; none is thought over again before it has grown. Which facts were is kept by coordination."""
+
+    def __init__(
+        self,
+        reflects: Reflects,
+        keeps: KeepsMemories,
+        embedder: Embeds,
+        coordination: Coordination,
+        limits: ReflectionLimits,
+        about: About,
+        *,
+        now: Now,
+    ) -> None:
+        self._reflects = reflects
+        self._keeps = keeps
+        self._embedder = embedder
+        self._coordination = coordination
+        self._limits = limits
+        self._about = about
+        self._now = now
+
+    def use(self, limits: ReflectionLimits) -> None:
+        self._limits = limits
+
+    async def due(self, owner: Owner, rows: Sequence[Embedded]) -> list[Theme]:
+        """Those of *rows*, all that *owner* has, that reflect would think over."""
+        found: list[Theme] = []
+        for project, facts in self._projects(owner, rows).items():
+            found += await self._due(owner, project, facts)
+        return found
+
+    async def reflect(self, owner: Owner, rows: Sequence[Embedded]) -> int:
+        """Over *rows*, all that *owner* has. Says how many insights were stored; what the model's port raises
+        passes, and the next round tries again."""
+        stored = 0
+        for project, facts in self._projects(owner, rows).items():
+            for theme in await self._due(owner, project, facts):
+                stored += await self._reflect_on(owner, project, theme, rows)
+                known = {row.memory.id for row in facts}
+                await self._note(owner, project, theme, known)
+        return stored
+
+    def _projects(self, owner: Owner, rows: Sequence[Embedded]) -> dict[str, list[Embedded]]:
+        """What several people said shows nothing about one."""
+        projects: dict[str, list[Embedded]] = {}
+        now = self._now()
+        for row in rows if owner.kind is OwnerKind.OWN else ():
+            memory = row.memory
+            if memory.recallable(now) and memory.type in _FACTS and memory.source in _SOURCES:
+                projects.setdefault(memory.project, []).append(row)
+        return projects
+
+    async def _due(self, owner: Owner, project: str, facts: list[Embedded]) -> list[Theme]:
+        rules = self._limits.themes
+        # In a thread: thousands of facts are compared.
+        found = await asyncio.to_thread(themes, facts, rules, self._about)
+        short = await self._thought_over(owner, project)
+        return due(found, {row.memory.id for row in facts if row.memory.id[:_SHORT] in short}, rules)
+
+    async def _reflect_on(self, owner: Owner, project: str, theme: Theme, rows: Sequence[Embedded]) -> int:
+        now = self._now().replace(microsecond=0)
+        shown = theme.facts[: self._limits.shown]
+        found = await self._reflects.reflect(owner, shown)
+        said = {row.memory.content for row in rows}
+        # Before their evidence is looked at: nothing comes between that look and the writing.
+        vectors = await self._embedder.embed([says for says, _ in found]) if found else ()
+        drawn: list[Embedded] = []
+        for place, ((says, named), vector) in enumerate(zip(found, vectors, strict=True)):
+            evidence = await self._evidence(owner, named, shown)
+            if len(evidence) >= _LEAST and says not in said:
+                # By place and not by words: asked again after a crash, a model may put it otherwise.
+                row_id = digest(REFLECTION, owner.key, project, theme.key, str(place))
+                drawn.append(Embedded(self._row(row_id, project, says, evidence, now), vector))
+        if drawn:
+            await self._keeps.put(owner, drawn)
+        return len(drawn)
+
+    async def _evidence(self, owner: Owner, named: Sequence[str], shown: Sequence[Memory]) -> list[Memory]:
+        """Those of *named* that were shown and are *owner*'s still, as they were shown; none if one is not."""
+        were = {memory.id: memory for memory in shown}
+        there = {memory.id: memory for memory in await self._keeps.get(owner, named)}
+        stand = all(
+            one in were
+            and one in there
+            and there[one].state is MemoryState.ACTIVE
+            and there[one].content == were[one].content
+            for one in named
+        )
+        return [were[one] for one in dict.fromkeys(named)] if stand else []
+
+    def _row(self, row_id: str, project: str, says: str, evidence: Sequence[Memory], now: datetime) -> Memory:
+        return Memory(
+            id=row_id,
+            owner=evidence[0].owner,
+            type=MemoryType.REFLECTIVE,
+            content=says,
+            source=Source.LLM,
+            created_at=now,
+            updated_at=now,
+            valid_from=now,
+            expires_at=expires_with(evidence),
+            project=project,
+            importance=self._limits.importance,
+            embed_model=self._embedder.fingerprint,
+            metadata={
+                DERIVED: REFLECTION,
+                SOURCES: [memory.id for memory in evidence],
+                PAST: [],
+                MADE: read_at(now.timestamp(), evidence),
+                "version": self._reflects.version,
+            },
+        )
+
+    # --- what was thought over -----------------------------------------------------------------------
+    async def _thought_over(self, owner: Owner, project: str) -> frozenset[str]:
+        record = await self._coordination.get_record(RECORD, owner, _key(project)) or b""
+        text = record.decode("ascii", "replace")
+        return frozenset(text[at : at + _SHORT] for at in range(0, len(text), _SHORT))
+
+    async def _note(self, owner: Owner, project: str, theme: Theme, known: set[str]) -> None:
+        before = await self._thought_over(owner, project)
+        there = {one[:_SHORT] for one in known}
+        latest = [memory.id[:_SHORT] for memory in theme.facts]
+        kept = list(dict.fromkeys([*latest, *sorted(before & there)]))[:_MOST_KNOWN]
+        record = "".join(kept).encode("ascii")
+        await self._coordination.put_record(RECORD, owner, _key(project), record, _REMEMBERED)
+
+
+def _key(project: str) -> str:
+    return f"thought over:{digest(project)}"
+
+
+# --- subjects ----------------------------------------------------------------------------------------
+# What is known of one subject, told together by a language model: one memory in the place of many. The facts stay
+# as they are, so that each can be replaced, corrected and forgotten; recall gives what tells them together.
+
+_TOLD_OF = frozenset({Source.RULES, Source.LLM, Source.API})
+
+
+class Consolidates(Protocol):
+    """A language model that tells several facts in one text."""
+
+    @property
+    def version(self) -> str:
+        """Of its prompt, kept with what it says."""
+
+    async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
+        """All that *memories* say, every value of theirs in it. GiveUpError where no text does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectRules:
+    above: int | None = None  # facts of one subject from which on they are told together; None: never
+    grown: int = 3  # more of them until they are told together again
+    most: int = 24  # in one text, the newest
+
+
+class Subjects:
+    def __init__(
+        self,
+        consolidates: Consolidates,
+        keeps: KeepsMemories,
+        embedder: Embeds,
+        rules: SubjectRules,
+        about: About,
+        *,
+        now: Now,
+    ) -> None:
+        self._consolidates, self._keeps, self._embedder = consolidates, keeps, embedder
+        self._rules, self._about, self._now = rules, about, now
+
+    def use(self, rules: SubjectRules) -> None:
+        self._rules = rules
+
+    def due(self, owner: Owner, memories: Iterable[Memory]) -> list[tuple[Memory, ...]]:
+        """Facts that are to be told together. Of what several people share nothing is: it is nobody's subject."""
+        rules, now = self._rules, self._now()
+        if rules.above is None or owner.kind is not OwnerKind.OWN:
+            return []
+        subjects: defaultdict[Hashable, list[Memory]] = defaultdict(list)
+        told: set[str] = set()
+        for memory in memories:
+            if memory.state is MemoryState.ACTIVE and memory.metadata.get(DERIVED) == SUBJECT:
+                told |= set(sources_of(memory))
+            elif (named := self._subject(memory, now)) is not None:
+                subjects[memory.project, named].append(memory)
+        found: list[tuple[Memory, ...]] = []
+        for facts in subjects.values():
+            facts.sort(key=lambda memory: (-memory.created_at.timestamp(), memory.id))
+            new = sum(memory.id not in told for memory in facts)
+            if len(facts) >= rules.above and (new == len(facts) or new >= rules.grown):
+                found.append(tuple(facts[: rules.most]))
+        return sorted(found, key=lambda facts: facts[0].id)
+
+    def _subject(self, memory: Memory, now: datetime) -> Hashable | None:
+        named = memory.metadata
+        subject, value = named.get("subject"), named.get("value")
+        fact = memory.source in _TOLD_OF and memory.type is MemoryType.SEMANTIC and not named.get("ends")
+        if not fact or not memory.recallable(now) or not isinstance(subject, str) or not isinstance(value, str):
+            return None
+        key = self._about(subject)
+        return key if subject and value and key != self._about(_SELF) else None
+
+    async def tell(self, owner: Owner, facts: Sequence[Memory], known: Iterable[Memory]) -> list[Embedded]:
+        """The rows that tell *facts* together, and those that did before, gone softly. Written by whoever asked."""
+        now = self._now().replace(microsecond=0)
+        says = await self._consolidates.consolidate(owner, facts)
+        vector = (await self._embedder.embed([says]))[0]
+        row = self._row(owner, says, facts, now)
+        ids = {memory.id for memory in facts}
+        before = [
+            memory.id
+            for memory in known
+            if memory.state is MemoryState.ACTIVE
+            and memory.metadata.get(DERIVED) == SUBJECT
+            and memory.id != row.id
+            and ids & set(sources_of(memory))
+        ]
+        there = await self._keeps.get(owner, [*ids, *before])
+        standing = {memory.id: memory for memory in there}
+        if not all(one.id in standing and same_words(standing[one.id], one) for one in facts):
+            return []  # one of them was replaced meanwhile: what was made of it would not hold
+        gone = [standing[one] for one in before if one in standing]
+        return [Embedded(row, vector), *(Embedded(retired(one, Reason.SOURCES, now), vector) for one in gone)]
+
+    def _row(self, owner: Owner, says: str, facts: Sequence[Memory], now: datetime) -> Memory:
+        return Memory(
+            id=digest("derived", SUBJECT, owner.key, *sorted(memory.id for memory in facts)),
+            owner=owner,
+            type=MemoryType.SEMANTIC,
+            content=says,
+            # no fact by itself: nothing replaces it but what replaces one of them
+            source=Source.SUMMARY,
+            created_at=now,
+            updated_at=now,
+            valid_from=now,
+            expires_at=expires_with(facts),
+            project=facts[0].project,
+            importance=max(memory.importance for memory in facts),
+            embed_model=self._embedder.fingerprint,
+            metadata={
+                DERIVED: SUBJECT,
+                "kind": SUBJECT,
+                "subject": facts[0].metadata["subject"],
+                SOURCES: [memory.id for memory in facts],
+                PAST: [],
+                MADE: read_at(now.timestamp(), facts),
+                "version": self._consolidates.version,
+            },
+        )

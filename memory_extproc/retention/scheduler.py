@@ -1,0 +1,345 @@
+"""Keeps everybody's memories: by schedule in the background, for one owner soon, or once by command. One runner per
+owner at a time, by lease; an owner who was seen to within this round is passed over, so that a round that was cut
+short is taken up where it stood."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from typing import Self
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.model import Owner
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Coordination, ListsOwners, Now
+from memory_extproc.retention.passes import Keeper, Kept
+
+log = logger(__name__)
+RECORD = "retention"  # kind of the record that an owner was seen to
+_SEEN = "seen"
+_MOST_SOON = 10_000
+_TRIES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    every: timedelta | None = timedelta(hours=24)  # a round; None: by command alone
+    first: timedelta = timedelta(minutes=10)  # after a start, or the round's length if that is less
+    lease: timedelta = timedelta(minutes=5)  # renewed while it runs
+    pause: timedelta = timedelta(milliseconds=200)  # between owners: requests come first
+    settle: timedelta = timedelta(milliseconds=500)  # from a correction to what is made of it
+    again: timedelta = timedelta(minutes=1)  # after a round whose owners could not all be listed
+
+
+class Work(Enum):
+    """What is done for an owner."""
+
+    KEEP = "keep"
+    MEND = "mend"  # what was made of something forgotten or corrected
+    REFLECT = "reflect"
+
+
+@dataclass(slots=True)
+class Round:
+    """A round's report: counts alone."""
+
+    owners: int = 0
+    passed_over: int = 0  # seen to within this round already, or by another runner now
+    failed: int = 0
+    kept: Kept = field(default_factory=Kept)
+
+
+class RetentionJob:
+    """Runs while entered; leaving stops where it stands."""
+
+    def __init__(
+        self,
+        lists: ListsOwners,
+        keeper: Keeper,
+        coordination: Coordination,
+        limits: JobLimits,
+        metrics: Metrics,
+        *,
+        holder: str,
+        now: Now,
+        chance: Chance,
+        clocks: Clocks | None = None,
+    ) -> None:
+        """*holder* names this process among all; no round of the background begins while *clocks* doubts *now*."""
+        self._clocks = clocks
+        self._lists = lists
+        self._keeper = keeper
+        self._coordination = coordination
+        self._limits = limits
+        self._metrics = metrics
+        self._holder = holder
+        self._now = now
+        self._chance = chance
+        self._soon: dict[Owner, None] = {}
+        self._wake = asyncio.Event()
+        self._changed = False  # the length of a round, since it was last looked at
+        self._task: asyncio.Task[None] | None = None
+
+    def use(self, limits: JobLimits) -> None:
+        """The time until the next round is counted anew when its length changes."""
+        changed = limits.every != self._limits.every
+        self._limits = limits
+        if changed:
+            self._changed = True
+            self._wake.set()
+
+    async def __aenter__(self) -> Self:
+        self._metrics.retention_last.set(self._now().timestamp())
+        self._task = asyncio.create_task(self._run(), name="retention")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def soon(self, owner: Owner) -> None:
+        """Something of *owner*'s was forgotten or corrected: what was made of it is to be seen to now, whatever the
+        schedule. What a crash leaves of that the next round finds."""
+        if len(self._soon) < _MOST_SOON:
+            self._soon[owner] = None
+            self._wake.set()
+
+    async def round(self, work: Work = Work.KEEP, *, dry_run: bool = False, anew: bool = False) -> Round:
+        """Everybody, once. *anew*: those too who were seen to lately. What fails for one owner fails for no other;
+        raises only where the owners cannot be listed, after it has seen to those that could."""
+        report = Round()
+        async for owner in self._owners():
+            await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)
+            await asyncio.sleep(self._limits.pause.total_seconds())
+            await self._see_to_soon()  # a round over many takes hours
+        return report
+
+    async def one(self, owner: Owner, work: Work = Work.KEEP, *, dry_run: bool = False) -> Round:
+        """*owner* alone, whenever they were seen to last."""
+        report = Round()
+        await self._see_to(owner, report, work, dry_run=dry_run)
+        return report
+
+    async def _owners(self) -> AsyncIterator[Owner]:
+        # Listed first: the round takes long, and a listing that is open all the while would not be bounded.
+        listed: list[Owner] = []
+        cut_short: MemoryExtprocError | None = None
+        try:
+            async for page in self._lists.owners():
+                listed += page
+        except MemoryExtprocError as error:
+            cut_short = error
+        # Of a large store it is many answers, and one may fail each time: a round gets further all the same.
+        for owner in listed:
+            yield owner
+        if cut_short is not None:
+            raise cut_short
+
+    async def _see_to(
+        self, owner: Owner, report: Round, work: Work, *, dry_run: bool = False, anew: bool = True
+    ) -> bool:
+        try:
+            kept = await self._kept(owner, work, dry_run=dry_run, anew=anew)
+        except MemoryExtprocError as error:
+            report.failed += 1
+            self._metrics.retention_owners.labels("failed").inc()
+            log.warning("retention.failed", error=type(error).__name__)
+            return False
+        if kept is None:
+            report.passed_over += 1
+            return False
+        report.owners += 1
+        report.kept += kept
+        if not dry_run:
+            self._count(kept)
+            if work is Work.KEEP:
+                self._metrics.retention_owners.labels("kept").inc()
+        return True
+
+    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> Kept | None:
+        """None: seen to already, or another runner has them."""
+        coordination, limits = self._coordination, self._limits
+        if dry_run:
+            return await self._seeing(owner, work, dry_run=True)
+        if not anew and await coordination.get_record(RECORD, owner, _SEEN) is not None:
+            return None
+        lease = f"retention:{owner.key}"
+        if not await coordination.acquire(lease, self._holder, limits.lease):
+            return None
+        try:
+            kept = await self._holding(self._seeing(owner, work), lease)
+            if kept is not None and limits.every is not None and work is Work.KEEP:
+                # A little less than a round, so that the next one finds it gone.
+                await coordination.put_record(RECORD, owner, _SEEN, b"1", limits.every * 0.9)
+        finally:
+            with suppress(MemoryExtprocError):  # it ends by itself
+                await coordination.release(lease, self._holder)
+        return kept
+
+    async def _seeing(self, owner: Owner, work: Work, *, dry_run: bool = False) -> Kept:
+        match work:
+            case Work.KEEP:
+                return await self._keeper.keep(owner, dry_run=dry_run)
+            case Work.MEND:
+                return await self._keeper.mend(owner)
+            case Work.REFLECT:
+                return await self._keeper.reflect(owner, dry_run=dry_run)
+
+    async def _holding(self, seeing: Coroutine[None, None, Kept], lease: str) -> Kept | None:
+        """Stops when the lease can no longer be held: another may have it."""
+        keeping = asyncio.create_task(seeing, name="retention of one")
+        third = self._limits.lease.total_seconds() / 3
+        try:
+            while True:
+                done, _ = await asyncio.wait([keeping], timeout=third)
+                if done:
+                    return _came_to(keeping)
+                if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
+                    return None
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    def _count(self, kept: Kept) -> None:
+        metrics = self._metrics
+        for reason, count in kept.retired.items():
+            metrics.retired.labels(reason.value).inc(count)
+        counts = {
+            "merged": kept.merged,
+            "derived": kept.derived,
+            "revived": kept.revived,
+            "rebuilt": kept.rebuilt,
+            "erased": kept.erased,
+        }
+        for what, count in counts.items():
+            if count:
+                metrics.retired.labels(what).inc(count)
+
+    # --- in the background -----------------------------------------------------------------------------
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = self._first_due()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._see_to_soon()
+            if self._changed:
+                self._changed, due = False, self._first_due()
+            every = self._limits.every
+            if every is None or due is None or loop.time() < due:
+                continue
+            due = loop.time() + (await self._whole_round(every)).total_seconds()
+
+    def _first_due(self) -> float | None:
+        """By the loop's clock; None while rounds are made by command alone."""
+        limits = self._limits
+        if limits.every is None:
+            return None
+        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._chance())
+        return asyncio.get_running_loop().time() + wait
+
+    async def _see_to_soon(self) -> None:
+        if not self._soon:
+            return
+        # What one sentence corrects is corrected row by row: all of it is seen to at once.
+        await asyncio.sleep(self._limits.settle.total_seconds())
+        while self._soon:
+            owner = next(iter(self._soon))
+            del self._soon[owner]
+            report = Round()
+            # While a forget is under way, or another runner is, it is to be tried again; in the end the next round
+            # comes in any case.
+            for attempt in range(_TRIES):
+                if await self._see_to(owner, report, Work.MEND):
+                    break
+                await asyncio.sleep(self._limits.pause.total_seconds() * 2**attempt)
+
+    async def _whole_round(self, every: timedelta) -> timedelta:
+        """Until the next one."""
+        ahead = self._clocks.ahead() if self._clocks is not None else None
+        if ahead is not None:
+            log.error("retention.clock_ahead", by_s=round(ahead.total_seconds()))
+            return min(every, self._limits.again * 10)
+        began = self._now()
+        try:
+            report = await self.round()
+        except MemoryExtprocError as error:
+            log.warning("retention.not_begun", error=type(error).__name__)
+            return self._limits.again
+        self._metrics.retention_rounds.inc()
+        self._metrics.retention_last.set(self._now().timestamp())
+        kept = report.kept
+        log.info(
+            "retention.round",
+            owners=report.owners,
+            passed_over=report.passed_over,
+            failed=report.failed,
+            memories=kept.memories,
+            retired=kept.retired.total(),
+            merged=kept.merged,
+            derived=kept.derived,
+            rebuilt=kept.rebuilt,
+            erased=kept.erased,
+            took_s=round((self._now() - began).total_seconds(), 1),
+        )
+        return every if not report.failed else min(every, self._limits.again * 10)
+
+
+def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
+    """A bug that one owner's memories bring out is that owner's alone: the others are seen to all the same."""
+    error = keeping.exception()
+    if error is not None and not isinstance(error, MemoryExtprocError):
+        log.error("retention.broken", kind=type(error).__name__)
+        raise GiveUpError("a bug, brought out by what one owner has") from error
+    return keeping.result()
+
+
+# --- clocks ------------------------------------------------------------------------------------------
+# Whether the wall clock can be believed: what is old by it is ended, and one that jumps makes everything old.
+
+Steady = Callable[[], float]  # seconds that pass as they do, suspension included, whatever the wall clock is set to
+
+
+class Clocks:
+    """*most*: what the wall clock may gain since the process began. One that stays ahead of that for as long as
+    *believed* was wrong before and is right by now."""
+
+    def __init__(
+        self,
+        now: Now,
+        steady: Steady,
+        *,
+        most: timedelta = timedelta(hours=1),
+        believed: timedelta = timedelta(hours=24),
+    ) -> None:
+        self._now = now
+        self._steady = steady
+        self._most = most.total_seconds()
+        self._believed = believed.total_seconds()
+        self._apart = self._difference()
+        self._ahead_since: float | None = None
+
+    def ahead(self) -> timedelta | None:
+        """By how much the wall clock jumped ahead; None while it can be believed. One that was set back makes
+        things younger, which ends nothing."""
+        gained = self._difference() - self._apart
+        if gained <= self._most:
+            self._ahead_since = None
+            return None
+        if self._ahead_since is None:
+            self._ahead_since = self._steady()
+        if self._steady() - self._ahead_since < self._believed:
+            return timedelta(seconds=gained)
+        self._apart, self._ahead_since = self._difference(), None
+        return None
+
+    def _difference(self) -> float:
+        return self._now().timestamp() - self._steady()

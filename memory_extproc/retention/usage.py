@@ -1,0 +1,217 @@
+"""Which memories were given to models, counted without a write for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol, Self
+
+from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.model import (
+    Embedded,
+    Memory,
+    MemoryState,
+    Outcome,
+    Owner,
+    Recalled,
+    Scope,
+    Searched,
+    Vector,
+    Wish,
+)
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Chance, Change, KeepsInOrder, KeepsMemories, ListsMemories, Now, Recalls
+from memory_extproc.retention.rules import ACCESSED, moment
+
+log = logger(__name__)
+_AT_ONCE = 100  # rows of one write
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLimits:
+    interval: timedelta = timedelta(minutes=15)  # between writes; what a crash can lose
+    most: int = 20_000  # memories counted within one; of more, nothing is known
+
+
+@dataclass(slots=True)
+class _Access:
+    count: int
+    at: datetime
+
+
+class Accesses:
+    """Counts in process, and writes while entered. Leaving writes what is left, within *grace*."""
+
+    def __init__(
+        self,
+        rows: KeepsInOrder,
+        limits: AccessLimits,
+        *,
+        now: Now,
+        chance: Chance,
+        grace: timedelta = timedelta(seconds=2),
+    ) -> None:
+        self._rows = rows
+        self._limits = limits
+        self._now = now
+        self._chance = chance
+        self._grace = grace
+        self._counted: defaultdict[Owner, dict[str, _Access]] = defaultdict(dict)
+        self._size = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    def use(self, limits: AccessLimits) -> None:
+        """From the next write on."""
+        self._limits = limits
+
+    async def __aenter__(self) -> Self:
+        self._writing = asyncio.create_task(self._keep_writing(), name="access counts")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        try:
+            async with asyncio.timeout(self._grace.total_seconds()):
+                await self.write()
+        except TimeoutError:
+            log.warning("accesses.lost", memories=self._size)
+
+    def note(self, memories: Sequence[Memory]) -> None:
+        """They were given to a model now."""
+        now = self._now()
+        for memory in memories:
+            counted = self._counted.get(memory.owner, {}).get(memory.id)
+            if counted is not None:
+                counted.count, counted.at = counted.count + 1, now
+            elif self._size < self._limits.most:
+                self._counted[memory.owner][memory.id] = _Access(1, now)
+                self._size += 1
+
+    async def write(self) -> int:
+        """Adds what was counted to the rows as they are by then: a memory that was forgotten stays forgotten, one
+        that was changed stays as it was changed. What cannot be written now is not counted. Says how many rows."""
+        counted, self._counted, self._size = self._counted, defaultdict(dict), 0
+        outcomes: Counter[str] = Counter()
+        for owner, accesses in counted.items():
+            ids = list(accesses)
+            for start in range(0, len(ids), _AT_ONCE):
+                some = ids[start : start + _AT_ONCE]
+                try:
+                    outcomes["written"] += await self._rows.change_all(owner, some, _adding(accesses))
+                except MemoryExtprocError:
+                    outcomes["lost"] += len(some)
+        if outcomes["lost"]:
+            log.warning("accesses.lost", memories=outcomes["lost"])
+        return outcomes["written"]
+
+    async def _keep_writing(self) -> None:
+        while True:
+            # Replicas that started together do not write together.
+            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._chance() / 2))
+            await self.write()
+
+
+def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embedded]]:
+    def added(row: Embedded) -> Sequence[Embedded]:
+        memory, access = row.memory, accesses[row.memory.id]
+        if memory.state is not MemoryState.ACTIVE:
+            return ()
+        at = max(int(access.at.timestamp()), int(moment(memory, ACCESSED)))
+        counted = replace(
+            memory,
+            access_count=memory.access_count + access.count,
+            metadata={**memory.metadata, ACCESSED: at},
+        )
+        return [Embedded(counted, row.vector)]
+
+    return added
+
+
+class CountedRecalls:
+    """Implements Recalls around another: what it gives to a model is counted."""
+
+    def __init__(self, recalls: Recalls, accesses: Accesses) -> None:
+        self._recalls = recalls
+        self._accesses = accesses
+
+    async def recall(self, wish: Wish) -> Recalled:
+        recalled = await self._recalls.recall(wish)
+        if recalled.outcome is Outcome.USED:
+            self._accesses.note([ranked.memory for ranked in recalled.memories])
+        return recalled
+
+
+# --- noticing ----------------------------------------------------------------------------------------
+# Hearing of memories that no longer say what they said, wherever that is decided.
+
+
+class Partition(KeepsMemories, ListsMemories, Protocol):
+    """Both sides of an owner's memories."""
+
+
+class Noticing:
+    """KeepsMemories and ListsMemories around others. *tell* hears the owner after a memory of theirs was replaced,
+    deleted or got other words: what was made of it may not hold any more."""
+
+    def __init__(self, within: Partition, tell: Callable[[Owner], None]) -> None:
+        self._within, self._tell = within, tell
+
+    # --- what changes no word that was there ---------------------------------------------------------
+    async def put(
+        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
+    ) -> None:
+        await self._within.put(owner, rows, shown=shown)
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        return await self._within.nearest(owner, to, limit, scope)
+
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        return await self._within.get(owner, ids)
+
+    def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
+        return self._within.rows(owner)
+
+    async def confirm(
+        self,
+        owner: Owner,
+        id: str,  # noqa: A002 - the word of the port
+        at: datetime,
+        *,
+        turn: str = "",
+        beside: Sequence[str] = (),
+    ) -> None:
+        await self._within.confirm(owner, id, at, turn=turn, beside=beside)
+
+    # --- what may ------------------------------------------------------------------------------------
+    async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
+        await self._within.supersede(owner, old, by, at)
+        self._tell(owner)
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        await self._within.delete(owner, ids)
+        if ids:
+            self._tell(owner)
+
+    async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
+        noticed = False
+
+        def changed(row: Embedded) -> Sequence[Embedded]:
+            nonlocal noticed
+            rows = change(row)
+            noticed = any(_says_otherwise(row.memory, new.memory) for new in rows)
+            return rows
+
+        there = await self._within.change(owner, id, changed)
+        if noticed:
+            self._tell(owner)
+        return there
+
+
+def _says_otherwise(before: Memory, after: Memory) -> bool:
+    same = after.id == before.id and before.state is MemoryState.ACTIVE
+    return same and (after.state is not MemoryState.ACTIVE or after.content != before.content)

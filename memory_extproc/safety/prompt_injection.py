@@ -1,0 +1,201 @@
+"""Words that instruct an assistant instead of telling about a person: not for memory to repeat. Pure.
+
+A memory is read by a model in a later conversation. What tells it whom to recommend, what to ignore or what
+somebody may do is therefore put aside, in whatever disguise it comes. What people ask for themselves (a language,
+a tone, how they want to be called) is no such thing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import html
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from urllib.parse import unquote
+
+from memory_extproc.text.sentences import evened, sentences
+
+
+class Suspicion(StrEnum):
+    """Why a text is put aside: kept with it and counted, so a value is never renamed."""
+
+    OVERRIDE = "override"  # against the assistant's own rules
+    INSTRUCTION = "instruction"  # a standing order that serves others than who spoke
+    AUTHORITY = "authority"  # claims rights, consent or trust
+    MARKER = "marker"  # pretends to be another's turn
+    TOOL = "tool"  # makes the assistant act or send
+    ENCODED = "encoded"  # one of these in disguise
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    kind: Suspicion
+    whole: bool
+    pattern: re.Pattern[str]
+    needs: re.Pattern[str] | None
+    unless: re.Pattern[str] | None
+
+    def holds(self, text: str) -> bool:
+        if self.pattern.search(text) is None:
+            return False
+        if self.needs is not None and self.needs.search(text) is None:
+            return False
+        return self.unless is None or self.unless.search(text) is None
+
+
+def _rules() -> tuple[_Rule, ...]:
+    parsed = tomllib.loads((files(__package__) / "poison.toml").read_text(encoding="utf-8"))
+    terms: dict[str, str] = parsed["terms"]
+
+    def compiled(text: str | None) -> re.Pattern[str] | None:
+        if text is None:
+            return None
+        for name, term in terms.items():
+            text = text.replace(f"{{{name}}}", term)
+        return re.compile(text, re.IGNORECASE | re.VERBOSE | re.MULTILINE)
+
+    made = []
+    for entry in parsed["rule"]:
+        pattern = compiled(entry["pattern"])
+        if pattern is None:
+            raise ValueError("a rule without a pattern")
+        made.append(
+            _Rule(
+                Suspicion(entry["kind"]),
+                entry.get("whole", False),
+                pattern,
+                compiled(entry.get("needs")),
+                compiled(entry.get("unless")),
+            )
+        )
+    return tuple(made)
+
+
+_RULES = _rules()
+_LONGEST = 2000  # characters of a sentence read at once; a longer one is read in overlapping parts
+_OVERLAP = 300
+
+# Signs that nobody sees: zero-width ones, joiners, direction marks, soft hyphens, variation selectors.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064"
+    "\u2066-\u206f\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]"
+)
+_TAGS = re.compile("[\U000e0020-\U000e007e]+")
+_FLAG = "\U0001f3f4"
+# Letters of other scripts that look like Latin ones, for words that mix scripts.
+_LOOKALIKES = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb"
+    "\u0412\u0415\u041d\u041a\u041c\u041e\u0420\u0421\u0422\u0425\u0406\u0410"
+    "\u0433\u03bf\u03b1\u03b5\u03b9\u03ba\u03bd\u03c1\u03c4\u03c5\u03c7"
+    "\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7",
+    "aeopcyxijsdhBEHKMOPCTXIAroaeiknptuxABEHIKMNOPTX",
+)
+_MIXED = re.compile(r"(?<!\w)(?=\w*[A-Za-z])(?=\w*[\u0370-\u03ff\u0400-\u052f])\w+")
+_LEET = str.maketrans("013457@$!", "oleastasi")
+_LEET_WORD = re.compile(r"(?<![\w.])(?=\w*[a-z])(?=\w*[013457])[a-z013457@$!]{3,20}(?![\w])", re.IGNORECASE)
+_LEAST_LEET = 2  # such words in a text, before it is read as one of them
+# A letter is none of the signs between letters: a run that can be read in many ways is read in all of them.
+_SPACED = re.compile(r"(?<!\w)(?:[^\W_][ .\-_*]{1,2}){6,}[^\W_](?!\w)")
+_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{20,8000}={0,2}")
+_HEX = re.compile(r"(?<![0-9A-Za-z])(?:0x)?((?:[0-9a-f]{2}[ :]?){12,4000})(?![0-9a-z])", re.IGNORECASE)
+_LEAST_READABLE = 0.9
+_ROT13_SIGNS = re.compile(
+    r"\b(?:vtaber|vafgehpgvba\w*|erpbzzraq\w*|cerivbhf|nyjnlf|flfgrz|sbetrg|qvfertneq|erzrzore|hfref?)\b",
+    re.IGNORECASE,
+)
+_LEAST_ROT13 = 2
+
+
+def suspicion(text: str) -> Suspicion | None:
+    """Why *text* should not be remembered as it is; None for what people say. Linear in *text*."""
+    plain = evened(unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text))))
+    if (found := _read(plain)) is not None:
+        return found
+    for disguised in _unmasked(text, plain):
+        if disguised.strip() and _read(evened(disguised)) is not None:
+            return Suspicion.ENCODED
+    return None
+
+
+def _read(text: str) -> Suspicion | None:
+    for rule in _RULES:
+        if rule.whole and rule.holds(text):
+            return rule.kind
+    for sentence in _parts(text):
+        for rule in _RULES:
+            if not rule.whole and rule.holds(sentence):
+                return rule.kind
+    return None
+
+
+def _parts(text: str) -> Iterator[str]:
+    for sentence in sentences(text.replace("\u2019", "'")):
+        if _asks_about(sentence):
+            continue
+        for start in range(0, len(sentence), _LONGEST - _OVERLAP):
+            yield sentence[start : start + _LONGEST]
+            if start + _LONGEST >= len(sentence):
+                break
+
+
+_ABOUT = re.compile(
+    r"(?i)^\W*(?:what|how|why|is|are|does|explain|translate|proofread|rewrite|summari[sz]e|define"
+    r"|can\ (?:you|someone)\ explain)\b"
+)
+_QUOTED = re.compile(r"[\"\u201c\u00ab\u2018].{3,300}[\"\u201d\u00bb\u2019]")
+
+
+def _asks_about(sentence: str) -> bool:
+    """Whether it asks what such words mean, or hands them over to be worked on: they stand in quotes there."""
+    return _ABOUT.match(sentence) is not None and _QUOTED.search(sentence) is not None
+
+
+# --- disguises ---------------------------------------------------------------------------------------
+def _unmasked(text: str, plain: str) -> Iterator[str]:
+    """What *text* may say to who knows how to read it. Only readings that differ from *plain*."""
+    yield from _hidden(text)
+    if _MIXED.search(plain):
+        yield _MIXED.sub(lambda word: word[0].translate(_LOOKALIKES), plain)
+    if len(_LEET_WORD.findall(plain)) >= _LEAST_LEET:
+        yield _LEET_WORD.sub(lambda word: word[0].translate(_LEET), plain)
+    if _SPACED.search(plain):
+        # Double blanks part the words of such a text, where it has them.
+        yield re.sub(r"(?<=\w)[ .\-_*](?=\w\b)", "", plain)
+        # In others blanks part them, and another sign their letters.
+        yield re.sub(r"(?<=\b\w)[.\-_*](?=\w\b)", "", plain)
+    if "&#" in plain or "%20" in plain:
+        yield unquote(html.unescape(plain))
+    if len(_ROT13_SIGNS.findall(plain)) >= _LEAST_ROT13:
+        yield codecs.decode(plain, "rot13")
+    yield from _decoded(plain)
+
+
+def _hidden(text: str) -> Iterator[str]:
+    """What stands in tag characters, which no one sees and a model reads; flags are written with them too."""
+    for run in _TAGS.finditer(text):
+        if text[run.start() - 1 : run.start()] != _FLAG:
+            yield "".join(chr(ord(sign) - 0xE0000) for sign in run[0])
+
+
+def _decoded(text: str) -> Iterator[str]:
+    for run in _BASE64.finditer(text):
+        packed = run[0].rstrip("=").replace("-", "+").replace("_", "/")
+        try:
+            yield from _readable(base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True))
+        except binascii.Error:
+            continue
+    for run in _HEX.finditer(text):
+        yield from _readable(bytes.fromhex(re.sub(r"[ :]", "", run[1])))
+
+
+def _readable(decoded: bytes) -> Iterator[str]:
+    text = decoded.decode("utf-8", "ignore")
+    if text and sum(sign.isprintable() or sign.isspace() for sign in text) >= _LEAST_READABLE * len(decoded):
+        yield text

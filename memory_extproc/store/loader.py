@@ -1,0 +1,261 @@
+"""Reading all of an owner's rows from the store, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.index.entries import entry_of
+from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Sought, Vector
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Coordination, MemoryStore, Now, Steady
+from memory_extproc.store.overlay import Owned, Roster
+from memory_extproc.store.resident import Held
+
+log = logger(__name__)
+_WAITING = 16  # times as many as run
+
+
+@dataclass(frozen=True, slots=True)
+class FillLimits:
+    bytes: int  # of one owner's rows; who has more is not held
+    page: int  # rows asked of the store at once
+    at_once: int  # running at the same time; up to 16 times as many wait
+    retry: timedelta  # after a failed fill
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    task: asyncio.Task[None]
+    published: asyncio.Event  # something can be served, or nothing will come of it
+
+
+class Fills:
+    """At most one of each owner at a time. To be ended."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        coordination: Coordination,
+        roster: Roster,
+        limits: FillLimits,
+        metrics: Metrics,
+        *,
+        steady: Steady,
+    ) -> None:
+        self._store, self._coordination, self._roster = store, coordination, roster
+        self._limits, self._metrics, self._steady = limits, metrics, steady
+        self._fills: dict[Owner, Fill] = {}
+        self._slots = asyncio.Semaphore(limits.at_once)
+
+    def use(self, limits: FillLimits) -> None:
+        """How many run at the same time stays."""
+        self._limits = limits
+
+    async def end(self) -> None:
+        tasks = [fill.task for fill in self._fills.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def under_way(self) -> int:
+        """Those that run or wait."""
+        return len(self._fills)
+
+    def start(self, owner: Owner, owned: Owned) -> Fill | None:
+        """The one that runs, if one does; None where it is not the time for one."""
+        running = self._fills.get(owner)
+        if running is not None:
+            return running
+        waits = owned.not_before is not None and self._steady() < owned.not_before
+        if owned.too_large or waits or len(self._fills) >= self._limits.at_once * _WAITING:
+            return None
+        published = asyncio.Event()
+        task = asyncio.create_task(self._fill(owner, published), name="partition fill")
+        fill = self._fills[owner] = Fill(task, published)
+        task.add_done_callback(lambda _: self._filled(owner, owned, fill))
+        return fill
+
+    async def _fill(self, owner: Owner, published: asyncio.Event) -> None:
+        with self._roster.using(owner) as owned:
+            async with self._slots:
+                # A cold owner gets what a lagging read shows at once, as the store's own search would
+                # give; a fresh read follows and takes its place.
+                if self._store.lags and owned.held is None:
+                    await self._read_all(owner, owned, fresh=False)
+                    published.set()
+                await self._read_all(owner, owned, fresh=self._store.lags)
+
+    async def _read_all(self, owner: Owner, owned: Owned, *, fresh: bool) -> None:
+        if owned.too_large:
+            return
+        attempt = owned.begin_fill(await self._coordination.version(owner))
+        try:
+            async for page in self._store.pages(owner, self._limits.page, fresh=fresh):
+                for few in few_at_a_time(page):
+                    attempt.take(few)
+                    await asyncio.sleep(0)  # others' requests run in between
+                if attempt.held.size > self._limits.bytes:
+                    owned.too_large = True
+                    break
+        except BaseException:  # cancelled, too: half of an owner's memories would be taken for all of them
+            owned.abandon_fill()
+            raise
+        if owned.too_large:
+            owned.abandon_fill()
+            owned.drop_held()
+        else:
+            owned.end_fill(attempt, complete=fresh or not self._store.lags)
+        self._roster.account(owned)
+
+    def _filled(self, owner: Owner, owned: Owned, fill: Fill) -> None:
+        """The end of a fill's task, however it came."""
+        del self._fills[owner]
+        fill.published.set()
+        error = None if fill.task.cancelled() else fill.task.exception()
+        outcome = "filled"
+        if fill.task.cancelled():
+            outcome = "cancelled"
+        elif error is not None:
+            outcome = "failed"
+            owned.not_before = self._steady() + self._limits.retry
+            log.warning("partition.fill_failed", error=type(error).__name__)
+        elif owned.too_large:
+            outcome = "too_large"
+        self._metrics.partition_fills.labels(outcome).inc()
+
+
+# --- reading -----------------------------------------------------------------------------------------
+# Reading many memories without holding up what else runs.
+
+# Characters read at a time: about 5 ms, for which other streams wait.
+_READ_AT_A_TIME = 10_000
+_LEAST_READ = 500  # what reading a memory costs beside its characters, in characters
+_SHOWN_AT_A_TIME = 500  # memories of what is held in process
+
+
+def few_at_a_time(rows: Sequence[Embedded]) -> Iterator[Sequence[Embedded]]:
+    """*rows* in slices that take about equally long to read."""
+    start, cost = 0, 0
+    for end, row in enumerate(rows, 1):
+        cost += len(row.memory.content) + _LEAST_READ
+        if cost >= _READ_AT_A_TIME or end == len(rows):
+            yield rows[start:end]
+            start, cost = end, 0
+
+
+async def read_ahead(memories: Sequence[Memory]) -> None:
+    """Reads the words of *memories* with others' requests in between, so that adding them then costs little."""
+    cost = 0
+    for memory in memories:
+        entry_of(memory)
+        cost += len(memory.content) + _LEAST_READ
+        if cost >= _READ_AT_A_TIME:
+            cost = 0
+            await asyncio.sleep(0)
+
+
+async def held_rows(owned: Owned, held: Held) -> AsyncIterator[Sequence[Memory]]:
+    """What is held in process, as it was when this began, without what was deleted since."""
+    memories, generation = held.memories(), owned.generation
+    for start in range(0, len(memories), _SHOWN_AT_A_TIME):
+        if owned.generation != generation:
+            return
+        yield [one for one in memories[start : start + _SHOWN_AT_A_TIME] if not owned.deleted(one.id)]
+        await asyncio.sleep(0)
+
+
+async def stored_rows(
+    store: MemoryStore, owner: Owner, owned: Owned, page: int, now: datetime, settle: timedelta
+) -> AsyncIterator[Sequence[Memory]]:
+    """What the store has of *owner*, each row once, with our own writes laid over it."""
+    generation, given = owned.generation, set[str]()
+    # Taken now: once the store has settled, what is laid over it may go while we read.
+    laid = {row.memory.id: row.memory for row in owned.live_writes()}
+    if not owned.hides_store(now, settle):
+        async with aclosing(_pages(store, owner, page)) as pages:
+            async for rows in pages:
+                if owned.generation != generation:
+                    return
+                kept = [
+                    row.memory for row in rows if row.memory.id not in owned.overlay and row.memory.id not in laid
+                ]
+                given.update(memory.id for memory in kept)
+                yield kept
+    if owned.generation == generation:
+        laid.update((row.memory.id, row.memory) for row in owned.live_writes())
+        yield [memory for id_, memory in laid.items() if id_ not in given and not owned.deleted(id_)]
+
+
+async def _pages(store: MemoryStore, owner: Owner, size: int) -> AsyncGenerator[Sequence[Embedded]]:
+    async for rows in store.pages(owner, size, fresh=True):
+        yield rows
+
+
+# --- wording -----------------------------------------------------------------------------------------
+# Finding by words the memories of an owner who is not held in process, where the store has an index of words.
+
+_MOST = 50  # candidates by words; each is read anew, which takes about 0.1 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The search for words of one owner, with our own writes laid over what the store shows."""
+
+    store: MemoryStore
+    owner: Owner
+    owned: Owned
+    scope: Scope
+    now: Now
+    steady: Steady
+    settle: timedelta
+
+    async def beside(self, sought: Sought, nearest: Callable[[Vector], Awaitable[Searched]]) -> Sequence[Found]:
+        """What *nearest* finds for the question's vector and, each once, what shares words with it. Without a
+        vector the words alone; TryLaterError where the store has no index of them. Beside a vector their failure
+        is an empty list."""
+        if sought.vector is None:
+            if not self.store.finds_words:
+                raise TryLaterError("without a vector only what is held in process can be searched")
+            rows = self._ours(await self._found(sought.text), self.owned.live_writes())
+            return [Found(row.memory, 0.0) for row in rows]
+        near, worded = await asyncio.gather(nearest(sought.vector), self._found_or_nothing(sought.text))
+        known = {one.memory.id for one in near.found}
+        # Our own writes were found by their vectors.
+        more = (row for row in self._ours(worded, ()) if row.memory.id not in known)
+        return [*near.found, *(Found(row.memory, cosine(row.vector, sought.vector)) for row in more)]
+
+    async def _found(self, text: str) -> Sequence[Embedded]:
+        if not self.store.finds_words or self._hidden():
+            return ()
+        return await self.store.worded(self.owner, text, _MOST, self.scope)
+
+    async def _found_or_nothing(self, text: str) -> Sequence[Embedded]:
+        try:
+            return await self._found(text)
+        except MemoryExtprocError as error:
+            log.warning("store.words_unsearched", kind=type(error).__name__)
+            return ()
+
+    def _ours(self, found: Sequence[Embedded], written: Sequence[Embedded]) -> list[Embedded]:
+        """What stands of *found* by now, with *written*: what was written, deleted or forgotten while the store
+        searched counts too."""
+        overlay = self.owned.overlay
+        shown = [] if self._hidden() else [row for row in found if row.memory.id not in overlay]
+        now = self.now()
+        return [row for row in (*shown, *written) if self.scope.holds(row.memory) and row.memory.recallable(now)]
+
+    def _hidden(self) -> bool:
+        return self.owned.hides_store(self.steady(), self.settle)
+
+
+def cosine(one: Vector, other: Vector) -> float:
+    return float(np.clip(one @ other, -1.0, 1.0))

@@ -1,0 +1,83 @@
+"""pymilvus, imported without its side effects: no `.env` read, nothing printed, no pandas loaded.
+
+Only this module imports it, so that every other finds it already tamed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from memory_extproc.store.milvus.lite_workarounds import pandas_later
+from memory_extproc.store.milvus.options import MilvusOptions
+
+
+@contextmanager
+def _without_dotenv() -> Iterator[None]:
+    """What pymilvus does when it is imported is load_dotenv(), which would put the variables of whatever `.env`
+    it finds into our environment; python-dotenv leaves them alone while this variable is set."""
+    name = "PYTHON_DOTENV_DISABLED"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+with _without_dotenv(), pandas_later():
+    from pymilvus import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType, MilvusException
+
+# It logs every failed call with its traceback, and with it the filter that names the caller.
+logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
+
+_NEVER = 2**31 - 1  # milliseconds; gRPC's own word for it
+
+__all__ = [
+    "AsyncMilvusClient",
+    "CollectionSchema",
+    "DataType",
+    "Function",
+    "FunctionType",
+    "MilvusException",
+    "channel_options",
+    "connect",
+]
+
+
+def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:
+    """A client with a channel of its own; it connects with its first call, on the running loop."""
+    tls = {
+        "secure": options.tls or uri.startswith("https://"),
+        "ca_pem_path": options.tls_ca,
+        "client_pem_path": options.tls_cert,
+        "client_key_path": options.tls_key,
+        "server_name": options.tls_server_name,
+        # With a CA alone (no certificate of ours) pymilvus looks for it under this name.
+        "server_pem_path": "" if options.tls_cert else options.tls_ca,
+    }
+    return AsyncMilvusClient(
+        uri,
+        user=options.user,
+        password=options.password,
+        token=options.token,
+        db_name=options.database,
+        timeout=options.timeout.total_seconds(),
+        dedicated=True,
+        grpc_options=channel_options(uri),
+        **{name: value for name, value in tls.items() if value},
+    )
+
+
+def channel_options(uri: str) -> Mapping[str, int]:
+    """What is said to gRPC beyond pymilvus' own. It pings idle channels every ten seconds, which a Milvus server
+    allows; the one of a Lite file, in this process, would hang up over it ("too_many_pings"), with every call
+    that is under way."""
+    if not uri.startswith("unix:"):
+        return {}
+    return {"grpc.keepalive_time_ms": _NEVER, "grpc.keepalive_permit_without_calls": 0}

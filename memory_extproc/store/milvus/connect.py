@@ -1,0 +1,309 @@
+"""Opening the store: what is on the other side, and the collections made or checked.
+
+A collection's alias is made last, so that one without it was never in use: what is half made is finished, or made
+anew where it does not fit. Every step can be taken again, and by two replicas at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import Chance, MemoryStore
+from memory_extproc.store.milvus import schema
+from memory_extproc.store.milvus.calls import Calls
+from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
+from memory_extproc.store.milvus.options import Layout, MilvusOptions, Placement, bucket
+from memory_extproc.store.milvus.rows import VECTOR, WORDS, quote
+
+log = logger(__name__)
+T = TypeVar("T")
+_LOOKS, _BETWEEN_LOOKS = 40, 0.05  # seconds; for what another replica seems to be making
+_CANARY = "canary \u017e \U0001f424"  # beyond ASCII, so that its encoding is part of the hash
+
+
+class Opening:
+    def __init__(self, client: AsyncMilvusClient, options: MilvusOptions, calls: Calls) -> None:
+        self._client = client
+        self._options = options
+        self._calls = calls
+
+    async def capabilities(self) -> Capabilities:
+        version = await self._calls.run(
+            "open", self._options.timeout, lambda limit: self._client.get_server_version(timeout=limit)
+        )
+        return Capabilities.of(version)
+
+    async def place(self, capabilities: Capabilities) -> Placement:
+        """Where rows go, every collection ready. GiveUpError names both sides of what does not fit."""
+        options = self._options
+        alias, physical = options.collection, schema.physical_name(options)
+        layout = options.chosen_layout
+        shards = 1
+        other = f"{alias}_s00" if layout is Layout.SINGLE else alias
+        if await self.describe(other) is not None:
+            raise GiveUpError(f"the configuration has the layout {layout.value!r}, the store the other ({other!r})")
+        if layout is Layout.SHARDED:
+            if not capabilities.lite:
+                raise GiveUpError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
+            first = await self.describe(f"{alias}_s00")
+            shards = schema.shards_of(first) if first is not None else options.shards
+        placement = Placement(alias, physical, layout, shards, pruning=False)
+        ready = [await self._prepare(*names, shards, capabilities) for names in placement.collections()]
+        # A collection that was made without words has none, and serves as it did.
+        words = options.full_text and capabilities.full_text and all(map(schema.has_words, ready))
+        pruning = capabilities.bucket_pruning and await self._bucket_is_known()
+        log.info("store.placed", collections=len(placement.collections()), full_text=words)
+        return Placement(alias, physical, layout, shards, pruning, words)
+
+    async def _prepare(
+        self, alias: str, physical: str, shards: int, capabilities: Capabilities
+    ) -> Mapping[str, Any]:
+        """What is behind *alias* by then, ready for use; *physical* where there is nothing yet."""
+        described = await self.describe(alias)
+        if described is not None and described["collection_name"] == alias:
+            raise GiveUpError(f"{alias!r} is a collection that was not made by memory-extproc")
+        if described is None:
+            if self._options.as_it_is:
+                raise GiveUpError(f"there is no collection {alias!r}")
+            await self.index(await self.make(physical, shards, capabilities), capabilities)
+            await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
+            # Of another replica's making, where that was quicker; an older version makes another one.
+            described = await self.describe(alias)
+        if described is None:
+            raise GiveUpError(f"the alias {alias!r} is not there after it was made")
+        schema.check(described, self._options)
+        await self.index(described, capabilities)
+        return described
+
+    async def make(self, physical: str, shards: int, capabilities: Capabilities) -> Mapping[str, Any]:
+        """A collection that no alias leads to yet, as it is by then."""
+        half_made = await self.describe(physical)
+        if half_made is not None:
+            try:
+                schema.check(half_made, self._options)
+            except GiveUpError:
+                await self._drop_if_empty(physical)
+            else:
+                return half_made
+        options = self._options
+        made = schema.schema(options, words=options.full_text and capabilities.full_text)
+        more: dict[str, Any] = {"properties": schema.properties(options, shards)}
+        if options.chosen_layout is Layout.SINGLE:
+            more["num_partitions"] = schema.PARTITIONS
+        await self._create(
+            physical, lambda limit: self._client.create_collection(physical, schema=made, timeout=limit, **more)
+        )
+        # A server drops silently what it does not know.
+        described = await self.describe(physical)
+        if described is None:
+            raise GiveUpError(f"the collection {physical!r} is not there after it was made")
+        schema.check(described, options)
+        return described
+
+    async def _create(self, name: str, call: Callable[[float], Awaitable[object]]) -> None:
+        """No fault if another replica has made *name* in the meantime; servers differ in how they say so."""
+        try:
+            await self._step(call)
+        except MemoryExtprocError:
+            if not await self._appears(name):
+                raise
+
+    async def _appears(self, name: str) -> bool:
+        """What is being made is refused to others a moment before it is shown to them."""
+        for _ in range(_LOOKS):
+            if await self.describe(name) is not None:
+                return True
+            await asyncio.sleep(_BETWEEN_LOOKS)
+        return False
+
+    async def _drop_if_empty(self, physical: str) -> None:
+        stats = await self._step(lambda limit: self._client.get_collection_stats(physical, timeout=limit))
+        if int(stats.get("row_count", 0)):
+            raise GiveUpError(f"the collection {physical!r} holds rows and does not fit the configuration")
+        log.warning("store.half_made_dropped")
+        await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
+
+    async def index(self, described: Mapping[str, Any], capabilities: Capabilities) -> None:
+        """Where the other side does not search every row anyway. Loading is not waited for."""
+        if capabilities.exact_only:
+            return
+        physical, words = described["collection_name"], schema.has_words(described)
+        indexed = set(await self._step(lambda limit: self._client.list_indexes(physical, timeout=limit)))
+        if not indexed - {WORDS}:
+            parameters = self._client.prepare_index_params()
+            parameters.add_index(
+                VECTOR, index_type="HNSW", metric_type="COSINE", params={"M": 16, "efConstruction": 200}
+            )
+            await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
+        if words and WORDS not in indexed:
+            parameters = self._client.prepare_index_params()
+            parameters.add_index(
+                WORDS, index_type="SPARSE_INVERTED_INDEX", index_name=WORDS, metric_type="BM25", params={}
+            )
+            await self._step(lambda limit: self._client.create_index(physical, parameters, timeout=limit))
+
+    async def describe(self, name: str) -> Mapping[str, Any] | None:
+        """None if there is no such collection or alias."""
+        found = await self._step(lambda limit: self._client.has_collection(name, timeout=limit))
+        if not found:
+            return None
+        described: Mapping[str, Any] = await self._step(
+            lambda limit: self._client.describe_collection(name, timeout=limit)
+        )
+        return described
+
+    async def _bucket_is_known(self) -> bool:
+        """Whether Lite puts a row where we would look for it, asked with a row in a collection of its own. If not
+        (its internals changed) reads name no bucket: slower, and as right."""
+        name = f"{schema.physical_name(self._options)}_canary"
+        made = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+        made.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
+        made.add_field("user_id", DataType.VARCHAR, is_partition_key=True, max_length=64)
+        made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=2)
+        row = {"id": "canary", "user_id": _CANARY, VECTOR: np.array([1.0, 0.0], dtype=np.float32)}
+        try:
+            if await self.describe(name) is not None:
+                await self._step(lambda limit: self._client.drop_collection(name, timeout=limit))
+            await self._step(lambda limit: self._client.create_collection(name, schema=made, timeout=limit))
+            await self._step(lambda limit: self._client.upsert(name, [row], timeout=limit))
+            found = await self._step(
+                lambda limit: self._client.query(
+                    name,
+                    filter=f"user_id == {quote(_CANARY)}",
+                    output_fields=["id"],
+                    partition_names=[bucket(_CANARY)],
+                    timeout=limit,
+                )
+            )
+            await self._step(lambda limit: self._client.drop_collection(name, timeout=limit))
+        except MemoryExtprocError as error:
+            log.warning("store.bucket_unknown", kind=type(error).__name__)
+            return False
+        if not found:
+            log.warning("store.bucket_unknown", kind="moved")
+        return bool(found)
+
+    async def _step(self, call: Callable[[float], Awaitable[T]]) -> T:
+        return await self._calls.run("open", self._options.open_timeout, call)
+
+
+# --- capabilities ------------------------------------------------------------------------------------
+# What the other side can do, read from its version. Never found out by trial: Milvus accepts what it does not
+# know and drops it silently, or dies of it.
+
+_LITE = re.compile(r"milvus_lite-(\d+)\.(\d+)\.(\d+)")
+_SERVER = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_OLDEST_SERVER = (2, 3, 0)
+_OLDEST_LITE = (3, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    lite: bool  # Milvus Lite, in this process or as `milvus-lite server`
+    version: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, version: str) -> Self:
+        """From what get_server_version returns. A server from PyPI calls itself v2.3.5-lite, so the word alone
+        says nothing. GiveUpError for versions that are too old or no version."""
+        for lite, pattern, oldest in ((True, _LITE, _OLDEST_LITE), (False, _SERVER, _OLDEST_SERVER)):
+            match = pattern.match(version)
+            if match is not None:
+                major, minor, patch = (int(part or 0) for part in match.groups())
+                if (major, minor, patch) < oldest:
+                    raise GiveUpError(f"Milvus {version!r} is older than {'.'.join(map(str, oldest))}")
+                return cls(lite=lite, version=(major, minor, patch))
+        raise GiveUpError(f"a Milvus of the unknown version {version!r}")
+
+    @property
+    def exact_only(self) -> bool:
+        """Lite's approximate indexes lose most of a filtered search's hits."""
+        return self.lite
+
+    @property
+    def one_writer(self) -> bool:
+        """Lite loses acknowledged rows when a collection has two writers at once."""
+        return self.lite
+
+    @property
+    def lags(self) -> bool:
+        """Reads miss fresh writes unless they ask for strong consistency. Lite's are always strong."""
+        return not self.lite
+
+    @property
+    def bucket_pruning(self) -> bool:
+        """Reads may name the partition of a partition key's value; a server refuses that and prunes itself."""
+        return self.lite
+
+    @property
+    def full_text(self) -> bool:
+        """New collections may have an index of words that fills itself. Older servers drop it silently."""
+        return self.version >= ((3, 2, 0) if self.lite else (2, 5, 0))
+
+    @property
+    def upsert(self) -> bool:
+        """Servers before 2.3.10 compute the partition of an upserted row from another field than the partition
+        key (milvus-io/milvus#30607), and a filtered read never finds it; they need delete and insert."""
+        return self.lite or self.version >= (2, 3, 10)
+
+
+# --- opener ------------------------------------------------------------------------------------------
+# Keeps trying to open the store, so that the sidecar can start and serve without it.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenerLimits:
+    patience: timedelta = timedelta(seconds=2)  # a start waits this long for a store that is nearly there
+    first: timedelta = timedelta(milliseconds=250)  # before the second attempt; doubles, and is spread by chance
+    longest: timedelta = timedelta(seconds=10)
+    refused: timedelta = timedelta(seconds=30)  # after a store that does not fit: an operator must mend it
+
+
+class Opener:
+    """Opens *store* while entered, as often as it takes; leaving closes it."""
+
+    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, chance: Chance, at: str) -> None:
+        """*at*: where the store is, as the log may tell it."""
+        self._store, self._limits, self._chance, self._at = store, limits, chance, at
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._keep_trying(), name="store opener")
+        await asyncio.wait([self._task], timeout=self._limits.patience.total_seconds())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._store.close()
+
+    async def _keep_trying(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                await self._store.open()
+            except GiveUpError as error:
+                pause = self._limits.refused
+                log.error(  # noqa: TRY400
+                    "store.refused", at=self._at, detail=str(error), again_in_s=pause.total_seconds()
+                )
+            except MemoryExtprocError as error:
+                pause = min(self._limits.longest, self._limits.first * 2**attempt)
+                attempt = min(attempt + 1, 16)
+                log.warning("store.not_open", at=self._at, detail=str(error), again_in_s=pause.total_seconds())
+            else:
+                log.info("store.open")
+                return
+            await asyncio.sleep(pause.total_seconds() * (0.5 + self._chance() / 2))

@@ -1,0 +1,241 @@
+"""Milvus Lite in this process, behind a Unix socket that only our own user can open.
+
+pymilvus would start it on a TCP port of the loopback, where it would give everybody's memories to any local user
+who asks: it knows no passwords.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent import futures
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+from weakref import WeakKeyDictionary
+
+import grpc
+
+from memory_extproc.coordination.sqlite_file import FileId, Harm, file_id
+from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.store.milvus.lite_workarounds import arrow_without_pandas, narrow_reader
+
+# Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
+_MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
+_MEMTABLE_BYTES = 2 * 1024 * 1024
+# Arrow's own allocator keeps what it was given: 55 MiB after 10,000 rows. Read when pyarrow is imported.
+_ARROW_POOL_VARIABLE, _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL", "system"
+_MOST_MESSAGE_BYTES = 256 * 1024 * 1024
+_SCHEMA_FILE = "schema.json"  # of a collection; written last but for its data, in one step
+_THREADS = 8
+_GRACE_SECONDS = 2.0
+_FROM_THE_SYSTEM = "[Errno "  # begins what an OSError says of itself
+_UNEXPECTED = 1  # the code that Lite gives it
+
+
+class EmbeddedLite:
+    """start and stop block for file and thread work: call them off the event loop."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = ""  # once it is started
+        self._path = path
+        self._directory: str | None = None
+        self._server: grpc.Server | None = None
+        self._database: Any = None
+
+    def start(self) -> str:
+        """The address. TryLaterError while another process has the file, GiveUpError if it cannot be read."""
+        os.environ.setdefault(_MEMTABLE_VARIABLE, str(_MEMTABLE_BYTES))
+        os.environ.setdefault(_ARROW_POOL_VARIABLE, _ARROW_POOL)
+        arrow_without_pandas()
+        # Late, so that the variables are set and a sidecar with a server never pays for it.
+        from milvus_lite.db import MilvusLite  # noqa: PLC0415
+        from milvus_lite.exceptions import DataDirLockedError, MilvusLiteError  # noqa: PLC0415
+        from pymilvus.grpc_gen import milvus_pb2_grpc  # noqa: PLC0415
+
+        # Logs what fails with the filter, and with it the caller.
+        logging.getLogger("milvus_lite.adapter").setLevel(logging.CRITICAL + 1)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._database = MilvusLite(str(self._path))
+            _clear_unfinished(self._path)
+        except DataDirLockedError:
+            raise TryLaterError(f"another process has the Milvus Lite file {self._path}") from None
+        except (MilvusLiteError, OSError, ValueError) as error:
+            raise GiveUpError(f"the Milvus Lite file {self._path} cannot be opened: {error}") from error
+        try:
+            self._directory = tempfile.mkdtemp(prefix="memory-extproc-")  # mode 0700
+        except OSError as error:
+            raise TryLaterError(f"there is no place for the socket of Milvus Lite: {error.strerror}") from error
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="milvus-lite"),
+            options=[
+                ("grpc.max_receive_message_length", _MOST_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", _MOST_MESSAGE_BYTES),
+            ],
+        )
+        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database), self._server)
+        self.address = f"unix:{self._directory}/milvus.sock"
+        self._server.add_insecure_port(self.address)
+        self._server.start()
+        return self.address
+
+    def stop(self) -> None:
+        """Flushes and lets go of the file. May be called again."""
+        if self._server is not None:
+            self._server.stop(_GRACE_SECONDS).wait()
+            self._server = None
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+def _clear_unfinished(path: Path) -> None:
+    """Removes directories of collections that a crash left without a schema, half made or half dropped: Lite does
+    not know them, and for ever refuses to make one of that name. The file must be ours alone."""
+    for collections in (path / "collections", *path.glob("databases/*/collections")):
+        for directory in collections.glob("*/"):
+            if not (directory / _SCHEMA_FILE).exists():
+                shutil.rmtree(directory)
+
+
+def _one_writer(database: Any) -> Any:
+    """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
+    acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
+    from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
+    from pymilvus.grpc_gen import milvus_pb2  # noqa: PLC0415
+
+    files = LiteFiles(database)
+
+    class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
+        def __init__(self) -> None:
+            super().__init__(database)
+            self._reader = narrow_reader(database)
+            self._making = threading.Lock()
+            self._writing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+        def _lock(self, name: str) -> threading.Lock:
+            # An alias and its collection are one.
+            with self._making:
+                return self._writing[database.get_collection(name).name if database.has_collection(name) else name]
+
+        def _write(self, name: str, write: Callable[[], Any], answers: type = milvus_pb2.MutationResult) -> Any:
+            try:
+                with self._lock(name):
+                    return _written(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
+            except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
+                return answers(status=_refusal(error.errno))
+
+        def Query(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return self._reader.Query(request, context)
+
+        def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return self._write(request.collection_name, partial(super().Insert, request, context))
+
+        def Upsert(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return self._write(request.collection_name, partial(super().Upsert, request, context))
+
+        def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return self._write(request.collection_name, partial(super().Delete, request, context))
+
+        def Flush(self, request: Any, context: Any) -> Any:  # noqa: N802
+            name = request.collection_names[0] if request.collection_names else ""
+            return self._write(name, partial(super().Flush, request, context), milvus_pb2.FlushResponse)
+
+    return OneWriter()
+
+
+def _refusal(number: int | None) -> Any:
+    from pymilvus.grpc_gen import common_pb2  # noqa: PLC0415
+
+    return common_pb2.Status(code=_UNEXPECTED, reason=f"{_FROM_THE_SYSTEM}{number}]")
+
+
+def _written(database: Any, files: LiteFiles, name: str, write: Callable[[], Any]) -> Any:
+    """Lite's answer; None where what it wrote is in no file that the next start finds."""
+    if files.harm(name) is not None:  # a flush would lose the rows that are in no file any more
+        return None
+    before = database.get_collection(name)._wal if database.has_collection(name) else None  # noqa: SLF001
+    answer = write()
+    if answer.status.reason.startswith(_FROM_THE_SYSTEM):
+        _take_up_again(database, name, before)
+    return answer if files.harm(name) is None else None
+
+
+def _take_up_again(database: Any, name: str, before: Any) -> None:
+    """Has Lite read a collection anew from its files, after one of them took nothing (a full disk, mostly).
+    *before*: the log that it wrote to when it was asked.
+
+    Lite itself goes on without the rows of a flush that failed, and the next flush deletes the log that still has
+    them; and what it writes behind half a record is not read any more after a crash. The logs as they stand hold
+    every acknowledged row, and a new one is begun."""
+    if not database.has_collection(name):
+        return  # the files are gone: there is nothing to read
+    left = database.get_collection(name)
+    database._collections = {key: one for key, one in database._collections.items() if one is not left}  # noqa: SLF001
+    left._bg_closed = True  # noqa: SLF001  it merges no segments any more, beside who comes after it
+    left._bg_executor.shutdown(wait=True)  # noqa: SLF001
+    for log in {before, left._wal} - {None}:  # noqa: SLF001
+        for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
+            if sink is not None:
+                _let_go(sink)
+    with suppress(OSError):  # without room for an index it is not loaded, and who asks for it is told so
+        database.get_collection(name).load()
+
+
+def _let_go(log: IO[bytes]) -> None:
+    with suppress(OSError):  # it tries once more to write what it could not
+        log.close()
+    path = Path(log.name)
+    # One would be left by each attempt, for as long as the disk is full.
+    if path.exists() and not path.stat().st_size:
+        path.unlink()
+
+
+# --- lite files --------------------------------------------------------------------------------------
+# Whether the files of Milvus Lite's collections still stand where they were opened.
+#
+# Lite has every row in its memory and goes on answering without its files: what it acknowledges then is gone at
+# the next start.
+
+
+class LiteFiles:
+    """Of *database*, a MilvusLite that was opened by this process alone. Some ten microseconds for each
+    question."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        # By collection, not by name: one that is dropped and made again stands in another directory.
+        self._stood: WeakKeyDictionary[Any, FileId] = WeakKeyDictionary()
+
+    def harm(self, name: str) -> Harm | None:
+        """Of the collection that *name*, an alias perhaps, leads to; None while all is well, or nothing is held."""
+        collection = self._held(name)
+        if collection is None:
+            return None
+        mark = file_id(collection.data_dir)
+        if mark is None:
+            return Harm.GONE
+        if self._stood.setdefault(collection, mark) != mark:
+            return Harm.REPLACED
+        log = collection._wal  # noqa: SLF001
+        for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
+            # One that is closed just now was written to its end: its rows are in other files.
+            with suppress(ValueError):
+                if sink is not None and file_id(sink.name) != file_id(sink.fileno()):
+                    return Harm.LOG_GONE
+        return None
+
+    def _held(self, name: str) -> Any:
+        target = self._database._aliases("default").get(name, name)  # noqa: SLF001
+        return self._database._collections.get(("default", target))  # noqa: SLF001

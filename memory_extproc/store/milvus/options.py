@@ -1,0 +1,112 @@
+"""What the adapter to Milvus is told. Plain values; the defaults of the configuration stand in settings."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from memory_extproc.model import Owner
+from memory_extproc.store.rules import CONTENT_BYTES
+
+
+class Layout(StrEnum):
+    AUTO = "auto"  # SINGLE at an address, SHARDED in a Lite file
+    SINGLE = "single"  # one collection; the server prunes by partition key
+    SHARDED = "sharded"  # several collections by hash of the owner, for Lite, which scans a collection whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MilvusOptions:
+    collection: str
+    dimension: int
+    fingerprint: str  # of the embedding model
+    address: str = ""  # host:port or a URI; empty: a Lite file at *path*
+    path: Path = Path("data/milvus.db")  # a directory that milvus-lite makes
+    layout: Layout = Layout.AUTO
+    shards: int = 16  # of a new Lite file; one that is there keeps the number it was made with
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    database: str = ""
+    tls: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    full_text: bool = True  # an index of words in new collections, where the other side has it
+    timeout: timedelta = timedelta(seconds=1)  # of one call
+    open_timeout: timedelta = timedelta(seconds=30)  # of one step of opening: creating, indexing, loading
+    content_bytes: int = CONTENT_BYTES  # of one text in UTF-8; the rest is cut off
+    as_it_is: bool = False  # whatever model made it: to be read, and never to be made
+    flush_rows: int = 200  # Lite reads rows that are not flushed about a hundred times slower
+    flush_idle: timedelta = timedelta(seconds=30)  # without a write, before what waits is flushed
+    breaker_failures: int = 3  # in a row, before calls are refused
+    breaker_pause: timedelta = timedelta(seconds=1)  # then one call is let through to see
+    probe_every: timedelta = timedelta(seconds=2)  # while the store is open and not up
+
+    @property
+    def uri(self) -> str:
+        """*address* with its scheme; empty for a Lite file."""
+        if not self.address or "://" in self.address or self.address.startswith("unix:"):
+            return self.address
+        return ("https://" if self.tls else "http://") + self.address
+
+    @property
+    def place(self) -> str:
+        """Where it is, for a log: without a user's name and password, which an address may hold."""
+        return self.uri.rpartition("@")[2] or str(self.path)
+
+    @property
+    def chosen_layout(self) -> Layout:
+        if self.layout is Layout.AUTO:
+            return Layout.SINGLE if self.address else Layout.SHARDED
+        return self.layout
+
+
+# --- placement ---------------------------------------------------------------------------------------
+# Which collection an owner's rows are in, and how to narrow a read to them.
+
+_BUCKETS = 16  # partitions that Lite makes for a partition key, whatever number it is asked for
+
+
+def bucket(user: str) -> str:
+    """The partition that Lite 3.2 puts a partition key's value into (milvus_lite/engine/collection.py)."""
+    hashed = hashlib.md5(user.encode(), usedforsecurity=False)
+    return f"_pk_{int(hashed.hexdigest(), 16) % _BUCKETS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    collection: str  # an alias
+    partitions: list[str] | None  # to read; None leaves it to the server
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    alias: str
+    physical: str
+    layout: Layout
+    shards: int
+    pruning: bool  # whether reads name the bucket; verified at opening
+    words: bool = False  # whether every collection has an index of words
+
+    def collections(self) -> list[tuple[str, str]]:
+        """(alias, physical name) of each."""
+        if self.layout is Layout.SINGLE:
+            return [(self.alias, self.physical)]
+        return [(f"{self.alias}_s{n:02}", f"{self.physical}_s{n:02}") for n in range(self.shards)]
+
+    @property
+    def aliases(self) -> list[str]:
+        return [alias for alias, _ in self.collections()]
+
+    def of(self, owner: Owner) -> Place:
+        partitions = [bucket(owner.user)] if self.pruning else None
+        if self.layout is Layout.SINGLE:
+            return Place(self.alias, partitions)
+        shard = zlib.crc32(owner.key.encode()) % self.shards
+        return Place(f"{self.alias}_s{shard:02}", partitions)

@@ -1,0 +1,214 @@
+"""A memory as a row of Milvus and back, and the filters that find it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, Role, Scope, Source
+from memory_extproc.observe.log import logger
+from memory_extproc.store.milvus.options import Place
+from memory_extproc.store.rules import metadata_text
+
+log = logger(__name__)
+T = TypeVar("T")
+VECTOR = "embedding"
+WORDS = "words"  # filled by the server from the content, where it knows how; never read
+# All fields but the vector, in the order of the schema.
+SCALARS = (
+    "id", "user_id", "tenant_id", "project_id", "session_id", "seq", "role", "memory_type", "content", "source",
+    "origin", "state", "importance", "access_count", "created_at", "updated_at", "valid_from", "valid_to",
+    "expires_at", "superseded_by", "embed_model", "metadata",
+)  # fmt: skip
+
+
+def to_row(row: Embedded) -> dict[str, Any]:
+    """Of a memory that passed rules.check_rows. Every field is written, because an old server has no nullable
+    ones; 0 stands for no time."""
+    memory = row.memory
+    return {
+        "id": memory.id,
+        "user_id": memory.owner.user,
+        "tenant_id": memory.owner.tenant,
+        "project_id": memory.project,
+        "session_id": memory.session,
+        "seq": memory.seq,
+        "role": memory.role.value,
+        "memory_type": memory.type.value,
+        "content": memory.content,
+        "source": memory.source.value,
+        "origin": memory.origin,
+        "state": memory.state.value,
+        "importance": float(memory.importance),
+        "access_count": memory.access_count,
+        "created_at": _seconds(memory.created_at),
+        "updated_at": _seconds(memory.updated_at),
+        "valid_from": _seconds(memory.valid_from),
+        "valid_to": _seconds(memory.valid_to),
+        "expires_at": _seconds(memory.expires_at),
+        "superseded_by": memory.superseded_by,
+        "embed_model": memory.embed_model,
+        "metadata": metadata_text(memory),
+        VECTOR: row.vector,
+    }
+
+
+def to_memory(row: Mapping[str, Any]) -> Memory:
+    """GiveUpError if the row was not written by us or by a newer version with other words."""
+    try:
+        return Memory(
+            id=row["id"],
+            owner=Owner(row["tenant_id"], row["user_id"]),
+            project=row["project_id"],
+            session=row["session_id"],
+            seq=row["seq"],
+            role=Role(row["role"]),
+            type=MemoryType(row["memory_type"]),
+            content=row["content"],
+            source=Source(row["source"]),
+            origin=row["origin"],
+            state=MemoryState(row["state"]),
+            importance=row["importance"],
+            access_count=row["access_count"],
+            created_at=_time(row["created_at"]),
+            updated_at=_time(row["updated_at"]),
+            valid_from=_time_or_none(row["valid_from"]),
+            valid_to=_time_or_none(row["valid_to"]),
+            expires_at=_time_or_none(row["expires_at"]),
+            superseded_by=row["superseded_by"],
+            embed_model=row["embed_model"],
+            metadata=MappingProxyType(json.loads(row["metadata"])),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise GiveUpError(f"a row that is no memory: {type(error).__name__}") from None
+
+
+def to_embedded(row: Mapping[str, Any]) -> Embedded:
+    return Embedded(to_memory(row), np.asarray(row[VECTOR], dtype=np.float32))
+
+
+def readable(
+    found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T], tells: Callable[[str], object]
+) -> list[T]:
+    """What *read* makes of each row; a row it cannot read (of a newer version, or damaged) is left out, logged and
+    told to *tells* (as Metrics.unreadable has it), because one such row must not hide all the others."""
+    made: list[T] = []
+    for row in found:
+        try:
+            made.append(read(row))
+        except GiveUpError:
+            log.warning("store.row_unreadable")
+            tells("no_memory")
+    return made
+
+
+def _seconds(time: datetime | None) -> int:
+    return 0 if time is None else int(time.timestamp())
+
+
+def _time(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _time_or_none(seconds: int) -> datetime | None:
+    return _time(seconds) if seconds else None
+
+
+# --- filters ---------------------------------------------------------------------------------------
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def quote(text: str) -> str:
+    """*text* as a string literal that servers and Lite read alike: Lite knows no escapes by number, so all but
+    what would end the literal stands as it is."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def of_owner(owner: Owner) -> str:
+    """The tenant is always part of it; the user alone is the partition key."""
+    return f"user_id == {quote(owner.user)} and tenant_id == {quote(owner.tenant)}"
+
+
+def with_ids(ids: Iterable[str]) -> str:
+    """The ids are of the safe alphabet (rules.is_id)."""
+    return "id in [" + ", ".join(f'"{one}"' for one in ids) + "]"
+
+
+def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
+    """What Memory.recallable and Scope.holds say, in Milvus' words; but for the origins, whose globs it lacks."""
+    parts = [
+        of_owner(owner),
+        f"state == {quote(MemoryState.ACTIVE.value)}",
+        f"source != {quote(Source.QUESTION.value)}",
+        f"(expires_at == 0 or expires_at > {int(now.timestamp())})",
+    ]
+    if scope.project:
+        parts.append(f"project_id == {quote(scope.project)}")
+    if len(scope.types) < len(MemoryType):
+        parts.append("memory_type in [" + ", ".join(quote(kind.value) for kind in sorted(scope.types)) + "]")
+    if len(scope.sources) < len(Source):
+        parts.append("source in [" + ", ".join(quote(source.value) for source in sorted(scope.sources)) + "]")
+    return " and ".join(parts)
+
+
+# --- listing -----------------------------------------------------------------------------------------
+# Everything of a store in parts that one answer holds.
+
+Row = Mapping[str, Any]
+
+_BEHIND = "~"  # stands behind all that ids are made of (rules.is_id), as a store compares them
+_MOST = 2_000  # rows of one answer: some 20 ms for Lite, of which this process has the half to itself
+_PARTS = 8  # that rows are taken apart into when an answer does not hold them
+_NAMES = ("tenant_id", "user_id")
+
+
+class Query(Protocol):
+    async def __call__(self, place: Place, filter_: str, fields: Sequence[str], limit: int) -> Sequence[Row]:
+        """At most *limit* rows with these *fields* that match, in any order."""
+
+
+async def owners_in(
+    collections: Sequence[str], query: Query, *, most: int = _MOST
+) -> AsyncIterator[Sequence[Owner]]:
+    """Each once."""
+    known: set[Owner] = set()
+    for collection in collections:
+        async for _, rows in shares(Place(collection, None), query, _NAMES, most=most):
+            found = {Owner(row["tenant_id"], row["user_id"]) for row in rows} - known
+            known |= found
+            if found:
+                yield sorted(found, key=lambda owner: owner.key)
+
+
+async def shares(
+    place: Place, query: Query, fields: Sequence[str], *, most: int = _MOST
+) -> AsyncIterator[tuple[str, Sequence[Row]]]:
+    """Filters that share all rows of *place* out among them, and the rows of each, with their ids: *most* at a
+    time. Rows are asked for by ranges of ids: a server's pages are cut by offset, which is bounded, or by an
+    iterator, for which the client drops the consistency level."""
+    asked = ("id", *(field for field in fields if field != "id"))
+    waiting = [("", _BEHIND)]
+    while waiting:
+        least, below = waiting.pop()
+        filter_ = f"id >= {quote(least)} and id < {quote(below)}"
+        rows = await query(place, filter_, asked, most + 1)
+        ids = {row["id"] for row in rows}
+        if len(ids) > max(1, most):
+            waiting += _parts(least, below, ids)
+        else:
+            yield filter_, rows
+
+
+def _parts(least: str, below: str, some: set[str]) -> list[tuple[str, str]]:
+    """The ids from *least* up to *below* in parts that begin with some of *some*: two or more that were found
+    between them. Each part leaves one of those out, so each step comes nearer to the end, whatever was found."""
+    found = sorted(some)
+    step = max(1, len(found) // _PARTS)
+    starts = [least, *found[step::step]]
+    return list(zip(starts, [*starts[1:], below], strict=True))

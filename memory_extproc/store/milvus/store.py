@@ -1,0 +1,370 @@
+"""Memories in Milvus: a server, or a Lite file in this process. One adapter; placement.py has the two layouts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.model import Embedded, Found, Memory, MemoryType, Owner, Scope, Searched, Source, Vector, digest
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Now
+from memory_extproc.store.milvus import rows
+from memory_extproc.store.milvus.calls import Breaker, Calls, Clock
+from memory_extproc.store.milvus.client import connect
+from memory_extproc.store.milvus.connect import Opening
+from memory_extproc.store.milvus.lite import EmbeddedLite
+from memory_extproc.store.milvus.lite_compaction import Rewriting
+from memory_extproc.store.milvus.meta import MetaCollection
+from memory_extproc.store.milvus.options import MilvusOptions, Place
+from memory_extproc.store.milvus.rows import owners_in
+from memory_extproc.store.milvus.session import BOUNDED, STRONG, Flusher, Gate, Loading, Opened
+from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
+
+_BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
+_LITE_BATCH = 100  # readers of a Lite collection wait for its writer
+_MOST_HITS = 16_384  # a server finds at most
+_LEAST_EF = 64
+_MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which only we can tell
+_ALL = (*rows.SCALARS, rows.VECTOR)
+_PROBE = Owner.of_canary()  # has the row that tells whether writes work
+
+T = TypeVar("T")
+
+
+class MilvusStore:
+    """A MemoryStore. Open it before use, as often as it takes; close it at the end. One event loop owns it."""
+
+    def __init__(
+        self, options: MilvusOptions, metrics: Metrics, *, now: Now, clock: Clock = time.monotonic
+    ) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._now = now
+        breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
+        self._calls = Calls(breaker, metrics, clock)
+        self._calls.closed()
+        self._opening = asyncio.Lock()
+        self._opened: Opened | None = None
+        self._resources = AsyncExitStack()
+        self._address = options.uri
+        self._gates: defaultdict[str, Gate] = defaultdict(Gate)  # by collection, for Lite
+
+    @property
+    def lags(self) -> bool:
+        return self._opened is None or self._opened.capabilities.lags
+
+    @property
+    def finds_words(self) -> bool:
+        return self._opened is not None and self._opened.placement.words
+
+    @property
+    def address(self) -> str:
+        """Where Milvus is reached; for a Lite file a socket of our own, once open."""
+        return self._address
+
+    @property
+    def failing_for(self) -> timedelta:
+        """How long the store has not been open, or has failed writes or reads; zero while it works."""
+        return self._calls.failing_for
+
+    # --- opening and closing -------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._opened is not None:
+                return
+            async with AsyncExitStack() as undo:
+                lite = None if self._options.uri else await self._started_lite(undo)
+                uri = self._options.uri if lite is None else lite.address
+                self._address = uri
+                client = connect(self._options, uri)
+                undo.push_async_callback(client.close)
+                opening = Opening(client, self._options, self._calls)
+                capabilities = await opening.capabilities()
+                placement = await opening.place(capabilities)
+                flusher: Flusher | None = None
+                if capabilities.one_writer:
+                    if lite is not None:
+                        await Rewriting(client, self._options, self._calls).tidy(placement.aliases)
+                    flusher = await undo.enter_async_context(
+                        Flusher(client, self._options, self._calls, self._gates)
+                    )
+                    await flusher.flush(placement.aliases)
+                loading = Loading(client, self._options, self._calls, placement.aliases)
+                undo.push_async_callback(loading.end)
+                if not capabilities.exact_only:
+                    # Not until it is done: a server that loads may answer queries of what it has loaded.
+                    loading.begin()
+                    await loading.wait(self._options.timeout)
+                self._opened = Opened(
+                    client,
+                    capabilities,
+                    placement,
+                    loading,
+                    flusher,
+                    self._gates,
+                    self._calls,
+                    self._options,
+                )
+                self._resources = undo.pop_all()
+            self._calls.opened()
+            probing = asyncio.create_task(self._probe(), name="store probe")
+            self._resources.push_async_callback(_cancel, probing)
+
+    async def close(self) -> None:
+        async with self._opening:
+            self._opened = None
+            self._calls.closed()
+            await self._resources.aclose()
+
+    async def _started_lite(self, undo: AsyncExitStack) -> EmbeddedLite:
+        lite = EmbeddedLite(self._options.path)
+        undo.push_async_callback(asyncio.to_thread, lite.stop)
+        await asyncio.to_thread(lite.start)
+        return lite
+
+    async def _probe(self) -> None:
+        """While the store is not up: nobody may be left to write, and a replica may wait for it."""
+        while True:
+            await asyncio.sleep(self._options.probe_every.total_seconds())
+            if not self._calls.up:
+                with suppress(MemoryExtprocError):
+                    await self.probe()
+
+    async def probe(self) -> None:
+        """Reads, writes a row and deletes it: raises what anybody's read or write would raise now."""
+        row = _probe_row(self._options, self._now())
+        await self.get(_PROBE, [row.memory.id])
+        await self.put(_PROBE, [row])
+        opened = self._ready()
+        await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.with_ids([row.memory.id]))
+
+    # --- writing -------------------------------------------------------------------------------------
+    async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
+        check_rows(owner, rows_, self._options.dimension)
+        # Upserting one id twice in one message is undefined; the last one counts.
+        latest = {row.memory.id: rows.to_row(fit(row, self._options.content_bytes)) for row in rows_}
+        ready = list(latest.values())
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        batch = _LITE_BATCH if opened.capabilities.lite else _BATCH
+        for start in range(0, len(ready), batch):
+            async with opened.writing(place):
+                await self._put_batch(opened, place, ready[start : start + batch])
+            opened.wrote(place, batch)
+
+    async def _put_batch(self, opened: Opened, place: Place, batch: list[dict[str, Any]]) -> None:
+        client = opened.client
+        if opened.capabilities.upsert:
+            await opened.call("put", lambda limit: client.upsert(place.collection, batch, timeout=limit))
+            return
+        # Deleted by key alone: an id never moves between owners, and this needs no look at the rows.
+        ids = rows.with_ids(row["id"] for row in batch)
+        await opened.call("put", lambda limit: client.delete(place.collection, filter=ids, timeout=limit))
+        await opened.call("put", lambda limit: client.insert(place.collection, batch, timeout=limit))
+
+    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
+        check_owner(owner)
+        wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        for start in range(0, len(wanted), _BATCH):
+            filter_ = await self._filter_to_delete(opened, owner, wanted[start : start + _BATCH])
+            if filter_:
+                await self._delete(opened, "delete", place, filter_)
+        opened.wrote(place, len(wanted))
+
+    async def _filter_to_delete(self, opened: Opened, owner: Owner, ids: list[str]) -> str:
+        """Empty where there is nothing to delete."""
+        if not opened.capabilities.lite:
+            return f"{rows.of_owner(owner)} and {rows.with_ids(ids)}"
+        # Lite would scan the collection for that; it finds rows by their ids alone at once.
+        ours = await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], STRONG)
+        return rows.with_ids(row["id"] for row in ours) if ours else ""
+
+    async def _delete(self, opened: Opened, operation: str, place: Place, filter_: str) -> None:
+        async with opened.writing(place):
+            await opened.call(
+                operation, lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
+            )
+
+    async def delete_owner(self, owner: Owner) -> None:
+        check_owner(owner)
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
+        opened.wrote(place, self._options.flush_rows)
+
+    async def purge(self, owner: Owner) -> bool:
+        """Implements ports.Purges. A Lite file is rewritten where the owner's rows were; a server is asked to
+        compact, which it does in its own time. GiveUpError for Lite behind an address: it never lets go of a row,
+        and others may write to it while we would rewrite it."""
+        check_owner(owner)
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        return await self._let_go(opened, place.collection)
+
+    async def compact(self) -> bool:
+        """As purge, of every collection: for everybody."""
+        opened = self._ready()
+        done = [await self._let_go(opened, alias) for alias in opened.placement.aliases]
+        return all(done)
+
+    def meta(self) -> MetaCollection | None:
+        """Where copies of what replicas share are kept; None in a Lite file of this process."""
+        return MetaCollection(self._ready, f"{self._options.collection}_meta") if self._options.uri else None
+
+    async def _let_go(self, opened: Opened, alias: str) -> bool:
+        client, options = opened.client, self._options
+        if not opened.capabilities.lite:
+            await opened.call("flush", lambda limit: client.flush(alias, timeout=limit))
+            await opened.call("compact", lambda limit: client.compact(alias, timeout=limit))
+            return False
+        if options.uri:
+            raise GiveUpError("a Milvus Lite server never purges what was deleted")
+        await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
+        return True
+
+    # --- reading -------------------------------------------------------------------------------------
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
+        return self._readable(await self._by_ids("get", owner, ids, rows.SCALARS, STRONG), rows.to_memory)
+
+    async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
+        return self._readable(await self._by_ids("fetch", owner, ids, _ALL, STRONG), rows.to_embedded)
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+        check_owner(owner)
+        check_vector(to, self._options.dimension)
+        opened = self._ready()
+        wanted = limit * _MORE_FOR_ORIGINS if scope.origins else limit
+        most = max(1, min(wanted, _MOST_HITS))
+        parameters: dict[str, Any] = {"metric_type": "COSINE"}
+        if not opened.capabilities.exact_only:
+            parameters["params"] = {"ef": max(_LEAST_EF, most)}
+        hits = await opened.search(
+            "nearest",
+            opened.placement.of(owner),
+            data=[np.asarray(to, dtype=np.float32)],
+            anns_field=rows.VECTOR,
+            filter=rows.recallable(owner, scope, self._now()),
+            limit=most,
+            output_fields=list(rows.SCALARS),
+            search_params=parameters,
+        )
+        found = self._readable(hits, _found)
+        held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
+        ours = tuple(held)[: max(0, limit)]
+        return Searched(found=ours, total=None, path="store")
+
+    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+        check_owner(owner)
+        opened = self._ready()
+        asked = searchable(text)
+        if not (opened.placement.words and asked and limit > 0):
+            return []
+        hits = await opened.search(
+            "worded",
+            opened.placement.of(owner),
+            data=[asked],
+            anns_field=rows.WORDS,
+            filter=rows.recallable(owner, scope, self._now()),
+            limit=min(limit * (_MORE_FOR_ORIGINS if scope.origins else 1), _MOST_HITS),
+            output_fields=list(_ALL),
+            search_params={"metric_type": "BM25"},
+        )
+        found = self._readable(hits, lambda hit: rows.to_embedded(hit["entity"]))
+        held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
+        return list(held)[:limit]
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        async for page in self._pages(owner, size, STRONG if fresh else BOUNDED):
+            yield self._readable(page, rows.to_embedded)
+
+    def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """Every row of *owner* as Milvus has it, also one that this version cannot read."""
+        return self._pages(owner, size, STRONG)
+
+    def _readable(self, found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
+        return rows.readable(found, read, self._metrics.unreadable)
+
+    async def _pages(self, owner: Owner, size: int, level: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        check_owner(owner)
+        opened = self._ready()
+        # All ids first, then the rows by them: a server's pages are cut by offset, which shifts under writes,
+        # or by an iterator, for which the client drops the consistency level. An id takes 70 bytes.
+        listed = await opened.query("pages", opened.placement.of(owner), rows.of_owner(owner), ["id"], level)
+        ids = sorted(row["id"] for row in listed)
+        for start in range(0, len(ids), size):
+            yield await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
+
+    async def count(self, owner: Owner) -> int:
+        check_owner(owner)
+        opened = self._ready()
+        result = await opened.query("count", opened.placement.of(owner), rows.of_owner(owner), ["count(*)"], STRONG)
+        return int(result[0]["count(*)"])
+
+    async def owners(self) -> AsyncIterator[Sequence[Owner]]:
+        """Implements ports.ListsOwners."""
+        opened = self._ready()
+
+        async def query(
+            place: Place, filter_: str, fields: Sequence[str], limit: int
+        ) -> Sequence[Mapping[str, Any]]:
+            return await opened.query("owners", place, filter_, fields, STRONG, limit)
+
+        async for found in owners_in(opened.placement.aliases, query):
+            yield found
+
+    async def _by_ids(
+        self, operation: str, owner: Owner, ids: Sequence[str], fields: Sequence[str], level: str
+    ) -> list[Mapping[str, Any]]:
+        """Those of *ids* that are *owner*'s; *fields* include the owner's two."""
+        check_owner(owner)
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
+        found: list[Mapping[str, Any]] = []
+        for start in range(0, len(wanted), _BATCH):
+            filter_ = rows.with_ids(wanted[start : start + _BATCH])
+            if not opened.capabilities.lite:  # lets a server prune; would make Lite scan
+                filter_ = f"{rows.of_owner(owner)} and {filter_}"
+            found.extend(await opened.query(operation, place, filter_, fields, level))
+        return [row for row in found if (row["tenant_id"], row["user_id"]) == (owner.tenant, owner.user)]
+
+    def _ready(self) -> Opened:
+        if self._opened is None:
+            raise self._calls.not_open()
+        return self._opened
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
+    """The same one each time, so that no more than one is left behind."""
+    memory = Memory(
+        id=digest("store probe"),
+        owner=_PROBE,
+        type=MemoryType.EPISODIC,
+        content="probe",
+        source=Source.QUESTION,  # which recall never returns
+        created_at=now,
+        updated_at=now,
+        embed_model=options.fingerprint,
+    )
+    vector = np.zeros(options.dimension, dtype=np.float32)
+    vector[0] = 1.0
+    return Embedded(memory, vector)
+
+
+def _found(hit: Mapping[str, Any]) -> Found:
+    return Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))

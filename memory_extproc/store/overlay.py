@@ -1,0 +1,327 @@
+"""What one process knows of one owner: the rows held, its own recent writes, and which version that is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from memory_extproc.model import Embedded, Owner
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Steady
+from memory_extproc.store.resident import Held, memory_bytes
+
+_BASE_BYTES = 1_500  # of an Owned with nothing in it
+_NEVER = -1
+
+
+@dataclass(slots=True)
+class Write:
+    """A write of ours the store may not show yet; *row* is None where it was a deletion."""
+
+    row: Embedded | None
+    mark: int  # which call made it
+    acknowledged: datetime | None = None  # by the store
+    tick: int = 0  # of the acknowledgement, in the order of things that happened to this owner
+
+    @property
+    def size(self) -> int:
+        return 200 if self.row is None else memory_bytes(self.row.memory) + int(self.row.vector.nbytes)
+
+
+class Attempt:
+    """A fill under way: what was read so far, and what had happened before it began."""
+
+    def __init__(self, version: int, generation: int, tick: int) -> None:
+        self.version = version
+        self.generation = generation
+        self.tick = tick
+        self.own: set[int] = set()  # versions that our own writes made since
+        self.held = Held()
+
+    def take(self, page: Sequence[Embedded]) -> None:
+        for row in page:
+            self.held.put(row)
+
+
+class Owned:
+    """No I/O and no clock of its own. One event loop owns it."""
+
+    def __init__(self) -> None:
+        self.held: Held | None = None  # every row of the owner as of `seen`, with our own writes
+        self.overlay: dict[str, Write] = {}
+        self.writes = asyncio.Lock()  # one write of ours at a time, so that read-change-write is one step
+        self.users = 0  # calls and fills that hold on to this object
+        self.too_large = False  # to be held; the store's own search serves
+        self.not_before: datetime | None = None  # no fill until then, after one failed
+        self.counted = 0  # bytes of it in the sum over all owners
+        self._seen = _NEVER
+        self._own: set[int] = set()  # versions above `seen` that our own writes made
+        self._writing = 0  # writes of ours whose version we do not know yet
+        self._generation = 0  # how often everything was forgotten
+        self._attempt: Attempt | None = None
+        self._ticks = 0
+        self._overlay_bytes = 0
+        self._forgetting = False
+        self._forgotten: datetime | None = None
+
+    # --- versions ------------------------------------------------------------------------------------
+    @property
+    def seen(self) -> int:
+        """The version up to which every write of any replica is in `held`."""
+        return self._seen
+
+    def answers_at(self, version: int) -> bool:
+        """Whether `held` is all there is to know at *version*."""
+        return self.held is not None and 0 <= version - self._seen <= self._writing
+
+    def count_own(self, version: int) -> None:
+        """A write of ours made *version*."""
+        if self._attempt is not None:
+            self._attempt.own.add(version)
+        if self.held is not None:
+            self._see(self._seen, self._own | {version})
+
+    def _see(self, version: int, own: set[int]) -> None:
+        # Beyond *version* only as far as the versions are ours too: a gap is another replica's write.
+        while version + 1 in own:
+            version += 1
+        self._seen, self._own = version, {one for one in own if one > version}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around a write: its version may show before we are told it is ours."""
+        self._writing += 1
+        try:
+            yield
+        finally:
+            self._writing -= 1
+
+    # --- our own writes ------------------------------------------------------------------------------
+    def put(self, rows: Sequence[Embedded]) -> int:
+        """The mark to acknowledge or take back with."""
+        mark = self._tick()
+        for row in rows:
+            self._lay(row.memory.id, Write(row, mark))
+            if self.held is not None:
+                self.held.put(row)
+        return mark
+
+    def delete(self, ids: Sequence[str]) -> int:
+        mark = self._tick()
+        for one in ids:
+            self._lay(one, Write(None, mark))
+            if self.held is not None:
+                self.held.remove(one)
+        return mark
+
+    def acknowledge(self, mark: int, now: datetime) -> None:
+        """The store has what was written under *mark*."""
+        tick = self._tick()
+        for write in self.overlay.values():
+            if write.mark == mark:
+                write.acknowledged, write.tick = now, tick
+
+    def take_back(self, mark: int) -> None:
+        """The store refused what was written under *mark*: as if it never was."""
+        self.withdraw([one for one, write in self.overlay.items() if write.mark == mark])
+
+    def withdraw(self, ids: Sequence[str]) -> None:
+        """What was written of *ids* counts no more: the store alone says what they are."""
+        for one in ids:
+            self._lift(one)
+        self.drop_held()
+
+    def live_writes(self) -> list[Embedded]:
+        return [write.row for write in self.overlay.values() if write.row is not None]
+
+    def look_up(self, ids: Sequence[str], *, whole: bool) -> tuple[list[Embedded], list[str]]:
+        """Those of *ids* known here, and those to ask the store for: none if *whole*."""
+        known: list[Embedded] = []
+        unknown: list[str] = []
+        for one in dict.fromkeys(ids):
+            write = self.overlay.get(one)
+            row = write.row if write is not None else self.held.get(one) if whole and self.held else None
+            if row is not None:
+                known.append(row)
+            elif write is None and not whole:
+                unknown.append(one)
+        return known, unknown
+
+    def prune(self, now: datetime, settle: timedelta) -> None:
+        """Lets go of writes that every read of the store shows by now."""
+        if self._attempt is not None:
+            return  # the fill may have read the store before they were in it
+        for one, write in list(self.overlay.items()):
+            if write.acknowledged is not None and now - write.acknowledged >= settle:
+                self._lift(one)
+
+    def deleted(self, id: str) -> bool:  # noqa: A002 - the word of the port
+        """Whether a deletion of ours is laid over the store's row."""
+        write = self.overlay.get(id)
+        return write is not None and write.row is None
+
+    def _lay(self, id: str, write: Write) -> None:  # noqa: A002
+        self._lift(id)
+        self.overlay[id] = write
+        self._overlay_bytes += write.size
+
+    def _lift(self, id: str) -> None:  # noqa: A002
+        old = self.overlay.pop(id, None)
+        if old is not None:
+            self._overlay_bytes -= old.size
+
+    def _tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    @property
+    def generation(self) -> int:
+        """Grows each time everything is forgotten."""
+        return self._generation
+
+    # --- forgetting ----------------------------------------------------------------------------------
+    def forget(self, version: int) -> None:
+        """Everything is gone, as of *version*; what a running fill brings is not taken."""
+        self.overlay.clear()
+        self._overlay_bytes = 0
+        self.held = Held()
+        self.too_large = False
+        self._forgetting = True
+        self._generation += 1
+        self._see(version, set())
+
+    def forgotten(self, now: datetime) -> None:
+        """The store has forgotten too."""
+        self._forgetting = False
+        self._forgotten = now
+
+    def hides_store(self, now: datetime, settle: timedelta) -> bool:
+        """Whether a lagging read of the store may still show what was forgotten."""
+        return self._forgetting or (self._forgotten is not None and now - self._forgotten < settle)
+
+    # --- filling -------------------------------------------------------------------------------------
+    def begin_fill(self, version: int) -> Attempt:
+        """*version* is read before the store is."""
+        self._attempt = Attempt(version, self._generation, self._tick())
+        return self._attempt
+
+    def end_fill(self, attempt: Attempt, *, complete: bool) -> None:
+        """Takes what was read, with our own writes over it. *complete*: the read did not lag."""
+        self._attempt = None
+        if attempt.generation != self._generation:
+            return
+        for one, write in list(self.overlay.items()):
+            if complete and write.acknowledged is not None and write.tick < attempt.tick:
+                self._lift(one)  # the read shows it, or what another replica has made of it since
+            elif write.row is None:
+                attempt.held.remove(one)
+            else:
+                attempt.held.put(write.row)
+        self.held = attempt.held
+        self._see(attempt.version, attempt.own)
+
+    def abandon_fill(self) -> None:
+        self._attempt = None
+
+    # --- bounds --------------------------------------------------------------------------------------
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return _BASE_BYTES + self._overlay_bytes + (self.held.size if self.held is not None else 0)
+
+    def drop_held(self) -> None:
+        self.held = None
+        self._seen, self._own = _NEVER, set()
+
+    def outdate(self) -> None:
+        """What is held, and what a running fill brings, counts no more."""
+        self._generation += 1
+        self.drop_held()
+
+    def may_go(self, now: datetime) -> bool:
+        """Whether nothing is lost when this object is."""
+        waits = self.not_before is not None and now < self.not_before
+        return self.held is None and not self.overlay and not self.too_large and not waits
+
+
+# --- roster ------------------------------------------------------------------------------------------
+# The owners of whom something is held in process, within a bound of bytes.
+
+
+class Roster:
+    """The least recently used goes first; what the store may not show yet stays, and may exceed the bound."""
+
+    def __init__(self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, steady: Steady) -> None:
+        """*most*: bytes of all together. *settle*: after it, a store's read shows what was acknowledged before."""
+        self.most = most
+        self.size = 0  # bytes of all that is held
+        self._settle = settle
+        self._metrics = metrics
+        self._steady = steady
+        self._owned: OrderedDict[Owner, Owned] = OrderedDict()  # least recently used first
+
+    def owners(self) -> list[Owner]:
+        """Those of whom anything is held."""
+        return list(self._owned)
+
+    def of(self, owner: Owner) -> Owned | None:
+        """None where nothing is held. Asking is no use of it."""
+        return self._owned.get(owner)
+
+    @contextmanager
+    def using(self, owner: Owner) -> Iterator[Owned]:
+        """What we know of *owner*, which stays ours until the end of the block."""
+        owned = self._owned.get(owner)
+        if owned is None:
+            owned = self._owned[owner] = Owned()
+        self._owned.move_to_end(owner)
+        owned.users += 1
+        try:
+            yield owned
+        finally:
+            owned.users -= 1
+            if owned.overlay:
+                owned.prune(self._steady(), self._settle())
+            if owned.held is not None and owned.size > self.most:
+                owned.too_large = True
+                owned.drop_held()
+            self.account(owned)
+            self.release(owner, owned)
+            if self.size > self.most:
+                self._trim()
+
+    def account(self, owned: Owned) -> None:
+        size = owned.size
+        if size != owned.counted:
+            self.size += size - owned.counted
+            owned.counted = size
+            self._metrics.partition_bytes.set(self.size)
+            self._metrics.partitions.set(len(self._owned))
+
+    def release(self, owner: Owner, owned: Owned) -> None:
+        if not owned.users and owned.may_go(self._steady()) and owner in self._owned:
+            del self._owned[owner]
+            self.size -= owned.counted
+            self._metrics.partition_bytes.set(self.size)
+            self._metrics.partitions.set(len(self._owned))
+
+    def _trim(self) -> None:
+        """Lets the least recently used go until all fits; what the store may not show yet stays."""
+        now, over = self._steady(), self.size - self.most
+        victims: list[tuple[Owner, Owned]] = []
+        for owner, owned in self._owned.items():
+            if over <= 0:
+                break
+            if not owned.users and not owned.hides_store(now, self._settle()):
+                victims.append((owner, owned))
+                over -= owned.size
+        for owner, owned in victims:
+            owned.prune(now, self._settle())
+            owned.drop_held()
+            owned.too_large = False
+            self.account(owned)
+            self.release(owner, owned)

@@ -1,0 +1,297 @@
+"""One owner's memories in process: a growing matrix of vectors, searched exactly, and an index of their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.index.features import Likeliest, Table, likeliest
+from memory_extproc.index.owner_index import OwnerIndex, Worded
+from memory_extproc.model import (
+    Candidates,
+    Embedded,
+    Found,
+    Matrix,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Scope,
+    Sought,
+    Source,
+    Vector,
+)
+
+_FIRST_CAPACITY = 16
+# What a Memory with its times, ids and index entry takes in CPython beyond its content and metadata.
+_ROW_OVERHEAD = 1_200
+# Two float32 dot products of unit vectors that differ by less than this may be one number summed in
+# another order, since BLAS sums a row differently at the end of a block.
+_ROUNDING = 1e-5
+_SOURCE_CODES = {source: code for code, source in enumerate(Source)}
+_TYPE_CODES = {kind: code for code, kind in enumerate(MemoryType)}
+_NEVER = -np.inf
+
+
+def order(found: Iterable[Found]) -> list[Found]:
+    """Best first; equal cosines newest first, then by id, so that no order of arrival shows."""
+    return sorted(found, key=lambda one: (-one.cosine, -one.memory.created_at.timestamp(), one.memory.id))
+
+
+def cosines(vectors: npt.NDArray[np.float32], to: Vector) -> npt.NDArray[np.float64]:
+    """One per row, in [-1, 1]; the same for the same row wherever it stands."""
+    products = vectors.astype(np.float64) * to.astype(np.float64)
+    summed: npt.NDArray[np.float64] = np.clip(products.sum(axis=1), -1.0, 1.0)
+    return summed
+
+
+def memory_bytes(memory: Memory) -> int:
+    """About what holding *memory* takes, without its vector."""
+    words = len(memory.content) + sum(len(str(value)) + 64 for value in memory.metadata.values())
+    return words + _ROW_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """What the words of a question say, while its vector is on its way."""
+
+    worded: Worded
+    within: npt.NDArray[np.int64]  # positions of those in scope
+    table: Table
+
+
+class Held:
+    """Every row of one owner, in any state. Not safe across threads; one event loop owns it.
+
+    A row keeps its place until it is taken out or replaced; places left empty go when there are many."""
+
+    def __init__(self) -> None:
+        self._memories: list[Memory | None] = []
+        self._at: dict[str, int] = {}
+        self._projects: dict[str, int] = {}
+        self._origins: dict[str, int] = {}
+        self._words = 0  # bytes beyond the arrays and the index
+        self._index = OwnerIndex()
+        self._vectors: Matrix = np.zeros((0, 0), dtype=np.float32)
+        self._expires = np.zeros(0, dtype=np.float64)
+        self._types = np.zeros(0, dtype=np.int8)
+        self._sources = np.zeros(0, dtype=np.int8)
+        self._project = np.zeros(0, dtype=np.int32)
+        self._origin = np.zeros(0, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __iter__(self) -> Iterator[Embedded]:
+        for memory, vector in zip(self._memories, self._vectors, strict=False):
+            if memory is not None:
+                yield Embedded(memory, vector.copy())
+
+    def memories(self) -> list[Memory]:
+        """All of them without their vectors, as of now."""
+        return [memory for memory in self._memories if memory is not None]
+
+    @property
+    def size(self) -> int:
+        """Bytes held, spare capacity included."""
+        return int(self._vectors.nbytes) + self._words + self._index.size
+
+    def get(self, id: str) -> Embedded | None:  # noqa: A002 - the word of the port
+        at = self._at.get(id)
+        memory = None if at is None else self._memories[at]
+        return None if memory is None else Embedded(memory, self._vectors[at].copy())
+
+    def put(self, row: Embedded) -> None:
+        """Adds *row*, or takes it in place of the one with its id. Costs about 0.2 ms for a message of a chat."""
+        self.remove(row.memory.id)
+        at = len(self._memories)
+        if at == len(self._vectors):
+            self._allocate(max(_FIRST_CAPACITY, at * 2), len(row.vector))
+        memory = row.memory
+        self._memories.append(memory)
+        self._at[memory.id] = at
+        self._index.add(memory)
+        self._words += memory_bytes(memory)
+        self._vectors[at] = row.vector
+        # What the mask of a search is made of. A row that may never be recalled has expired for ever.
+        may_be_recalled = memory.state is MemoryState.ACTIVE and memory.source is not Source.QUESTION
+        ends = np.inf if memory.expires_at is None else memory.expires_at.timestamp()
+        self._expires[at] = ends if may_be_recalled else _NEVER
+        self._types[at] = _TYPE_CODES[memory.type]
+        self._sources[at] = _SOURCE_CODES[memory.source]
+        self._project[at] = self._projects.setdefault(memory.project, len(self._projects))
+        self._origin[at] = self._origins.setdefault(memory.origin, len(self._origins))
+
+    def remove(self, id: str) -> None:  # noqa: A002
+        """An unknown id is left alone."""
+        at = self._at.pop(id, None)
+        memory = None if at is None else self._memories[at]
+        if at is None or memory is None:
+            return
+        self._words -= memory_bytes(memory)
+        self._memories[at] = None
+        self._expires[at] = _NEVER
+        self._index.drop(at)
+        if self._index.worn:
+            self._close_ranks()
+
+    def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Found]:
+        """At most *limit* recallable ones within *scope*, best first; time linear in the rows."""
+        count = len(self._memories)
+        if not count or limit <= 0:
+            return []
+        allowed = self._allowed(count, scope, now)
+        scores = self._vectors[:count] @ to
+        scores[~allowed] = -np.inf
+        wanted = min(limit, int(np.count_nonzero(allowed)))
+        if not wanted:
+            return []
+        worst = np.partition(scores, count - wanted)[count - wanted]
+        near = np.flatnonzero(scores >= worst - _ROUNDING)
+        exact = cosines(self._vectors[near], to)
+        found = (Found(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
+        return order(found)[:limit]
+
+    def glance(self, text: str, scope: Scope, now: datetime) -> Glance:
+        """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
+        worded = self._index.worded(text, now.date())
+        within = np.flatnonzero(self._allowed(len(self._memories), scope, now)[worded.places])
+        return Glance(worded, within, Table.of(worded.by_name, within))
+
+    def candidates(
+        self, sought: Sought, limit: int, scope: Scope, now: datetime, glance: Glance | None = None
+    ) -> Candidates:
+        """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows.
+        *glance*: at the same words, scope and time. It counts unless something was written or deleted since."""
+        if glance is None or not self._index.stands(glance.worded):
+            glance = self.glance(sought.text, scope, now)
+        count = len(self._memories)
+        dense = None if sought.vector is None or not count else self._vectors[:count] @ sought.vector
+        table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
+        places = glance.worded.places[glance.within]
+        likely = likeliest(table, places, limit, lambda at: _newest_first(self._memory(at)))
+        memories = tuple(self._memory(at) for at in likely.places.tolist())
+        found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
+        return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
+
+    def _with_the_past(
+        self, now_holding: Candidates, sought: Sought, limit: int, scope: Scope, now: datetime
+    ) -> Candidates:
+        """*now_holding* with what held in the period that *scope* asks about and was replaced since, given as if it
+        held, with the end of its time; without what took its place only later. Linear in the rows, for the few
+        questions that ask."""
+        period = scope.as_of
+        past = [
+            (at, memory)
+            for at, memory in enumerate(self._memories)
+            if memory is not None and period is not None and scope.holds(memory) and memory.held_in(period, now)
+        ]
+        if not past or period is None or sought.vector is None:
+            return now_holding
+        scores = cosines(self._vectors[[at for at, _ in past]], sought.vector)
+        were = order(
+            Found(replace(memory, state=MemoryState.ACTIVE), cosine)
+            for (_, memory), cosine in zip(past, scores.tolist(), strict=True)
+        )[:limit]
+        beside = candidates_among(were, sought, limit, now)
+        successors = {one.memory.superseded_by for one in were}
+        kept = [
+            at
+            for at, memory in enumerate(now_holding.memories)
+            if memory.id not in successors or (memory.valid_from or memory.created_at) < period.until
+        ]
+        return replace(
+            now_holding,
+            memories=(*(now_holding.memories[at] for at in kept), *beside.memories),
+            features=np.concatenate([now_holding.features[kept], beside.features]),
+            searched=now_holding.searched + beside.searched,
+        )
+
+    def _memory(self, at: int) -> Memory:
+        memory = self._memories[at]
+        if memory is None:
+            raise LookupError("a place that was left")
+        return memory
+
+    def _allowed(self, count: int, scope: Scope, now: datetime) -> npt.NDArray[np.bool_]:
+        allowed: npt.NDArray[np.bool_] = self._expires[:count] > now.timestamp()
+        if len(scope.types) < len(MemoryType):
+            allowed &= np.isin(self._types[:count], [_TYPE_CODES[kind] for kind in scope.types])
+        if len(scope.sources) < len(Source):
+            allowed &= np.isin(self._sources[:count], [_SOURCE_CODES[source] for source in scope.sources])
+        if scope.project:
+            allowed &= self._project[:count] == self._projects.get(scope.project, -1)
+        if scope.origins:
+            wanted = [code for origin, code in self._origins.items() if scope.comes_from(origin)]
+            allowed &= np.isin(self._origin[:count], wanted)
+        return allowed
+
+    def _close_ranks(self) -> None:
+        """Gives every row a new place, without those left empty between them."""
+        kept = list(self._at.values())
+        self._memories = [self._memories[at] for at in kept]
+        self._at = {id_: at for at, id_ in enumerate(self._at)}
+        self._index.keep(kept)
+        self._allocate(max(_FIRST_CAPACITY, len(kept)), self._vectors.shape[1], kept)
+
+    def _allocate(self, capacity: int, dimension: int, kept: Sequence[int] | None = None) -> None:
+        """Makes room for *capacity* rows, and takes over those at *kept*, all of them by default."""
+        old = np.arange(len(self._vectors)) if kept is None else np.asarray(kept, dtype=np.int64)
+        count = len(old)
+        vectors = np.zeros((capacity, dimension), dtype=np.float32)
+        expires = np.zeros(capacity, dtype=np.float64)
+        types = np.zeros(capacity, dtype=np.int8)
+        sources = np.zeros(capacity, dtype=np.int8)
+        project = np.zeros(capacity, dtype=np.int32)
+        origin = np.zeros(capacity, dtype=np.int32)
+        if count:
+            vectors[:count] = self._vectors[old]
+            expires[:count] = self._expires[old]
+            types[:count] = self._types[old]
+            sources[:count] = self._sources[old]
+            project[:count] = self._project[old]
+            origin[:count] = self._origin[old]
+        self._vectors, self._expires, self._types = vectors, expires, types
+        self._project, self._origin, self._sources = project, origin, sources
+
+
+def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | None, path: str) -> Candidates:
+    return Candidates(
+        memories=memories,
+        names=likely.names,
+        features=likely.features,
+        centre=likely.centre,
+        spread=likely.spread,
+        searched=likely.searched,
+        total=total,
+        path=path,
+    )
+
+
+def candidates_among(found: Sequence[Found], sought: Sought, limit: int, now: datetime) -> Candidates:
+    """As Held.candidates over what a store's own search found. What stands around a memory is only what was
+    found with it."""
+    index = OwnerIndex()
+    for one in found:
+        index.add(one.memory)
+    dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
+    seen = index.seen(sought.text, dense, now.date())
+    table = Table.of(seen.by_name, np.arange(len(seen.places)))
+    likely = likeliest(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
+    return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")
+
+
+def _newest_first(memory: Memory) -> tuple[float, str]:
+    return -memory.created_at.timestamp(), memory.id
+
+
+def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, now: datetime) -> list[Found]:
+    """As Held.nearest over rows that are not held together; for the few of an overlay."""
+    chosen = [row for row in rows if scope.holds(row.memory) and row.memory.recallable(now)]
+    if not chosen:
+        return []
+    exact = cosines(np.stack([row.vector for row in chosen]), to)
+    return order(Found(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]

@@ -1,0 +1,175 @@
+"""Stand-ins for tests and demonstrations: they need no model and no network, and say the same every time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from memory_extproc.errors import GiveUpError
+from memory_extproc.inference.batching import of_unit_length, words_of
+from memory_extproc.model import Caller, Exchanged, Matrix, Outcome, Recalled, Stored, Vector, Wish, Words
+from memory_extproc.text.words import stems
+
+_AXES_PER_WORD = 4  # few words then share many axes
+
+
+class CannedEmbedder:
+    """Implements ports.Embeds: hashed bags of stemmed content words, so texts that share words are near and
+    texts that share none are close to orthogonal. *failing*, when set, is raised instead."""
+
+    def __init__(self, dimension: int = 384) -> None:
+        self._dimension = dimension
+        self.failing: Exception | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return f"canned/{self._dimension}"
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def max_tokens(self) -> int:
+        return 256
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        if self.failing:
+            raise self.failing
+        rows: Matrix = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in sorted(stems(text)):
+                self._add(row, word)
+        return of_unit_length(rows)
+
+    async def embed_query(self, text: str) -> Vector:
+        vector: Vector = (await self.embed([text]))[0]
+        vector.flags.writeable = False
+        return vector
+
+    def _add(self, row: Vector, word: str) -> None:
+        seed = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4 * _AXES_PER_WORD).digest()
+        for at in range(0, len(seed), 4):
+            number = int.from_bytes(seed[at : at + 4], "big")
+            row[number % self._dimension] += 1.0 if number >> 31 else -1.0
+
+
+class CannedReranker:
+    """Implements ports.Reranks: the share of the query's stemmed content words that a text has. *failing*, when
+    set, is raised instead; what was asked stands in *asked*."""
+
+    def __init__(self) -> None:
+        self.failing: Exception | None = None
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        self.asked.append((query, tuple(texts)))
+        if self.failing:
+            raise self.failing
+        wanted = stems(query)
+        return [len(wanted & stems(text)) / max(1, len(wanted)) for text in texts]
+
+
+class CannedCompletions:
+    """Implements ports.Completes with answers given beforehand: a function of (system, user), or a list that
+    is used up in order, its exceptions raised. What was asked stands in *asked*."""
+
+    def __init__(self, answers: Callable[[str, str], str] | Sequence[str | Exception]) -> None:
+        self._answers = answers if callable(answers) else iter(answers)
+        self.asked: list[tuple[str, str, Mapping[str, Any] | None]] = []
+
+    async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
+        """GiveUpError once the list is used up."""
+        self.asked.append((system, user, schema))
+        if callable(self._answers):
+            return self._answers(system, user)
+        answer = next(self._answers, None)
+        if answer is None:
+            raise GiveUpError("no answer is left")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class CannedWords(CannedEmbedder):
+    """Implements ports.ReadsWords: what was embedded is known until `forget_words`. Words of one stem have one
+    vector, wherever they stand."""
+
+    reads_words = True
+
+    def __init__(self, dimension: int = 384) -> None:
+        super().__init__(dimension)
+        self._known: dict[str, Words] = {}
+
+    def forget_words(self) -> None:
+        self._known.clear()
+
+    def words(self, texts: Sequence[str]) -> list[Words | None]:
+        return [self._known.get(text) for text in texts]
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        rows = await super().embed(texts)
+        for text in texts:
+            states: Matrix = np.zeros((max(1, len(stems(text))), self.dimension), dtype=np.float32)
+            for state, word in zip(states, sorted(stems(text)), strict=False):
+                self._add(state, word)
+            self._known[text] = words_of(states, np.ones(len(states), dtype=bool))
+        return rows
+
+
+# --- canned ------------------------------------------------------------------------------------------
+# Both paths as the wire sees them, in memory: for tests, and for measuring the wire alone.
+
+Before = Callable[[], Awaitable[None]]
+
+
+class CannedRecalls:
+    """Implements ports.Recalls with one answer. Keeps the wishes it was given."""
+
+    def __init__(self, recalled: Recalled | None = None, before: Before | None = None) -> None:
+        """*before* is awaited in each recall: a place for slowness and faults."""
+        self.recalled = recalled or Recalled(outcome=Outcome.EMPTY)
+        self.before = before
+        self.wishes: list[Wish] = []
+
+    async def recall(self, wish: Wish) -> Recalled:
+        self.wishes.append(wish)
+        if self.before is not None:
+            await self.before()
+        return self.recalled
+
+
+class RecordedTurns:
+    """Implements ports.Learns by remembering what it was given."""
+
+    def __init__(self, stored: Stored = Stored.JOURNALLED, before: Before | None = None) -> None:
+        self.stored = stored
+        self.before = before
+        self.settling: Before | None = None  # what waiting for turns under way waits for; None: there are none
+        self.exchanged: list[Exchanged] = []
+        self.ended: list[Caller] = []
+        self._arrived = asyncio.Condition()
+
+    async def accept(self, exchanged: Exchanged) -> Stored:
+        if self.before is not None:
+            await self.before()
+        self.exchanged.append(exchanged)
+        async with self._arrived:
+            self._arrived.notify_all()
+        return self.stored
+
+    async def settled(self, caller: Caller) -> None:  # noqa: ARG002 - the port's
+        if self.settling is not None:
+            await self.settling()
+
+    async def end_session(self, caller: Caller) -> None:
+        self.ended.append(caller)
+
+    async def wait_for(self, count: int) -> None:
+        """Returns once *count* exchanges were accepted."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.exchanged) >= count)

@@ -1,0 +1,304 @@
+"""Days that a text names, as ordinals: "7 May 2023", "2023-05-07", "in May", and what `days_told` knows.
+
+ISO dates, and the months' names in English, German, French, Spanish, Italian, Portuguese and Dutch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
+from itertools import islice
+
+from memory_extproc.text.words import PHRASES, fold
+
+_READ = 2_000  # characters; who asks for or tells of a day does so early
+_MOST = 4  # spans kept of one text
+_EARLIEST, _LATEST = date(1900, 1, 1), date(9000, 1, 1)
+_MONTHS = {
+    name: number
+    for number, line in enumerate(PHRASES["month_names"].strip().splitlines(), 1)
+    for name in line.split()
+}
+_DAY = r"(?:0?[1-9]|[12]\d|3[01])"
+_YEAR = r"(?:19|20)\d\d"
+_ISO = re.compile(rf"\b({_YEAR})-(0[1-9]|1[0-2])(?:-(0[1-9]|[12]\d|3[01]))?\b")
+_WORD = re.compile(r"[^\W\d_]{3,10}")
+_DAY_BEFORE = re.compile(rf"\b({_DAY})(?:st|nd|rd|th|\.)?\s+(?:of\s+|de\s+)?$", re.IGNORECASE)
+_DAY_AND_YEAR = re.compile(
+    rf"\b\.?(?:\s+({_DAY})(?:st|nd|rd|th)?\b(?![\d:]))?(?:,?\s+(?:de\s+)?({_YEAR})\b)?", re.IGNORECASE
+)
+_LOOKS_BACK = 12  # characters
+_BARE_YEAR = re.compile(rf"\b(?:in|since|during|of|from|year|until|before|after)\s+({_YEAR})\b(?!-)", re.IGNORECASE)
+# "may", "march" and the short forms are words of their own, unless a number or a preposition says otherwise.
+_AMBIGUOUS = frozenset(PHRASES["ambiguous_months"].split())
+_BEFORE_MONTH = re.compile(
+    r"\b(?:in|last|next|this|since|until|during|of|early|late|mid|im|en|letzte[nrsm]?|vorige[nrsm]?)[\s-]+$",
+    re.IGNORECASE,
+)
+_CITY = re.compile(r"\brio\s+de\s+$", re.IGNORECASE)  # "Rio de Janeiro" is no month
+
+
+def days_named(text: str, said: date) -> tuple[Span, ...]:
+    """At most four spans of days that *text*, said on the day *said*, names; in no particular order. A date
+    without its year is the one nearest before *said*, or up to a month behind it."""
+    beginning = text[:_READ]
+    said = min(max(said, _EARLIEST), _LATEST)  # there are days before and after it
+    found: dict[Span, None] = {}
+    for span in _spans(beginning, said):
+        found.setdefault(span)
+        if len(found) == _MOST:
+            break
+    return tuple(found)
+
+
+def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
+    """As `days_named`, of a question. Beside a date, "last week" is not the one before today ("What did we do in
+    the last week of August 2023?"), so then only the dates count."""
+    beginning = question[:_READ]
+    today = min(max(today, _EARLIEST), _LATEST)
+    dates = tuple(islice(dict.fromkeys(_dates(beginning, today)), _MOST))
+    return dates or tuple(islice(dict.fromkeys(days_told(beginning, today)), _MOST))
+
+
+def _spans(text: str, said: date) -> Iterator[Span]:
+    yield from _dates(text, said)
+    yield from days_told(text, said)
+
+
+def _dates(text: str, said: date) -> Iterator[Span]:
+    if any(character.isdigit() for character in text):
+        for match in _ISO.finditer(text):
+            yield from _span(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
+    for word in _WORD.finditer(text):
+        if (month := _MONTHS.get(word[0].lower())) is not None:
+            yield from _in_month(text, word, month, said)
+    for match in _BARE_YEAR.finditer(text):
+        if ends_in_season(text[: match.start()]):
+            continue
+        yield (date(int(match[1]), 1, 1).toordinal(), date(int(match[1]), 12, 31).toordinal())
+
+
+def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterator[Span]:
+    after = _DAY_AND_YEAR.match(text, word.end())
+    if after is None:  # the beginning of another word
+        return
+    before = text[max(0, word.start() - _LOOKS_BACK) : word.start()]
+    if _CITY.search(before):
+        return
+    day_before = _DAY_BEFORE.search(before)
+    day = day_before[1] if day_before else after[1]
+    year = after[2]
+    surely = day or year or (word[0][0].isupper() and _BEFORE_MONTH.search(before) is not None)
+    if word[0].lower() in _AMBIGUOUS and not surely:
+        return
+    yield from _span(int(year) if year else _year_of(month, said), month, int(day) if day else None)
+
+
+def _year_of(month: int, said: date) -> int:
+    return said.year - 1 if month > said.month + 1 else said.year
+
+
+def _span(year: int, month: int, day: int | None) -> Iterator[Span]:
+    try:
+        if day is None:
+            yield month_span(year, month)
+        else:
+            only = date(year, month, day).toordinal()
+            yield (only, only)
+    except ValueError:  # the 31st of June is no day
+        return
+
+
+# --- days told ---------------------------------------------------------------------------------------
+# Days told from the day they are said on: "yesterday", "last week", "three days ago", "last summer", "the winter
+# of 2021", and what is said so in German, French, Spanish, Italian, Portuguese and Dutch.
+#
+# What is a day in one language and something else in another ("hier", "morgen") is left out.
+
+Span = tuple[int, int]  # first and last day, as date.toordinal() has them
+
+
+def _lines(phrase: str) -> dict[str, str]:
+    """The words of each line of *phrase*, with the line's first."""
+    lines = (line.split() for line in PHRASES[phrase].strip().splitlines())
+    return {word: first for first, *words in lines for word in words}
+
+
+_WEEKDAYS = {name: at for at, name in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))}
+_SEASONS = {word: int(month) for word, month in _lines("seasons").items()}
+_DAYS_TOLD = {word: int(offset) for word, offset in _lines("days_told").items()}
+_UNITS = _lines("units_told") | {season: season for season in _SEASONS}
+_COUNTS = {word: number for number, word in enumerate(PHRASES["counts"].split(), 1)} | {
+    "a": 1, "an": 1, "couple": 2, "few": 3,
+} | {word: int(number) for word, number in _lines("counts_told").items()}  # fmt: skip
+
+
+def _one_of(words: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+
+
+_ENGLISH_SEASON = "spring|summer|autumn|fall|winter"
+_ENGLISH = re.compile(
+    rf"""\b(?:
+        (?P<day>today|tonight|yesterday|tomorrow|last\s+night|this\s+morning)
+      | (?P<which>last|past|next|this)\s+
+        (?P<unit>week(?:end)?|month|year|{_ENGLISH_SEASON}|(?:mon|tue|wed|thu|fri|sat|sun)\w*)
+      | (?P<count>\d{{1,3}}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve
+          |(?:a\s+)?(?:couple|few))
+        \s+(?:of\s+)?(?P<ago>day|week|month|year)s?\s+ago
+    )\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_SEASON_OF_YEAR = re.compile(
+    rf"\b(?P<season>{_one_of(_SEASONS)})\s+(?:of\s+|de\s+|del\s+|van\s+)?(?P<year>{_YEAR})\b", re.IGNORECASE
+)
+_ENDS_IN_SEASON = re.compile(rf"\b(?:{_one_of(_SEASONS)})\s+$", re.IGNORECASE)
+_TOLD_LOOKS_BACK = 16  # characters
+_LAST = _one_of(PHRASES["last_told"].split())
+_UNIT = _one_of(_UNITS)
+_NUMBER = rf"\d{{1,3}}|{_one_of(_lines('counts_told'))}"
+_ELSEWHERE = re.compile(
+    rf"""(?<!\w)(?:
+        (?P<day>{_one_of(_DAYS_TOLD)})
+      | (?:{_LAST})\s+(?P<after_last>{_UNIT}) | (?P<before_last>{_UNIT})\s+(?:{_LAST})
+      | (?:{PHRASES["ago_before"].replace(" ", chr(92) + "s+")})\s+(?P<count>{_NUMBER})\s+(?P<ago>{_UNIT})
+      | (?P<count_ago>{_NUMBER})\s+(?P<unit_ago>{_UNIT})\s+(?:{PHRASES["ago_behind"]})
+    )(?!\w)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+# No pattern matches without one of its words: finding words is quicker than trying every pattern at every place.
+_DAY_WORD = re.compile(r"\w+")
+_WORDS_OF_ENGLISH = frozenset({"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago"})
+_WORDS_ELSEWHERE = frozenset(
+    word
+    for phrase in (*_DAYS_TOLD, *PHRASES["last_told"].split(), PHRASES["ago_before"], PHRASES["ago_behind"])
+    for word in _DAY_WORD.findall(phrase)
+) - {"a", "y"}
+_LENGTHS = {"day": 1, "week": 7, "month": 30, "year": 365}
+_OFFSETS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
+_STEPS = {"last": -1, "past": -1, "next": 1, "this": 0}
+
+
+def days_told(text: str, said: date) -> Iterator[Span]:
+    """The spans that *text*, said on the day *said*, tells from that day, and seasons with their year. *said* has
+    a year before and one after it."""
+    words = set(_DAY_WORD.findall(text.lower()))
+    if words & _WORDS_OF_ENGLISH:
+        for match in _ENGLISH.finditer(text):
+            yield _in_english(match, said)
+    if not words.isdisjoint(_SEASONS):
+        for match in _SEASON_OF_YEAR.finditer(text):
+            yield _season(_SEASONS[match["season"].lower()], int(match["year"]))
+    if words & _WORDS_ELSEWHERE:
+        for match in _ELSEWHERE.finditer(text):
+            if (span := _elsewhere(match, said)) is not None:
+                yield span
+
+
+def ends_in_season(text: str) -> bool:
+    """Whether a year behind *text* says which season, not which year."""
+    return _ENDS_IN_SEASON.search(text[-_TOLD_LOOKS_BACK:]) is not None
+
+
+def month_span(year: int, month: int) -> Span:
+    following = date(year + month // 12, month % 12 + 1, 1)
+    return (date(year, month, 1).toordinal(), following.toordinal() - 1)
+
+
+def _in_english(match: re.Match[str], said: date) -> Span:
+    if match["day"]:
+        only = said.toordinal() + _OFFSETS.get(" ".join(match["day"].lower().split()), 0)
+        return (only, only)
+    if match["ago"]:
+        return _ago(match["count"].lower().split()[-1], match["ago"].lower(), said)
+    return _last_or_next(_STEPS[match["which"].lower()], match["unit"].lower(), said)
+
+
+def _elsewhere(match: re.Match[str], said: date) -> Span | None:
+    if match["day"]:
+        only = said.toordinal() + _DAYS_TOLD[match["day"].lower()]
+        return (only, only)
+    if last := match["after_last"] or match["before_last"]:
+        unit = _UNITS[last.lower()]
+        return None if unit == "day" else _last_or_next(-1, unit, said)
+    unit = _UNITS[(match["ago"] or match["unit_ago"]).lower()]
+    return _ago((match["count"] or match["count_ago"]).lower(), unit, said) if unit in _LENGTHS else None
+
+
+def _ago(count: str, unit: str, said: date) -> Span:
+    """As many *unit*s ago, give or take half of one."""
+    length = _LENGTHS[unit]
+    middle = said.toordinal() - (int(count) if count.isdigit() else _COUNTS[count]) * length
+    return (max(1, middle - length // 2), max(1, middle + length // 2))
+
+
+def _last_or_next(step: int, unit: str, said: date) -> Span:
+    if unit in _SEASONS:
+        return _season_near(step, _SEASONS[unit], said)
+    if unit in {"week", "weekend"}:
+        monday = said - timedelta(days=said.weekday()) + timedelta(weeks=step)
+        first = monday + timedelta(days=5 if unit == "weekend" else 0)
+        return (first.toordinal(), monday.toordinal() + 6)
+    if unit == "month":
+        number = said.year * 12 + said.month - 1 + step
+        return month_span(number // 12, number % 12 + 1)
+    if unit == "year":
+        return (date(said.year + step, 1, 1).toordinal(), date(said.year + step, 12, 31).toordinal())
+    ahead = (_WEEKDAYS[unit[:3]] - said.weekday()) % 7
+    day = said.toordinal() + (ahead - 7 if step < 0 else ahead)
+    return (day, day)
+
+
+def _season(month: int, year: int) -> Span:
+    """The three months from *month* on: the winter of a year ends in the next one."""
+    last = year * 12 + month - 1 + 2
+    return (month_span(year, month)[0], month_span(last // 12, last % 12 + 1)[1])
+
+
+def _season_near(step: int, month: int, said: date) -> Span:
+    """The one that is over, is now or nearest ahead, or is still to begin."""
+    around = [_season(month, said.year + years) for years in (-2, -1, 0, 1)]
+    today = said.toordinal()
+    if step < 0:
+        return [span for span in around if span[1] < today][-1]
+    if step > 0:
+        return next((span for span in around if span[0] > today), around[-1])
+    return next((span for span in around if span[1] >= today), around[-1])
+
+
+# --- past --------------------------------------------------------------------------------------------
+# Questions about how things were: "what was my budget in March?", "where did I live before?". Pure.
+
+_LONGEST = 400  # characters; what is longer tells rather than asks
+_WAS = re.compile(
+    r"\b(?:was|were|did|had|used\s+to|wasn't|weren't|didn't|hadn't|war|waren|hatte|hatten|wohnte|arbeitete"
+    r"|\u00e9tait|avais|avait|habitais|travaillais|era|ten\u00eda|viv\u00eda|trabajaba|estaba)\b"
+)
+# No date, and yet about a time that is over.
+_BEFORE = re.compile(
+    r"""(?x)\b(?:used\s+to|previous(?:ly)?|former(?:ly)?|originally|at\s+first|back\s+then|back\s+in
+      |in\s+the\s+past|earlier\s+on
+      |(?:was|were|did|had)\b.{0,60}\b(?:before|earlier|until|back)|(?:my|our)\s+(?:old|last|first|prior)\s+\w+
+      |history\s+of\s+(?:my|our)|how\s+(?:has|have|did)\b.{0,60}\bchanged?|over\s+(?:time|the\s+years)
+      |fr\u00fcher|vorher|damals|urspr\u00fcnglich|avant|autrefois|auparavant|antes|anteriormente|originalmente)\b
+      |\u4ee5\u524d|\u4e4b\u524d|\u8fc7\u53bb|\u539f\u6765"""
+)
+_MINE = re.compile(
+    r"\b(?:i|i'm|my|mine|we|our|me|us|ich|mein\w*|wir|je|j'\w+|mon|ma|mes|nous|yo|mi|mis|nuestr\w*)\b|\u6211"
+)
+_EVER = date(1900, 1, 1).toordinal()
+
+
+def asked_of(text: str, today: date) -> Span | None:
+    """First and last day of the time in the past that *text* asks about, when it asks how things of the
+    caller's were; None when it asks about now, or tells something."""
+    if len(text) > _LONGEST:
+        return None
+    folded = fold(text)
+    if _MINE.search(folded) is None:
+        return None
+    over = [span for span in days_named(text, today) if span[0] < today.toordinal()] if _WAS.search(folded) else []
+    if over:
+        return min(first for first, _ in over), min(max(last for _, last in over), today.toordinal())
+    return (_EVER, today.toordinal()) if _BEFORE.search(folded) else None

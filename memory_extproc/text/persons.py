@@ -1,0 +1,246 @@
+"""Whether words are about the person who says them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+from memory_extproc.text.intents import only_asks
+from memory_extproc.text.words import LEXICONS, MOST_REMEMBERED, content_words, fold, remembered, stems
+
+_LONGEST_READ = 4000  # characters
+# One regular expression per language, for configuration to repeat, shorten or extend.
+DEFAULT_PATTERNS: tuple[str, ...] = tuple(lexicon.person for lexicon in LEXICONS.values())
+
+
+def compile_patterns(patterns: Iterable[str]) -> re.Pattern[str]:
+    """One pattern that matches where any of *patterns* does, whatever the case. re.error names a bad one."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
+
+
+_DEFAULT = compile_patterns(DEFAULT_PATTERNS)
+
+
+def about_caller(text: str, patterns: re.Pattern[str] | None = None) -> bool:
+    """Whether *text* speaks in the first person ("What's my budget?"). Typographic apostrophes count as
+    straight ones. Errs towards yes: it decides whether to search, and a needless search costs little. Of a
+    long text its beginning and its end are read: people put their own words around what they paste."""
+    if len(text) > 2 * _LONGEST_READ:
+        text = f"{text[:_LONGEST_READ]}\n{text[-_LONGEST_READ:]}"
+    return (patterns or _DEFAULT).search(fold(text)) is not None
+
+
+# --- others ------------------------------------------------------------------------------------------
+# Whether words tell of somebody else than the person a question is about. Pure.
+#
+# "My sister has just moved to Toronto" shares its words with "Where do I live?" and does not answer it. Read are
+# the beginnings of a text, where a sentence says whom it is about; who stands further on ("we went there with my
+# sister") is not taken for its subject.
+
+_LONGEST_HEARD = 200  # characters of a text: its first sentence says whom it is about
+_LONGEST_ASKED = 1_000
+NAMED_SHARE = 0.5  # of a name at the beginning, which is less sure to be somebody's than "my sister"
+
+
+def _parsed() -> Mapping[str, Any]:
+    return tomllib.loads((files(__package__) / "others.toml").read_text(encoding="utf-8"))
+
+
+def _any_of(words: set[str]) -> str:
+    return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
+
+
+def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]]]:
+    parsed = dict(_parsed())
+    same: dict[str, set[str]] = {}
+    for group in parsed.pop("same")["groups"]:
+        for word in fold(group).split():
+            same.setdefault(word, set()).update(fold(group).split())
+    people = {word for language in parsed.values() for word in fold(language["people"]).split()}
+    before = {word for language in parsed.values() for word in fold(language["before"]).split()}
+    lead = r"(?:(?:and|but|so|oh|btw|also|ok|well|yes|now|yesterday|today|und|aber|et|mais|y|pero)[\s,]+){0,2}"
+    subject = re.compile(
+        rf"{lead}(?:(?:one\s+of\s+)?(?:{_any_of(before)})\s+(?:[\w-]+\s+){{0,2}}?)?({_any_of(people)})(?:'s?)?(?![\w-])"
+    )
+    return subject, {word: frozenset(group) for word, group in same.items()}
+
+
+_SUBJECT, _SAME = _patterns()
+_NAMED = re.compile(
+    r"([A-Z][a-z\u00e0-\u00ff]+)\s+(?:from|next\s+door|upstairs|has|is|was|got|plays|bought|calls|wants|lives|runs)\b"
+)
+_ENDS = re.compile(r"[.!?;]\s")
+_WORD = re.compile(r"\w(?:[\w-]*\w)?")
+_NOBODY = frozenset({"user", "it", "this", "that", "there", "he", "she", "what", "who", "where", "how", "which"})
+
+
+@remembered(MOST_REMEMBERED)
+def subject(text: str) -> tuple[str, float]:
+    """Whom the first sentence of *text* is about, folded, and how sure that is, in (0, 1]; an empty word and 0
+    where it is about the speaker, or nobody who is named."""
+    first = _ENDS.split(text[:_LONGEST_HEARD].lstrip(), maxsplit=1)[0]
+    matched = _SUBJECT.match(fold(first))
+    if matched is not None:
+        return matched[1], 1.0
+    named = _NAMED.match(first)
+    if named is not None and (name := fold(named[1])) not in _NOBODY:
+        return name, NAMED_SHARE
+    return "", 0.0
+
+
+def mentioned(question: str) -> frozenset[str]:
+    """The words by which *question* may mention somebody."""
+    folded = fold(question[:_LONGEST_ASKED]).replace("'s", " ")
+    return frozenset(_WORD.findall(folded))
+
+
+def of_another(asked: frozenset[str], text: str) -> float:
+    """Above 0, at most 1: *text* is about somebody whom the question does not mention, whose words are *asked*;
+    below 0, at least -1: about whom it does mention; 0: about nobody else than its speaker."""
+    who, sure = subject(text)
+    if not who:
+        return 0.0
+    return -sure if asked & _SAME.get(who, frozenset({who})) or who in asked else sure
+
+
+# --- corrections -------------------------------------------------------------------------------------
+# Whether somebody takes back what they said before: "no, I meant 12,000", "actually we moved it to June". Pure.
+
+_SHARED = 2  # the subject of the shorter has at most so many times the words that both have
+_LONGEST = 400  # characters; who tells more than that tells a story
+_LEAD = (
+    r"^(?:(?:oh|ah|wait|sorry|oops|hm+|um|well|ugh|and|but|ok|okay|hang\s+on|hold\s+on|my\s+bad|btw|by\s+the\s+way|no"
+    r"|nope|ach|moment|entschuldigung|nein|doch|pardon|d\u00e9sol\u00e9e?|non|perd\u00f3n|perdona|ay)[\s,.!:;\u2013-]+)*"
+)
+# Said so, a text is a correction and nothing else.
+_PLAINLY = re.compile(
+    _LEAD
+    + r"""(?x:
+        i\s+meant?\b | i\s+(?:misspoke|was\s+wrong|mixed\s+(?:it|that|them)\s+up)\b | (?:scratch|strike)\s+that\b
+      | correction\b | (?:let\s+me\s+|to\s+)correct\b | make\s+(?:that|it)\s+\S | change\s+of\s+plans?\b
+      | that\s+was\s+(?:wrong|a\s+typo)\b | typo\b
+      | ich\s+meinte?\b | korrektur\b | das\s+war\s+falsch\b | streich\s+das\b
+      | je\s+voulais\s+dire\b | c'\u00e9tait\s+faux\b
+      | quer\u00eda\s+decir\b | quise\s+decir\b | correcci\u00f3n\b | me\s+equivoqu\u00e9\b
+      | \u6211\u662f\u8bf4 | \u6211\u8bf4\u9519\u4e86 | \u66f4\u6b63 | \u8bf4\u9519\u4e86 | \u9593\u9055\u3048
+      | \u8a02\u6b63
+    )"""
+)
+_BEGINS_NO = re.compile(
+    r"""(?x)^(?:(?:oh|wait|sorry|oops|hm+|well)[\s,.!]+)*(?:no|nope|nein|non|wait|oops|sorry)[\s,.!:\u2013-]+
+    (?!(?:idea|thanks?|problem|worries|way|need|one|doubt|matter|rush|chance|danke|merci|gracias)\b)\S"""
+)
+# Said so, a text may tell anew what was told before.
+_ANEW = re.compile(
+    r"""(?x)\b(?: actually | instead | rather | no\s+longer | not\s+any\s*more | cancell?ed
+      | (?:is|are|'s|'re)\s+now
+      | now\s+(?:at|on|in|is|it's)
+      | (?:moved|changed|pushed|postponed|rescheduled|shifted|switched|raised|lowered|updated|brought)\b
+          (?:\s+\S+){0,4}?\s+(?:to|till|until|back|forward)
+      | not\s+[\d$\u20ac\u00a3]\S* | doch | eigentlich | stattdessen | jetzt | verschoben | finalement
+      | plut\u00f4t | d\u00e9sormais | report\u00e9e? | en\s+realidad | ahora | mejor | cambiado | aplazado )(?!\w)
+      | \u5176\u5b9e | \u6539\u5230 | \u6539\u6210 | \u3084\u3063\u3071\u308a | \u5909\u66f4"""
+)
+# Names nothing by itself: "actually it's 12,000", "we moved it to June".
+_LEANS = re.compile(
+    r"""(?x)^(?:(?:and|but|so|ok|well|oh|actually|eigentlich|finalement)[\s,]+)*
+        (?:it|that|this|they|es|das|c'est|ahora)\b
+      | \b(?:moved|changed|pushed|postponed|rescheduled|shifted|switched|raised|lowered|updated|brought)
+        \s+(?:it|that|them)\b
+      | \b(?:es|das)\b.*\bverschoben\b | \u6539\u5230 | \u6539\u6210"""
+)
+# What comes on top takes nothing back.
+_ADDS = re.compile(r"\b(?:also|another|too|as\s+well|besides|auch|aussi|tambi\u00e9n)\b|\u4e5f|\u3082\u3046\u4e00")
+_DAY = re.compile(
+    r"(?i)\b(?:(?:jan|feb|m\u00e4r|mar|apr|mai|may|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z\u00e4\u00e9]*\.?"
+    r"|(?:mon|tues?|wednes|thurs?|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag"
+    r"|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|mi\u00e9rcoles|jueves|viernes|s\u00e1bado"
+    r"|domingo|today|tomorrow|tonight|morgen|heute|demain|ma\u00f1ana|spring|summer|autumn|winter|week|month|year)\b"
+    r"|\d{4}-\d\d-\d\d|\d{1,2}[:.]\d\d\b|\d{1,2}\s?[ap]m\b|\d{1,2}(?:st|nd|rd|th)\b|\d+[\u6708\u65e5\u53f7\u70b9\u6642]"
+)
+_NUMBER = re.compile(
+    r"(?i)\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|hundred|thousand)\b"
+    r"|[\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341\u767e\u5343\u4e07]"
+)
+_NAME = re.compile(r"(?<=[a-z,:'] )[A-Z\u00c0-\u00de]\w+")
+_MARKERS = frozenset(stems(
+    "actually meant mean scratch correction instead rather moved changed sorry wait now make wrong typo plan "
+    "eigentlich meinte stattdessen jetzt finalement voulais dire realidad ahora"
+))  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What kind of value a text tells."""
+
+    DAY = "day"
+    NUMBER = "number"
+    NAME = "name"
+
+
+def kinds(text: str) -> frozenset[Kind]:
+    beginning = text[:_LONGEST]
+    found = {Kind.DAY} if _DAY.search(beginning) else set()
+    if _NUMBER.search(_DAY.sub(" ", beginning)):
+        found.add(Kind.NUMBER)
+    if _NAME.search(_DAY.sub(" ", beginning)):
+        found.add(Kind.NAME)
+    return frozenset(found)
+
+
+@remembered(MOST_REMEMBERED)
+def may_correct(text: str) -> bool:
+    """Whether *text* has the words of somebody who tells anew what was told before. Needed, not enough."""
+    if len(text) > _LONGEST:
+        return False
+    folded = fold(text)
+    plainly = _PLAINLY.match(folded) is not None
+    if not plainly and _BEGINS_NO.match(folded) is None and _ANEW.search(folded) is None:
+        return False
+    if not content_words(text):
+        return False
+    return plainly or (_ADDS.search(folded) is None and not only_asks(text))
+
+
+def corrects(new: str, old: str, *, at_once: bool) -> bool:
+    """Whether *new*, said later by the same person, tells anew what *old* told. *at_once*: it was said within a few
+    messages of *old*, so that it need not name what it is about. In doubt not."""
+    if not may_correct(new):
+        return False
+    shared = _subjects(new) & _subjects(old)
+    alike = kinds(new) & kinds(old)
+    folded = fold(new)
+    if not at_once:  # of two that only have a word in common, neither takes the other back
+        return bool(alike) and _SHARED * len(shared) >= min(len(_subjects(new)), len(_subjects(old))) > 0
+    if _PLAINLY.match(folded):
+        return bool(alike or shared) or not kinds(old)
+    # Who tells something anew does not name another subject: "my sister moved to Toronto" takes back nothing.
+    leans = _BEGINS_NO.match(folded) is not None or _LEANS.search(folded) is not None
+    return bool(alike and (shared or leans))
+
+
+def _subjects(text: str) -> frozenset[str]:
+    """What it may be about: its words but for numbers, days and those that only say that it corrects."""
+    bare = _DAY.sub(" ", text[:_LONGEST])
+    return frozenset(one for one in stems(bare) - _MARKERS if not any(sign.isdigit() for sign in one))
+
+
+# --- kind asked --------------------------------------------------------------------------------------
+# What kind of value answers a question, where its first words show it. Pure.
+
+_ASKS = r"^\W*(?:(?:and|so|but|hey|hi|also|und|et|y)[\s,]+)?"
+# Not "who": the name of a place would pass for that of a person.
+_KINDS = (
+    (Kind.NAME, re.compile(_ASKS + r"(?:where|wo|woher|wohin|o\u00f9|d\u00f3nde)\b")),
+    (Kind.DAY, re.compile(_ASKS + r"(?:when|what\s+(?:day|date|time|month|year)|wann|quand|cu\u00e1ndo)\b")),
+    (Kind.NUMBER, re.compile(_ASKS + r"(?:how\s+(?:many|much|old)|wie\s?viele?|combien|cu\u00e1nt[oa]s?)\b")),
+)
+_READ = 200  # characters
+
+
+def kind_asked(question: str) -> Kind | None:
+    folded = fold(question[:_READ])
+    return next((kind for kind, asks in _KINDS if asks.match(folded)), None)

@@ -1,0 +1,377 @@
+"""Text into words, the same way everywhere: Unicode-aware, numbers, dates and money kept whole."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import tomllib
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import snowballstemmer
+
+# Scripts written without spaces between words; a run of one of them is one token.
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+UNSPACED = f"[{_HAN}{_KANA}]"  # one such character, as a regular expression
+_KANA_RUN = re.compile(f"[{_KANA}]")
+_HAN_RUN = re.compile(f"[{_HAN}]")
+_READ_FOR_LANGUAGE = 2000  # characters
+_WORDS_READ_FOR_LANGUAGE = 300
+_CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9"
+
+_TOKEN = re.compile(
+    rf"""
+    [{_CURRENCY}]\s?\d+(?:[.,]\d+)*(?:\s?(?:k|m|bn|thousand|million|billion)\b)?  # $10,000, $10k, $ 1.5 million
+  | \d+(?:[.,:/-]\d+)+(?:[%{_CURRENCY}]|\w+)?  # 10,000.50, 2024-05-03, 10:30am, 5/8
+  | \d+[%{_CURRENCY}\u00b0]  # 20%, 500 with a currency behind it
+  | {UNSPACED}+
+  | [^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0903\u093a-\u094f])*(?:['\u2019.+#_-](?=[^\W_])(?:[^\W_])+)*(?:\+\+|\#)?
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_APOSTROPHES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'", "\u00b4": "'", "\u201b": "'"})
+_POSSESSIVE = re.compile(r"(?<=\w)'s$|(?<=s)'$")
+_ENGLISH_ENDINGS = ("ingly", "edly", "ies", "ing", "ed", "es", "s")
+_SHORTEST_STEM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """What we know of one language."""
+
+    language: str  # ISO 639-1
+    stop: frozenset[str]
+    negations: frozenset[str]
+    person: str  # a regular expression for the speaker's own person
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((files(__package__) / name).read_text(encoding="utf-8"))
+
+
+def _lexicons() -> Mapping[str, Lexicon]:
+    parsed = _read("lexicon.toml")
+    return {
+        language: Lexicon(
+            language, frozenset(fold(entry["stop"]).split()), frozenset(fold(entry["not"]).split()), entry["person"]
+        )
+        for language, entry in parsed.items()
+    }
+
+
+def fold(text: str) -> str:
+    """Compatibility forms, case and typographic apostrophes evened out, for comparing; idempotent."""
+    if text.isascii():  # has neither other forms nor other apostrophes
+        return text.lower()
+    # casefold may leave a form that NFKC composes anew, hence normalising after it as well
+    folded = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).casefold()
+    return unicodedata.normalize("NFKC", folded)
+
+
+LEXICONS = _lexicons()
+PHRASES = _read("phrases.toml")
+ENGLISH = LEXICONS["en"]
+
+
+def tokens(text: str) -> list[str]:
+    """Words, numbers, dates and sums of money in order, as written: "$10,000" is one. Linear in *text*."""
+    return _TOKEN.findall(text)
+
+
+@lru_cache(maxsize=1024)
+def _lexicon_of(words: frozenset[str]) -> Lexicon:
+    best, most = ENGLISH, len(words & ENGLISH.stop)
+    for lexicon in LEXICONS.values():
+        hits = len(words & lexicon.stop)
+        if hits > most:
+            best, most = lexicon, hits
+    return best
+
+
+def lexicon_of(text: str) -> Lexicon:
+    """The language whose small words *text* uses most; English when none stands out. A word such as
+    "son" is a stop word in one language and a son in another, so lists are never merged."""
+    beginning = text[:_READ_FOR_LANGUAGE]
+    if _KANA_RUN.search(beginning):
+        return LEXICONS["ja"]
+    if _HAN_RUN.match(beginning.strip()):
+        return LEXICONS["zh"]
+    return _lexicon_of(frozenset(fold(token) for token in tokens(beginning)))
+
+
+def lexicon_of_words(folded: Sequence[str]) -> Lexicon:
+    """As `lexicon_of`, for words that are folded already."""
+    beginning = folded[:_WORDS_READ_FOR_LANGUAGE]
+    if any(_KANA_RUN.match(word) for word in beginning):
+        return LEXICONS["ja"]
+    if beginning and _HAN_RUN.match(beginning[0]):
+        return LEXICONS["zh"]
+    return _lexicon_of(frozenset(beginning))
+
+
+def content_words(text: str) -> list[str]:
+    """The tokens of *text* that mean something by themselves, in order, as written."""
+    stop = lexicon_of(text).stop
+    return [token for token in tokens(text) if _is_content(fold(token), stop)]
+
+
+def _is_content(folded: str, stop: frozenset[str]) -> bool:
+    bare = _POSSESSIVE.sub("", folded)
+    if folded in stop or bare in stop:
+        return False
+    return len(bare) > 1 or bare.isdigit() or re.match(UNSPACED, bare) is not None
+
+
+def stem(word: str) -> str:
+    """A key under which the forms of one word meet ("lives", "living", "live"); not itself a word."""
+    folded = _POSSESSIVE.sub("", fold(word))
+    if not folded.isascii() or any(character.isdigit() for character in folded):
+        return number_key(folded)
+    for ending in _ENGLISH_ENDINGS:
+        if folded.endswith(ending) and len(folded) - len(ending) >= _SHORTEST_STEM:
+            folded = folded[: -len(ending)]
+            break
+    return folded.removesuffix("e").removesuffix("y").removesuffix("i")
+
+
+_THOUSANDS = re.compile(r"(?<=\d)[, ](?=\d{3}(?!\d))")
+_SCALES = {"k": 1_000, "thousand": 1_000, "m": 1_000_000, "million": 1_000_000, "bn": 1_000_000_000,
+           "billion": 1_000_000_000}  # fmt: skip
+_NUMBER = re.compile(rf"^[{_CURRENCY}]?\s?(\d+(?:\.\d+)?)\s?(k|m|bn|thousand|million|billion)?\s?[{_CURRENCY}]?$")
+
+
+def number_key(token: str) -> str:
+    """One key for one amount: "$10,000", "10k" and "10000" agree; what is no number comes back folded.
+
+    The currency is dropped: people leave it out when they repeat a sum.
+    """
+    folded = fold(token).strip()
+    matched = _NUMBER.match(_THOUSANDS.sub("", folded))
+    if matched is None:
+        return folded
+    amount = float(matched[1]) * _SCALES.get(matched[2] or "", 1)
+    return f"{amount:.10g}" if amount != int(amount) else str(int(amount))
+
+
+def stems(text: str) -> frozenset[str]:
+    """The stems of the content words of *text*; runs of unspaced scripts as pairs of characters."""
+    return frozenset(_stems(content_words(text)))
+
+
+def _stems(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        if re.match(UNSPACED, word):
+            yield from (word[at : at + 2] for at in range(max(1, len(word) - 1)))
+        else:
+            yield stem(word)
+
+
+def negates(text: str) -> bool:
+    """Whether *text* has a word that turns a sentence into its contrary, in its own language."""
+    lexicon = lexicon_of(text)
+    if lexicon.language in {"zh", "ja"}:
+        return any(word in text for word in lexicon.negations)
+    return any(fold(token) in lexicon.negations for token in tokens(text))
+
+
+# --- stemming ----------------------------------------------------------------------------------------
+# Text into the terms it is found by: function words out, the forms of a word under one key.
+#
+# Stemmers are Snowball's (M. F. Porter, https://snowballstem.org), for the languages it has and we tell apart.
+
+# Of English only the words that carry nothing at all: "first", "before" and "again" help to find a message.
+_FUNCTION_WORDS = frozenset(PHRASES["function_words"].split())
+_STEMMERS = {
+    "en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese",
+    "nl": "dutch", "pl": "polish", "ru": "russian", "tr": "turkish", "hi": "hindi", "ar": "arabic",
+}  # fmt: skip
+_UNSPACED = re.compile(UNSPACED)
+_LONGEST_WORD = 64  # characters; what is longer is no word, and stemming it would take long
+
+
+def terms(text: str) -> tuple[list[str], str]:
+    """The terms of *text* in order, repeated ones too, and the language they were made in (ISO 639-1). Runs of
+    unspaced scripts become pairs of characters; numbers, dates and sums keep one key each."""
+    words = [_folded(token) for token in tokens(text)]
+    language = lexicon_of_words(words).language
+    return _terms(words, language), language
+
+
+def terms_in(text: str, language: str) -> list[str]:
+    """As `terms`, in a language that is known."""
+    return _terms([_folded(token) for token in tokens(text)], language)
+
+
+def carries_meaning(word: str) -> bool:
+    """Whether a folded word is no function word of English: "the" and "with" say nothing by themselves."""
+    return word not in _FUNCTION_WORDS
+
+
+def stemmed(word: str, language: str) -> str:
+    """The key of one folded word; a number's is `number_key`."""
+    if not word.isalpha() or len(word) > _LONGEST_WORD:
+        return number_key(word[:_LONGEST_WORD])
+    return _stemmed(word, language)
+
+
+def _terms(words: Iterable[str], language: str) -> list[str]:
+    stop = _FUNCTION_WORDS if language == "en" else LEXICONS[language].stop
+    found: list[str] = []
+    for word in words:
+        if _UNSPACED.match(word):
+            found.extend(word[at : at + 2] for at in range(max(1, len(word) - 1)))
+            continue
+        bare = word.partition("'")[0]
+        if word not in stop and bare not in stop and (len(bare) > 1 or bare.isdigit()):
+            found.append(stemmed(bare, language))
+    return found
+
+
+def _folded(token: str) -> str:
+    return token.lower() if token.isascii() else fold(token)
+
+
+@lru_cache(maxsize=65_536)
+def _stemmed(word: str, language: str) -> str:
+    name = _STEMMERS.get(language)
+    return word if name is None else str(_stemmer(name).stemWord(word))
+
+
+@lru_cache(maxsize=len(_STEMMERS))
+def _stemmer(name: str) -> snowballstemmer.basestemmer.BaseStemmer:
+    return snowballstemmer.stemmer(name)
+
+
+# --- related -----------------------------------------------------------------------------------------
+# English words that are close in meaning, and how rare a word is; read from a file that a script made.
+#
+# `scripts/make_related_words.py` says how. Only words of everyday frequency are in it: a name or a number is
+# related to nothing but itself.
+
+_FULL = 255.0  # the closeness 1.0 in the file
+
+
+@dataclass(frozen=True, slots=True)
+class _Thesaurus:
+    stems: tuple[str, ...]  # most frequent first
+    at: dict[str, int]
+    starts: npt.NDArray[np.int32]
+    others: npt.NDArray[np.uint16]
+    closeness: npt.NDArray[np.uint8]
+
+
+@lru_cache(maxsize=1)
+def _thesaurus() -> _Thesaurus:
+    with (files(__package__) / "related.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        stems = tuple(arrays["stems"].tobytes().decode("ascii").split("\n"))
+        at = {stem: place for place, stem in enumerate(stems)}
+        return _Thesaurus(stems, at, arrays["starts"], arrays["others"], arrays["closeness"])
+
+
+@lru_cache(maxsize=4096)
+def related(stem: str) -> tuple[tuple[str, float], ...]:
+    """Stems close in meaning to *stem*, closest first, each with its closeness in [0.5, 1]. English."""
+    known = _thesaurus()
+    place = known.at.get(stem)
+    if place is None:
+        return ()
+    span = slice(int(known.starts[place]), int(known.starts[place + 1]))
+    return tuple(
+        (known.stems[other], close / _FULL)
+        for other, close in zip(known.others[span].tolist(), known.closeness[span].tolist(), strict=True)
+    )
+
+
+def rarity(stem: str) -> float:
+    """In [0, 1]: near 0 for the most frequent words of English, 1 for a word that is not among the everyday
+    ones (a name, a number, a word of another language)."""
+    known = _thesaurus()
+    place = known.at.get(stem)
+    return 1.0 if place is None else math.log1p(place) / math.log1p(len(known.stems))
+
+
+# --- comparing ---------------------------------------------------------------------------------------
+# Texts as they are compared: what clients send back differs in whitespace and Unicode form alone.
+
+# A number with its separators is one word, so that "$10,000" and "10 000" are the number they are.
+_WORD = re.compile(r"\d+(?:[.,'\u00a0\u202f ]\d{3})+(?!\d)|\w+")
+_SEPARATORS = re.compile(r"[.,'\u00a0\u202f ]")
+
+
+def normal(text: str) -> str:
+    """*text* with its whitespace collapsed and in one Unicode form."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def words_hash(text: str) -> str:
+    """32 hex digits, the same for texts that are the same as they are compared."""
+    return hashlib.blake2b(normal(text).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of *text*, case folded, numbers without their separators."""
+    found = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return frozenset(_SEPARATORS.sub("", word) if word[0].isdigit() else word for word in found)
+
+
+# --- tokens ------------------------------------------------------------------------------------------
+# How many tokens a text costs, estimated without any model's tokenizer.
+#
+# Byte-pair encodings of today's models take about four characters of English to a token, two of other alphabetic
+# scripts, and about one token for each ideograph, syllable or emoji. The estimate errs upwards: it decides what
+# fits, and too much would be refused by the provider.
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimated tokens, at least 1 for any text that is not empty; never falls as the text grows, and never
+    more for two texts joined than for the two apart."""
+    plain = len(text.encode("ascii", "ignore"))
+    if plain == len(text):
+        return (plain + 3) // 4
+    wide = len(text) - len(_WIDE_RUNS.sub("", text))  # runs, not characters: bodies of megabytes come by here
+    alphabetic = len(text) - plain - wide
+    return (plain + 2 * alphabetic + 4 * wide + 3) // 4
+
+
+WIDE = 0x2E80  # from here on, by and large, one character is one token or more (CJK, Hangul, emoji)
+_WIDE_RUNS = re.compile(f"[{chr(WIDE)}-\U0010ffff]+")
+
+
+# --- remembered --------------------------------------------------------------------------------------
+# What pure functions say of texts that are looked at over and over: their answers are kept, the texts are not.
+
+R = TypeVar("R")
+MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
+
+
+def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
+    """At most *most* answers, by Python's own hash of the text, which is keyed anew for every process and computed
+    once for a text that is held: a hundred memories are read for one question. Two texts of one hash and length
+    are no event to expect. Used from any thread."""
+
+    def around(function: Callable[[str], R]) -> Callable[[str], R]:
+        known: dict[tuple[int, int], R] = {}
+
+        @wraps(function)
+        def asked(text: str) -> R:
+            key = hash(text), len(text)
+            try:
+                return known[key]
+            except KeyError:
+                answer = function(text)
+            if len(known) >= most:
+                known.clear()
+            known[key] = answer
+            return answer
+
+        return asked
+
+    return around

@@ -1,0 +1,139 @@
+"""Whether a turn still belongs to the topic that is open. Pure, but for the model that may be asked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from memory_extproc.model import Matrix, Vector
+from memory_extproc.text.words import content_words
+
+_MOST_WORDS = 8  # content words of a question beyond which more say nothing more
+_READ = 400  # characters of what was asked
+# How people say that they change the subject.
+_CUE = re.compile(
+    r"\W*(?:(?:thanks|thank you|okay|ok|great|cool|alright|danke|gut|merci|gracias)\W+(?:you\W+)?)*"
+    r"(?:by the way|btw|something else|(?:a |one )?different (?:question|topic)|another (?:question|topic|thing)"
+    r"|(?:my )?next question|new (?:question|topic)|on another note|changing (?:the )?(?:subject|topic)"
+    r"|(?:unrelated|off.topic)|speaking of something else|übrigens|etwas anderes|andere frage|neues thema"
+    r"|au fait|autre (?:question|chose)|por cierto|otra (?:pregunta|cosa))\b",
+    re.IGNORECASE,
+)
+
+
+class Stage(StrEnum):
+    """Who decided: a label of topic_checks_total, so never renamed."""
+
+    FEW = "few"  # the open topic has too few messages to be left
+    NEAR = "near"  # near enough to the open topic
+    MEASURE = "measure"  # the second, stricter measure
+    MODEL = "model"
+    FULL = "full"  # the open topic is as large as one may be
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftLimits:
+    """*same* is a cosine in [-1, 1]; the others are probabilities in [0, 1] of what the second measure says."""
+
+    same: float = 0.45  # to the open topic: from here on a turn belongs to it
+    apart: float = 0.5  # from here on a turn begins another topic, where no model is asked
+    doubt: tuple[float, float] = (0.1, 0.95)  # outside of it no model is asked either
+    least: int = 3  # messages of a topic before it can be left
+    characters: int = 25_000  # of a topic, at which it closes by itself
+    turns: int = 32  # likewise: a memory names all that it was made of, and has 8 KiB for that
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A turn for this purpose: *asked_vector* is of the caller's words, *vector* of the whole turn."""
+
+    asked: str = field(repr=False)
+    asked_vector: Vector = field(repr=False)
+    vector: Vector = field(repr=False)
+
+
+@dataclass(slots=True)
+class OpenTopic:
+    """The vectors of the turns of the topic that is open, oldest first."""
+
+    vectors: list[Vector] = field(default_factory=list)
+    messages: int = 0
+
+    def add(self, heard: Heard | None, messages: int) -> None:
+        """*heard* is None for a turn of which nothing is kept, such as thanks."""
+        self.messages += messages
+        if heard is not None:
+            self.vectors.append(heard.vector)
+
+    def centre(self) -> Vector:
+        return unit(np.sum(self.vectors, axis=0))
+
+    def nearness(self, heard: Heard) -> float:
+        """Cosine to the middle of the topic."""
+        return float(heard.vector @ self.centre())
+
+
+def unit(vector: Vector | Matrix) -> Vector:
+    length = float(np.linalg.norm(vector))
+    return np.asarray(vector / length if length else vector, dtype=np.float32)
+
+
+# Fitted for all-MiniLM-L6-v2 on the sessions fit-… of tests/quality/topics.jsonl by logistic regression, judged by
+# the others: `memory-extproc eval topics` says how well (docs/memory-model.md has the figures).
+_WEIGHTS = (-6.1, -3.2, -3.8, -3.7, 5.3, 2.6)
+_BIAS = -0.9
+
+
+def apartness(topic: OpenTopic, heard: Heard) -> float:
+    """The probability in [0, 1] that *heard* begins another topic: how far it is from the topic as a whole, from
+    its nearest turn and the last one, how much it says by itself, and whether it says that the subject changes.
+    A question of few words leans on what was said before."""
+    vectors = np.asarray(topic.vectors)
+    asked = heard.asked[:_READ]
+    features = (
+        topic.nearness(heard),
+        float(heard.asked_vector @ topic.centre()),
+        float((vectors @ heard.vector).max()),
+        float(topic.vectors[-1] @ heard.vector),
+        min(len(content_words(asked)), _MOST_WORDS) / _MOST_WORDS,
+        1.0 if _CUE.match(asked) else 0.0,
+    )
+    odds = _BIAS + sum(weight * feature for weight, feature in zip(_WEIGHTS, features, strict=True))
+    return 1.0 / (1.0 + math.exp(-odds))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """*doubtful*: a model may know better."""
+
+    shift: bool
+    stage: Stage
+    doubtful: bool = False
+
+
+def decide(topic: OpenTopic, heard: Heard | None, limits: ShiftLimits) -> Decided:
+    """Whether *heard* leaves *topic*. Never before *least* messages, nor for a turn of which nothing is kept."""
+    if heard is None or topic.messages < limits.least or not topic.vectors:
+        return Decided(shift=False, stage=Stage.FEW)
+    if topic.nearness(heard) >= limits.same:
+        return Decided(shift=False, stage=Stage.NEAR)
+    apart = apartness(topic, heard)
+    low, high = limits.doubt
+    return Decided(shift=apart >= limits.apart, stage=Stage.MEASURE, doubtful=low <= apart <= high)
+
+
+def shifts(heard: Sequence[Heard], limits: ShiftLimits) -> list[int]:
+    """Which of the turns of a session, by number, begin another topic where no model is asked."""
+    found: list[int] = []
+    topic = OpenTopic()
+    for number, one in enumerate(heard):
+        if decide(topic, one, limits).shift:
+            found.append(number)
+            topic = OpenTopic()
+        topic.add(one, 2)
+    return found

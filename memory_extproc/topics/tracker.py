@@ -1,0 +1,405 @@
+"""Follows what callers talk about: turns into topics, topics and sessions into memories, in the background.
+
+What is to be done stands in a record of each owner, so another process goes on where one ended: a session that
+nobody came back to is finished when its owner says something again. Ids are made from turns, so doing it twice
+changes nothing. One process works for an owner at a time: it holds their lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Self
+
+from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.model import Owner, Turn
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Chance, Coordination, Embeds, Now, Steady
+from memory_extproc.topics import state
+from memory_extproc.topics.boundaries import Decided, Heard, OpenTopic, ShiftLimits, Stage, decide
+from memory_extproc.topics.state import Noted, Said, SaidTurn, Sayings, Thread, Threads
+from memory_extproc.topics.summarizer import Summaries
+from memory_extproc.topics.writer import Checks, Closing
+
+log = logger(__name__)
+_SWAPS = 16  # tries of a compare-and-swap that others keep winning
+_BEFORE = 3  # turns of the open topic that a model is shown
+_READ = 1_500  # characters of a message that are embedded
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    shift: ShiftLimits = field(default_factory=ShiftLimits)
+    idle: timedelta = timedelta(minutes=10)  # a session silent for so long has ended
+    sessions: int = 16  # of one owner that go on at a time; beyond it the one heard of longest ago ends
+    topics: int = 40  # of one session that are summed up together
+    owners: int = 10_000  # with work to be done, in this process
+    at_once: int = 2  # of them worked for at a time
+    topics_held: int = 1_000  # open topics whose vectors are held in process
+    keep: timedelta = timedelta(days=30)  # how long a session is known
+    lease: timedelta = timedelta(minutes=3)
+    pause: timedelta = timedelta(seconds=1)  # before the second attempt at one owner's work; it doubles
+    longest: timedelta = timedelta(seconds=15)
+    look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
+    grace: timedelta = timedelta(seconds=10)  # to finish what goes on when we leave
+
+
+class Topics:
+    """Entering begins the work; leaving ends every session that goes on here, within *grace*."""
+
+    def __init__(
+        self,
+        sayings: Sayings,
+        closing: Closing,
+        summaries: Summaries,
+        embedder: Embeds,
+        coordination: Coordination,
+        limits: TopicLimits,
+        metrics: Metrics,
+        *,
+        now: Now,
+        steady: Steady | None = None,
+        chance: Chance,
+        holder: str,
+        provenance: Callable[[Turn], str],
+    ) -> None:
+        self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
+        self._coordination, self._limits, self._metrics = coordination, limits, metrics
+        self._now, self._chance, self._holder, self._provenance = now, chance, holder, provenance
+        self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
+        self._silences = Silences(now, steady or now)
+        self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
+        self._wanted: set[Owner] = set()
+        self._tasks: dict[Owner, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._leaving = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    def use(self, limits: TopicLimits) -> None:
+        """From the next turn on; how many owners are worked on at once stays."""
+        self._limits = limits
+
+    async def __aenter__(self) -> Self:
+        self._looking = asyncio.create_task(self._look(), name="topics")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leaving.set()
+        try:
+            async with asyncio.timeout(self._limits.grace.total_seconds()):
+                for owner in self._silences.owners:
+                    await self._end_quietly(owner)
+                await self.quiet()
+        except TimeoutError:
+            log.warning("topics.drain_cut_short")
+        finally:
+            tasks = [*self._tasks.values(), *([self._looking] if self._looking else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- taking in -----------------------------------------------------------------------------------
+    async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str] = frozenset()) -> None:
+        """Written down when it returns; whatever comes of it comes later. *last*: ids of turns that end their
+        session. Noting a turn again changes nothing."""
+        now = self._now()
+        handed = [
+            Noted(
+                turn.session,
+                turn.project,
+                self._provenance(turn),
+                SaidTurn(bytes.fromhex(turn.id), turn.seq, turn.at.timestamp()),
+                turn.last or turn.id in last,
+            )
+            for turn in turns
+        ]
+        if not handed:
+            return
+        await self._change(owner, lambda known: state.noted(known, handed, now.timestamp(), self._limits.sessions))
+        for turn in turns:
+            self._silences.heard(owner, turn.session, now.timestamp())
+        self._nudge(owner)
+
+    async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
+        """The session, or with an empty name every session of *owner*, has ended, *but* those of which more is to
+        come."""
+        await self._change(owner, lambda known: state.ended(known, session, but))
+        self._nudge(owner)
+
+    def forget(self, owner: Owner) -> None:
+        """Drops what is held in process of what *owner* said."""
+        for key in [key for key in self._held if key[0] == owner]:
+            del self._held[key]
+
+    async def quiet(self) -> None:
+        """Returns when nothing is left to be done at once."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    def look(self) -> None:
+        """Has sessions that fell silent finished."""
+        for owner in self._silences.longer_than(self._limits.idle):
+            self._nudge(owner)
+
+    # --- whose turn it is ----------------------------------------------------------------------------
+    async def _look(self) -> None:
+        while not await self._leaves_within(self._limits.look.total_seconds()):
+            self.look()
+
+    async def _end_quietly(self, owner: Owner) -> None:
+        try:
+            await self.end(owner, "")
+        except MemoryExtprocError as error:
+            log.warning("topics.not_ended", error=type(error).__name__)
+
+    def _nudge(self, owner: Owner) -> None:
+        if owner not in self._wanted and len(self._wanted) >= self._limits.owners:
+            return  # it stands in the record, and is done when the owner says something again
+        self._wanted.add(owner)
+        if owner not in self._tasks:
+            task = self._tasks[owner] = asyncio.create_task(self._run(owner), name="topics of an owner")
+            task.add_done_callback(lambda done: self._ran(owner, done))
+
+    def _ran(self, owner: Owner, task: asyncio.Task[None]) -> None:
+        del self._tasks[owner]
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            # A fault of ours: what it met waits until the owner says something again.
+            log.error("topics.failed", error=type(error).__name__)
+            self._wanted.discard(owner)
+            self._silences.drop(owner)
+        elif owner in self._wanted:
+            self._nudge(owner)
+
+    async def _run(self, owner: Owner) -> None:
+        failures = 0
+        while owner in self._wanted:
+            self._wanted.discard(owner)
+            try:
+                async with self._slots:
+                    await self._work(owner)
+            except MemoryExtprocError as error:
+                failures += 1
+                log.warning("topics.waits", error=type(error).__name__, failures=failures)
+                if self._leaving.is_set() or isinstance(error, GiveUpError):
+                    self._silences.drop(owner)
+                    return
+                self._wanted.add(owner)
+                pause: timedelta = min(self._limits.longest, self._limits.pause * 2 ** min(failures - 1, 16))
+                await self._leaves_within(pause.total_seconds() * (1 - self._chance() / 2))
+            else:
+                failures = 0
+
+    async def _leaves_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._leaving.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- working -------------------------------------------------------------------------------------
+    async def _work(self, owner: Owner) -> None:
+        lease = f"topics:{owner.key}"
+        if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
+            raise TryLaterError("another process follows this owner's topics")
+        try:
+            known = await self._threads(owner)
+            # A caller may have many sessions that go on, and holding the lease costs a commit for each.
+            for session in [thread.session for thread in known.sessions if self._waits_for_us(owner, thread)]:
+                await self._coordination.acquire(lease, self._holder, self._limits.lease)
+                await self._follow(owner, session)
+        finally:
+            await self._coordination.release(lease, self._holder)
+        self._silences.go_on(owner, (await self._threads(owner)).sessions)
+
+    async def _follow(self, owner: Owner, session: str) -> None:
+        epoch = await self._coordination.epoch(owner)
+
+        async def checks() -> None:
+            if await self._coordination.epoch(owner) != epoch:
+                raise TryLaterError("the owner was forgotten while we worked")
+
+        thread = await self._gather(owner, session)
+        if thread is None:
+            return
+        if self._is_over(owner, thread):
+            thread = await self._replace(owner, session, state.closed_topic)
+        for group in thread.closing:
+            written = await self._closing.topic(owner, thread, group, checks)
+            self._metrics.topics.labels("written" if written else "small").inc()
+            thread = await self._replace(owner, session, partial(state.summed_up, group=group))
+        if self._is_over(owner, thread) or self._is_full(thread):
+            await self._finish(owner, thread, checks)
+
+    async def _finish(self, owner: Owner, thread: Thread, checks: Checks) -> None:
+        before = state.earlier(await self._threads(owner), thread.session)
+        summary = await self._closing.session(owner, thread, before, checks) if thread.closed else ""
+        summed = len(thread.closed)
+        await self._change(owner, lambda known: state.finished(known, thread.session, summed, summary))
+        self._held.pop((owner, thread.session), None)
+
+    def _waits_for_us(self, owner: Owner, thread: Thread) -> bool:
+        return bool(thread.fresh or thread.closing) or self._is_over(owner, thread) or self._is_full(thread)
+
+    def _is_full(self, thread: Thread) -> bool:
+        return len(thread.closed) >= self._limits.topics
+
+    def _is_over(self, owner: Owner, thread: Thread) -> bool:
+        silent = self._silences.of(owner, thread) >= self._limits.idle
+        return (thread.ended or silent) and not thread.fresh
+
+    async def _gather(self, owner: Owner, session: str) -> Thread | None:
+        """The session with every fresh turn in its topic; None where there is none any more."""
+        thread = (await self._threads(owner)).of(session)
+        if thread is None or not thread.fresh:
+            return thread
+        fresh = sorted(thread.fresh, key=lambda turn: (turn.seq, turn.at))
+        said = await self._sayings.of(owner, fresh)
+        heard = await self._heard(said)
+        topic = await self._open_topic(owner, thread)
+        for one, vectors in zip(said, heard, strict=True):
+            decided = await self._decided(owner, thread, topic, one, vectors)
+            shift = decided.shift
+            if shift or not thread.open:
+                self._metrics.topics.labels("opened").inc()
+            joined = partial(state.gathered, turn=one.turn, size=len(one.text), shift=shift)
+            thread = await self._replace(owner, session, joined)
+            topic = OpenTopic() if shift else topic
+            topic.add(vectors, one.messages)
+            self._hold(owner, thread, topic)
+            if shift:
+                self.shifted(owner, session)
+        return thread
+
+    async def _decided(
+        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: Heard | None
+    ) -> Decided:
+        limits = self._limits.shift
+        if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
+            decided = Decided(shift=bool(thread.open), stage=Stage.FULL)
+        else:
+            decided = decide(topic, heard, limits)
+        if decided.doubtful and self._summaries.asks_models:
+            before = await self._sayings.of(owner, thread.open[-_BEFORE:])
+            same = await self._summaries.same(owner, [one for one in before if one.messages], said)
+            if same is not None:
+                decided = Decided(shift=not same, stage=Stage.MODEL)
+        self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
+        return decided
+
+    async def _heard(self, said: Sequence[Said]) -> list[Heard | None]:
+        there = [one for one in said if one.asked]
+        asked = await self._embedder.embed([one.asked[:_READ] for one in there])
+        whole = await self._embedder.embed([_whole(one) for one in there])
+        found = {one.turn.id: Heard(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)}
+        return [found.get(one.turn.id) for one in said]
+
+    # --- what is open --------------------------------------------------------------------------------
+    async def _open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
+        """As it was left; made again from what was said where another process, or we long ago, left it."""
+        held = self._held.get((owner, thread.session))
+        if held is not None and thread.open and held[0] == thread.open[-1].id:
+            return held[1]
+        topic = OpenTopic()
+        said = await self._sayings.of(owner, thread.open)
+        for one, heard in zip(said, await self._heard(said), strict=True):
+            topic.add(heard, one.messages)
+        return topic
+
+    def _hold(self, owner: Owner, thread: Thread, topic: OpenTopic) -> None:
+        if thread.open:
+            self._held[owner, thread.session] = (thread.open[-1].id, topic)
+            self._held.move_to_end((owner, thread.session))
+        while len(self._held) > self._limits.topics_held:
+            self._held.popitem(last=False)
+
+    # --- the record ----------------------------------------------------------------------------------
+    async def _threads(self, owner: Owner) -> Threads:
+        return state.read(await self._coordination.get_record(state.KIND, owner, ""))
+
+    async def _change(self, owner: Owner, change: Callable[[Threads], Threads]) -> Threads:
+        for _ in range(_SWAPS):
+            raw = await self._coordination.get_record(state.KIND, owner, "")
+            known = state.read(raw)
+            changed = change(known)
+            if changed == known:
+                return known
+            if await self._coordination.replace_record(
+                state.KIND, owner, "", raw, state.written(changed), self._limits.keep
+            ):
+                return changed
+        raise TryLaterError("a record of topics that others keep changing")
+
+    async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
+        def changed(known: Threads) -> Threads:
+            thread = known.of(session)
+            return known if thread is None else known.beside(change(thread))
+
+        thread = (await self._change(owner, changed)).of(session)
+        if thread is None:
+            raise TryLaterError("the session was forgotten while we worked")
+        return thread
+
+
+def _whole(said: Said) -> str:
+    return f"{said.asked[:_READ]}\n{said.answered[:_READ]}"
+
+
+def _nobody(_owner: Owner, _session: str) -> None:
+    """Nobody wants to know."""
+
+
+# --- silence -----------------------------------------------------------------------------------------
+# How long sessions have been silent, whatever becomes of the wall clock meanwhile.
+
+
+class Silences:
+    """Of the sessions that go on here. Records tell by the wall clock when a session was heard of last: that is
+    believed once, when it is first seen, and what passes from then on is counted here."""
+
+    def __init__(self, now: Now, steady: Steady) -> None:
+        self._now, self._steady = now, steady
+        # By session: what its record says, and when that was by the steady time.
+        self._heard: dict[Owner, dict[str, tuple[float, datetime]]] = {}
+
+    @property
+    def owners(self) -> Sequence[Owner]:
+        """Those with sessions that go on."""
+        return list(self._heard)
+
+    def heard(self, owner: Owner, session: str, at: float) -> None:
+        """*at*, in seconds since 1970, is what its record says."""
+        sessions = self._heard.setdefault(owner, {})
+        if session not in sessions or sessions[session][0] != at:
+            ago = timedelta(seconds=max(0.0, self._now().timestamp() - at))
+            sessions[session] = at, self._steady() - ago
+
+    def go_on(self, owner: Owner, threads: Iterable[Thread]) -> None:
+        """These and no others do."""
+        left = {thread.session: thread.seen_at for thread in threads}
+        for session, at in left.items():
+            self.heard(owner, session, at)
+        sessions = self._heard.pop(owner, {})
+        if left:
+            self._heard[owner] = {session: sessions[session] for session in left}
+
+    def of(self, owner: Owner, thread: Thread) -> timedelta:
+        self.heard(owner, thread.session, thread.seen_at)
+        return self._steady() - self._heard[owner][thread.session][1]
+
+    def longer_than(self, idle: timedelta) -> Sequence[Owner]:
+        """Whose sessions, one of them at least, have been silent for *idle*."""
+        before = self._steady() - idle
+        return [
+            owner for owner, sessions in self._heard.items() if any(at <= before for _, at in sessions.values())
+        ]
+
+    def drop(self, owner: Owner) -> None:
+        self._heard.pop(owner, None)

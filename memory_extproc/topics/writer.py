@@ -1,0 +1,452 @@
+"""Topics and sessions that have come to their end, written down as memories."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from memory_extproc.errors import TryLaterError
+from memory_extproc.model import (
+    Embedded,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    Role,
+    Source,
+    Vector,
+    digest,
+    seconds_said,
+)
+from memory_extproc.ports import Embeds, KeepsMemories, Now
+from memory_extproc.text.words import estimate_tokens
+from memory_extproc.topics import state
+from memory_extproc.topics.boundaries import unit
+from memory_extproc.topics.state import Group, Said, SaidTurn, Sayings, Thread, said_in
+from memory_extproc.topics.summarizer import (
+    PARAGRAPH,
+    SENTENCE,
+    Band,
+    Condensed,
+    Part,
+    Summaries,
+    Summary,
+    condensed,
+    is_topic,
+)
+
+Checks = Callable[[], Awaitable[None]]  # raises TryLaterError when what was read may not be written any more
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """A closed topic as part of its session; *first* word and when it was *made*, in seconds since 1970. *rows*: of
+    all that was read of it."""
+
+    part: Part
+    first: float
+    made: float
+    rows: tuple[Memory, ...] = field(repr=False)
+
+
+class Closing:
+    """Writing the same end twice, after a crash in between, writes the same memories."""
+
+    def __init__(
+        self,
+        keeps: KeepsMemories,
+        sayings: Sayings,
+        summaries: Summaries,
+        embedder: Embeds,
+        *,
+        now: Now,
+        least: int,
+        content_bytes: int,
+    ) -> None:
+        self._keeps, self._sayings, self._summaries, self._embedder = keeps, sayings, summaries, embedder
+        self._now, self._least, self._bytes = now, least, content_bytes
+
+    async def topic(self, owner: Owner, thread: Thread, group: Group, checks: Checks) -> bool:
+        """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
+        speak for themselves."""
+        read = self._now().timestamp()
+        said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
+        if not is_topic(said, self._least):
+            return False
+        summary = await self._summaries.of_topic(owner, said)
+        row = topic_row(self._written(owner, read), thread, group, said, summary)
+        vector = await self._middle([one.text for one in said])
+        await checks()
+        await self._unchanged(owner, [row for one in said for row in one.rows])
+        await self._keeps.put(owner, [Embedded(row, vector)])
+        return True
+
+    async def session(self, owner: Owner, thread: Thread, before: state.Finished, checks: Checks) -> str:
+        """The id of the memory that sums up *thread*, all of whose topics are closed, and what was *before* in the
+        session; empty if it is too small for one."""
+        read = self._now().timestamp()
+        groups = [await self._part(owner, thread, group) for group in thread.closed]
+        kept = _within_bounds([one for one in groups if one is not None])
+        parts, moments = [one.part for one in kept], [one.first for one in kept]
+        known = await self._keeps.get(owner, [before.summary]) if before.summary else ()
+        earlier = next((row for row in known if row.state is MemoryState.ACTIVE), None)
+        levels = await condensed(self._summaries, owner, parts, earlier.content if earlier else "")
+        if not levels:
+            return ""
+        written = self._written(owner, max([read, *(one.made for one in kept)]))
+        made: list[Embedded] = []
+        sources: list[tuple[str, ...]] = [part.sources for part in parts]
+        moments += [earlier.created_at.timestamp()] if earlier else []
+        for number, level in enumerate(levels, start=1):
+            ids = [
+                summary_id(owner, thread.session, thread.closed[0], number, place) for place in range(len(level))
+            ]
+            final = number == len(levels)
+            for memory_id, one in zip(ids, level, strict=True):
+                named = [source for of in sources[one.parts[0] : one.parts[1]] for source in of]
+                row = summary_row(
+                    written,
+                    thread,
+                    memory_id,
+                    one.text,
+                    moments,
+                    kind=Kind.SESSION if final else Kind.PART,
+                    sources=[*named, *([earlier.id] if final and earlier else [])],
+                    **_level(one, len(levels)),
+                )
+                made.append(Embedded(row, await self._middle([one.text])))
+            sources = [(memory_id,) for memory_id in ids]
+        await checks()
+        read_rows = [row for one in kept for row in one.rows]
+        await self._unchanged(owner, [*read_rows, *([earlier] if earlier else [])])
+        await self._keeps.put(owner, made)
+        latest = made[-1].memory
+        if earlier is not None and earlier.id != latest.id:
+            await self._keeps.supersede(owner, earlier.id, latest.id, latest.updated_at)
+        return latest.id
+
+    async def _part(self, owner: Owner, thread: Thread, group: Group) -> _Closed | None:
+        """What is left of *group* in full, standing on the memory of its topic if there is one."""
+        said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
+        if not said:
+            return None
+        topic = await self._keeps.get(owner, [topic_id(owner, thread.session, group)])
+        there = [row for row in topic if row.state is MemoryState.ACTIVE]
+        sources = [row.id for row in there] or [source for one in said for source in one.sources]
+        moments = [one.moment for one in said]
+        part = Part("\n".join(one.text for one in said), tuple(sources))
+        read = (*there, *(row for one in said for row in one.rows))
+        return _Closed(part, min(moments), max([*moments, *map(made_at, there)]), read)
+
+    async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
+        """TryLaterError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
+        while a model worked on it: no epoch tells of that, and nobody looks again for it."""
+        there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
+        for row in read:
+            now = there.get(row.id)
+            if now is None or now.state is not MemoryState.ACTIVE or now.content != row.content:
+                raise TryLaterError("what was summed up changed while we worked")
+
+    async def _middle(self, texts: Sequence[str]) -> Vector:
+        """Of what was said, whatever words sum it up."""
+        vectors = await self._embedder.embed(texts)
+        middle = unit(np.sum(vectors, axis=0))
+        # Opposite vectors have no middle; a store takes no vector of nothing.
+        return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
+
+    def _written(self, owner: Owner, read: float) -> Written:
+        return Written(owner, read, self._embedder.fingerprint, self._bytes)
+
+
+def _level(one: Condensed, levels: int) -> dict[str, object]:
+    return {"level": one.level, "levels": levels, "ratio": one.ratio, "version": one.by}
+
+
+def _bounded(said: Sequence[Said]) -> list[Said]:
+    """All of *said*, as far as one memory can name it: of messages in dozens of pieces the first of these."""
+    room, waiting = MOST_SOURCES, len(said)
+    allowed: dict[bytes, int] = {}
+    for one in sorted(said, key=lambda one: len(one.sources)):
+        allowed[one.turn.id] = room // waiting
+        room -= min(len(one.sources), allowed[one.turn.id])
+        waiting -= 1
+    return [one.beginning(allowed[one.turn.id]) for one in said]
+
+
+def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
+    kept: list[_Closed] = []
+    left = MOST_SOURCES - 1  # and the summary of what was before
+    for one in groups:
+        if len(one.part.sources) <= left:
+            kept.append(one)
+            left -= len(one.part.sources)
+    return kept
+
+
+# --- rows --------------------------------------------------------------------------------------------
+# Topics and summaries of sessions as memories. Pure; the same turns give the same ids.
+
+MADE = "made"  # in metadata: when its sources were read, in seconds since 1970
+MOST_SOURCES = 100  # ids in one memory's metadata, which the memory API takes 8 KiB of
+
+
+class Kind(StrEnum):
+    """What a summary is of; in its metadata, so never renamed."""
+
+    TOPIC = "topic"
+    PART = "part"  # of a session too long for one summary
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is the same for all memories of one writing."""
+
+    owner: Owner
+    read: float  # when what is summed up was read, or before; in seconds since 1970
+    embed_model: str
+    bytes: int  # of a memory's content at most
+
+
+def topic_id(owner: Owner, session: str, group: Group) -> str:
+    return digest("topic", owner.key, session, group[0].id.hex())
+
+
+def summary_id(owner: Owner, session: str, first: Group, level: int, place: int) -> str:
+    return digest("summary", owner.key, session, first[0].id.hex(), str(level), str(place))
+
+
+def topic_row(written: Written, thread: Thread, group: Group, said: Sequence[Said], summary: Summary) -> Memory:
+    """*said* is what is left of *group*; at least one turn of it."""
+    text = f"{summary.name}: {summary.text}" if summary.name else summary.text
+    return _row(
+        written,
+        thread,
+        [one.turn.seq for one in said],
+        [one.moment for one in said],
+        topic_id(written.owner, thread.session, group),
+        text,
+        kind=Kind.TOPIC,
+        name=summary.name,
+        turns=len(said),
+        sources=[source for one in said for source in one.sources],
+        version=summary.by,
+    )
+
+
+def summary_row(
+    written: Written, thread: Thread, memory_id: str, text: str, moments: Sequence[float], **metadata: Any
+) -> Memory:
+    seqs = [turn.seq for group in thread.closed for turn in group]
+    return _row(written, thread, seqs, moments, memory_id, text, **metadata)
+
+
+def _row(
+    written: Written,
+    thread: Thread,
+    seqs: Sequence[int],
+    moments: Sequence[float],
+    memory_id: str,
+    text: str,
+    **metadata: Any,
+) -> Memory:
+    # The moment of its first words: whatever takes in these when something is forgotten takes in the summary.
+    first, last = min(moments), max(moments)
+    at = datetime.fromtimestamp(int(first), UTC)
+    return Memory(
+        id=memory_id,
+        owner=written.owner,
+        type=MemoryType.EPISODIC,
+        content=cut(text, written.bytes),
+        source=Source.SUMMARY,
+        created_at=at,
+        updated_at=max(at, datetime.fromtimestamp(int(last), UTC)),
+        valid_from=at,
+        project=thread.project,
+        session=thread.session,
+        seq=min(seqs),
+        role=Role.NONE,
+        origin=thread.origin,
+        embed_model=written.embed_model,
+        metadata={
+            "said": round(first, 3),
+            "until": round(last, 3),
+            "span": span_of(seqs),
+            MADE: max(written.read, last),
+            **metadata,
+        },
+    )
+
+
+def made_at(memory: Memory) -> float:
+    """When what it was made of was read, in seconds since 1970; 0 for what was made of nothing."""
+    return seconds_said(memory.metadata.get(MADE)) or 0.0
+
+
+def sources_of(memory: Memory) -> list[str]:
+    """Ids of what *memory* was made of; what came from a file may say anything of itself."""
+    named = memory.metadata.get("sources")
+    return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
+
+
+def span_of(seqs: Sequence[int]) -> list[int]:
+    """The places, half open, of the messages of turns that begin at *seqs*: each has its own and its answer's."""
+    return [min(seqs), max(seqs) + 2]
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of *text* that fits into *most* bytes of UTF-8."""
+    return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
+# --- rebuilding --------------------------------------------------------------------------------------
+# Summaries made anew of what is left of what they were made of, under the ids they have.
+
+_MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is left of a summary's sources: *texts* to sum up, *said* the turns among them, and *earlier*, a summary
+    of what was before. *sources*: the memories that they stand in."""
+
+    texts: list[str] = field(repr=False)
+    sources: list[Memory]
+    said: list[Said]
+    earlier: Memory | None = None
+
+
+class Rebuilding:
+    """Implements what retention asks for: it knows what holds, this knows how things are summed up."""
+
+    def __init__(self, summaries: Summaries, embedder: Embeds, *, now: Now, least: int, content_bytes: int) -> None:
+        self._summaries, self._embedder, self._now = summaries, embedder, now
+        self._least, self._bytes = least, content_bytes
+
+    async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
+        now = self._now().timestamp()
+        left = _left_of(memory, known)
+        if memory.metadata.get("kind") == Kind.TOPIC:
+            return await self._topic(memory, left, now)
+        return await self._summary(memory, left, now)
+
+    async def _topic(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
+        if not is_topic(left.said, self._least):
+            return None
+        summary = await self._summaries.of_topic(memory.owner, left.said)
+        text = f"{summary.name}: {summary.text}" if summary.name else summary.text
+        fields = {"name": summary.name, "turns": len(left.said), "version": summary.by}
+        return Embedded(self._row(memory, text, left, now, fields), await self._middle(left.texts))
+
+    async def _summary(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
+        tokens = sum(map(estimate_tokens, left.texts))
+        whole = memory.metadata.get("kind") == Kind.SESSION and memory.metadata.get("level") == 1
+        if not left.texts or (whole and left.earlier is None and Band.of(tokens) is Band.NOTHING):
+            return None
+        sentences = SENTENCE if whole and Band.of(tokens) is Band.SENTENCE else PARAGRAPH
+        earlier = left.earlier.content if left.earlier else ""
+        made = await self._summaries.of_texts(memory.owner, left.texts, sentences, earlier)
+        fields = {"ratio": round(estimate_tokens(made.text) / max(1, tokens), 3), "version": made.by}
+        return Embedded(self._row(memory, made.text, left, now, fields), await self._middle([made.text]))
+
+    def _row(self, memory: Memory, text: str, left: _Left, now: float, fields: Mapping[str, object]) -> Memory:
+        moments = [source.created_at.timestamp() for source in left.sources]
+        seqs = [turn.turn.seq for turn in left.said]
+        spans = {"span": span_of(seqs)} if seqs and left.earlier is None else {}
+        return replace(
+            memory,
+            state=MemoryState.ACTIVE,
+            content=cut(text, self._bytes),
+            updated_at=max(memory.updated_at, datetime.fromtimestamp(int(now), UTC)),
+            embed_model=self._embedder.fingerprint,
+            metadata={
+                **memory.metadata,
+                **fields,
+                **spans,
+                "sources": [source.id for source in left.sources],
+                MADE: max([now, *moments, *(made_at(source) for source in left.sources)]),
+            },
+        )
+
+    async def _middle(self, texts: Sequence[str]) -> Vector:
+        vectors = await self._embedder.embed(texts)
+        middle = unit(np.sum(vectors, axis=0))
+        return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
+
+
+def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
+    """Of a topic, its turns; of what sums topics up, the words of each; of what sums such summaries up, these."""
+    level = memory.metadata.get("level")
+    sums_up_summaries = isinstance(level, int) and level > 1
+    messages: list[Memory] = []
+    sources: list[Memory] = []
+    texts: list[str] = []
+    earlier: Memory | None = None
+    for source in _rows(memory, known):
+        if source.superseded_by == memory.id and source.source is Source.SUMMARY:
+            earlier = source if _whole(source, known) else None
+            sources += [source] if earlier else []
+            gone = [] if earlier else _messages(source, known)
+            messages += gone
+            sources += gone
+        elif source.state is not MemoryState.ACTIVE:
+            # A topic of which too little is left is none any more; its messages still were said.
+            messages += (lost := _messages(source, known))
+            sources += lost
+        elif source.source is Source.SUMMARY and sums_up_summaries:
+            texts.append(source.content)
+            sources.append(source)
+        else:
+            messages += _messages(source, known)
+            sources.append(source)
+    said = _turns(messages)
+    return _Left(
+        [*(one.text for one in said), *texts], list({one.id: one for one in sources}.values()), said, earlier
+    )
+
+
+def _whole(memory: Memory, known: Mapping[str, Memory]) -> bool:
+    """Whether every message that it was made of is there as it was."""
+    found = _rows(memory, known)
+    return len(found) == len(sources_of(memory)) and all(
+        source.state is MemoryState.ACTIVE
+        and max((source.valid_from or source.created_at).timestamp(), made_at(source)) <= made_at(memory)
+        for source in found
+    )
+
+
+def _messages(memory: Memory, known: Mapping[str, Memory], seen: frozenset[str] = frozenset()) -> list[Memory]:
+    """*memory* if it is a message that holds, and else those it was made of in the end."""
+    if memory.id in seen:
+        return []
+    if memory.source in _MESSAGES:
+        return [memory] if memory.state is MemoryState.ACTIVE else []
+    seen = seen | {memory.id}
+    return [message for source in _rows(memory, known) for message in _messages(source, known, seen)]
+
+
+def _rows(memory: Memory, known: Mapping[str, Memory]) -> list[Memory]:
+    return [known[one] for one in sources_of(memory) if one in known]
+
+
+def _turns(messages: Iterable[Memory]) -> list[Said]:
+    by_turn: defaultdict[str, dict[str, Memory]] = defaultdict(dict)
+    for row in messages:
+        by_turn[str(row.metadata.get("turn", ""))][row.id] = row
+    said = [said_in(_turn(turn, rows.values()), rows.values()) for turn, rows in by_turn.items()]
+    return sorted(said, key=lambda one: (one.turn.seq, one.moment))
+
+
+def _turn(turn: str, rows: Iterable[Memory]) -> SaidTurn:
+    first = min(rows, key=lambda row: (row.seq, row.id))
+    at = first.metadata.get("said")
+    moment = float(at) if isinstance(at, int | float) else first.created_at.timestamp()
+    seq = first.seq - (first.role is Role.ASSISTANT)
+    # Not as it stands in a session: whatever a file brought it by, one turn is one here.
+    return SaidTurn(turn.encode("utf-8", "surrogatepass"), seq, moment)

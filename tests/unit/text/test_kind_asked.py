@@ -1,0 +1,38 @@
+"""What kind of value a question asks for, and where one statement may end and another begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory_extproc.text.persons import Kind, kind_asked
+from memory_extproc.text.sentences import clauses
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("Where do I work?", Kind.NAME),
+        ("And where does my sister live?", Kind.NAME),
+        ("Wo arbeite ich?", Kind.NAME),
+        ("When is my birthday?", Kind.DAY),
+        ("what day was I born on", Kind.DAY),
+        ("How many people are on my team?", Kind.NUMBER),
+        ("\u00bfCu\u00e1ntos hermanos tengo?", Kind.NUMBER),
+        ("Who does my sister live with?", None),  # a place is a name, too, and answers nothing
+        ("What's my name?", None),
+        ("I know where I work.", None),
+        ("", None),
+    ],
+)
+def test_its_first_words_show_what_kind_of_value_a_question_asks_for(question: str, kind: Kind | None) -> None:
+    assert kind_asked(question) is kind
+
+
+def test_a_sentence_is_taken_apart_where_a_statement_may_end() -> None:
+    assert clauses("My birthday is on August 21, so I won't be at work") == [
+        "My birthday is on August 21",
+        "so I won't be at work",
+    ]
+    assert clauses("I'm vegetarian and I can't stand coriander") == ["I'm vegetarian", "I can't stand coriander"]
+    assert clauses("It costs 1,200") == ["It costs 1,200"]
+    assert clauses(" ") == []
