@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of, needs_extra
-from memory_extproc.envoyconfig.bootstrap import (
+from memory_extproc.envoyconfig.options import (
     Bodies,
     ClientTls,
     EnvoyOptions,

@@ -10,10 +10,6 @@ from typing import Any
 import yaml
 
 from memory_extproc.envoyconfig.bootstrap import (
-    SIDECAR,
-    Bodies,
-    EnvoyOptions,
-    IdentityMode,
     api_cluster,
     bootstrap,
     identity_filters,
@@ -24,6 +20,7 @@ from memory_extproc.envoyconfig.bootstrap import (
     rest_routes,
     sidecar_cluster,
 )
+from memory_extproc.envoyconfig.options import SIDECAR, Bodies, EnvoyOptions, IdentityMode
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.codec import HANDED, METADATA
 

@@ -75,6 +75,8 @@ class IntakeLog:
         self._writable = True
 
     async def __aenter__(self) -> Self:
+        # Where a link leads at the start: led elsewhere later, it may lead to another sidecar's segments.
+        self._directory = await asyncio.to_thread(self._directory.resolve)
         await self.tend()
         return self
 

@@ -88,7 +88,7 @@ class Metrics:
     def _learning(self, make: _Make) -> None:
         self.turns = make.counter("turns", "Completed exchanges by what became of them.", "outcome")
         self.turns_undecided = make.gauge(
-            "turns_undecided", "Accepted turns in the intake log that cannot be decided or journalled now."
+            "turns_undecided", "Accepted turns that wait in the intake log to be decided or journalled."
         )
         self.intake_aside = make.counter(
             "intake_unreadable", "Pieces of the intake log that could not be read and were moved aside.", "why"

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from memory_extproc.api.service import SERVICE_NAME, descriptor_set
-from memory_extproc.envoyconfig.bootstrap import (
+from memory_extproc.envoyconfig.manifests import Shape, render
+from memory_extproc.envoyconfig.options import (
     JWT_AUTHN,
     Bodies,
     ClientTls,
@@ -28,7 +29,6 @@ from memory_extproc.envoyconfig.bootstrap import (
     Upstream,
     Verified,
 )
-from memory_extproc.envoyconfig.manifests import Shape, render
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Outcome
 from memory_extproc.request.identity import IdentityOptions, MetadataPath

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from memory_extproc.envoyconfig.bootstrap import IdentityMode
+from memory_extproc.envoyconfig.options import IdentityMode
 from tests.fixtures.rest import TENANT, USER, RestStand
 from tests.fixtures.waiting import until
 

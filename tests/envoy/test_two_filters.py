@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from memory_extproc.envoyconfig.bootstrap import Bodies, EnvoyOptions, IdentityMode, Upstream
 from memory_extproc.envoyconfig.manifests import Shape, render
+from memory_extproc.envoyconfig.options import Bodies, EnvoyOptions, IdentityMode, Upstream
 from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring
 from tests.fixtures.ports import free_port
 from tests.fixtures.sidecar import BLOCK, Sidecar

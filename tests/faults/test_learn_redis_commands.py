@@ -114,6 +114,7 @@ def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, se
                 "oldest_seconds": told["oldest_seconds"],
                 "dead_letters": 1,
                 "put_aside": 0,
+                "undecided": 0,
                 "parts_of_each_replica": [64],
             }
             [letter] = await asyncio.to_thread(place.told, "dead-letters")
@@ -138,6 +139,6 @@ def test_a_file_left_behind_is_adopted_by_the_journal_that_replicas_share(
             return [entry.turn.asked for entry in await journal.pending(10)]
 
     asyncio.run(left_behind())
-    assert place.told("adopt", str(gone)) == {"adopted": 1, "known": 0, "unreadable": 0, "left": 0}
+    assert place.told("adopt", str(gone)) == {"adopted": 1, "known": 0, "unreadable": 0, "left": 0, "undecided": 0}
     assert place.told("adopt", str(gone))["adopted"] == 0
     assert asyncio.run(pending()) == ["left behind"]
