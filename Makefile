@@ -86,8 +86,8 @@ coverage: setup chart-tools ## the whole suite once more, in one process, with t
 check: setup lint types layers unit ## lint, types, layer contracts, unit tests
 	@echo "all checks passed"
 
-lint: setup ## ruff's rules and formatting
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: setup ## ruff's rules and formatting; how code reads (scripts/check_style.py)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python scripts/check_style.py
 
 types: setup ## mypy --strict over package and tests
 	@$(BIN)/mypy
