@@ -92,8 +92,9 @@ lint: setup ## ruff's rules and formatting; how code reads (scripts/check_style.
 types: setup ## mypy --strict over package and tests
 	@$(BIN)/mypy
 
-layers: setup ## the one-way rule between packages
+layers: setup ## the one-way rule between packages; the files that one request passes through
 	@$(BIN)/lint-imports
+	@PYTHONPATH=. $(BIN)/python scripts/trace_flow.py
 
 unit: setup ## the unit tests alone
 	@$(BIN)/python -m pytest tests/unit -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)

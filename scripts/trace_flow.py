@@ -1,0 +1,182 @@
+"""Draw the files that one recalled request, one learned turn and one forget pass through.
+
+A sidecar with a Milvus Lite file and the packaged model runs in this process; ext_proc messages reach it over gRPC.
+Every call of a function of the package is recorded while a flow runs. `make layers` prints the flow of the request
+and the counts; a test holds them below a ceiling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import grpc
+import structlog
+
+import memory_extproc
+from memory_extproc import app
+from memory_extproc.extproc.gen import ext_proc_pb2 as pb
+from memory_extproc.model import ForgetScope, Memory, Owner, Source
+from memory_extproc.settings import load
+
+PACKAGE = Path(memory_extproc.__file__).parent
+METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+OWNER = Owner("", "ann")
+_LIMIT = 60  # seconds that a flow may take
+
+
+@dataclass
+class Flow:
+    """Files of the package in the order in which a flow enters them; a file stands again each time."""
+
+    visits: list[str] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[str]:
+        return list(dict.fromkeys(self.visits))
+
+
+@contextmanager
+def recording(flow: Flow) -> Iterator[None]:
+    """Record calls on this thread, and on threads that begin meanwhile."""
+    root = f"{PACKAGE}/"
+
+    def profile(frame: FrameType, event: str, _arg: object) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(root):
+            name = path.removeprefix(root)
+            if not flow.visits or flow.visits[-1] != name:
+                flow.visits.append(name)
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]  # takes None, as sys.setprofile does
+
+
+def exchange(asked: str, answered: str) -> list[Any]:
+    """The messages of one chat, request and response."""
+
+    def headers(values: dict[str, str]) -> Any:
+        pairs = [pb.HeaderValue(key=name, raw_value=value.encode()) for name, value in values.items()]
+        return pb.HttpHeaders(headers=pb.HeaderMap(headers=pairs))
+
+    body = {"model": "demo", "messages": [{"role": "user", "content": asked}]}
+    message = {"role": "assistant", "content": answered}
+    answer = {"id": "c1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    request = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
+    return [
+        pb.ProcessingRequest(request_headers=headers({**request, "x-authz-user-id": OWNER.user})),
+        pb.ProcessingRequest(request_body=pb.HttpBody(body=json.dumps(body).encode(), end_of_stream=True)),
+        pb.ProcessingRequest(response_headers=headers({":status": "200", "content-type": "application/json"})),
+        pb.ProcessingRequest(response_body=pb.HttpBody(body=json.dumps(answer).encode(), end_of_stream=True)),
+    ]
+
+
+async def wait_for(holds: Callable[[], Awaitable[Any]], what: str) -> None:
+    try:
+        async with asyncio.timeout(_LIMIT):
+            while not await holds():  # noqa: ASYNC110 - it happens in the sidecar
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise RuntimeError(f"waited {_LIMIT} s in vain until {what}") from None
+
+
+async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
+    """The flows of a recall, of learning a turn, and of a forget."""
+    config = scratch / "config.yaml"
+    configured = {
+        "data_dir": str(scratch / "data"),
+        "memory": {"embedding": {"models_dir": str(models)}, "milvus": {"shards": 2}},
+        "listen": {"ext_proc": "127.0.0.1:0", "api": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        "recall": {"deadline": "5s"},
+        "learn": {"session_idle": "1s"},
+    }
+    config.write_text(json.dumps(configured))
+    flows = {name: Flow() for name in ("recall", "learn", "forget")}
+    async with app.sidecar(load(config, {})) as running, grpc.aio.insecure_channel(running.ext_proc) as channel:
+        process = channel.stream_stream(
+            METHOD,
+            request_serializer=pb.ProcessingRequest.SerializeToString,
+            response_deserializer=pb.ProcessingResponse.FromString,
+        )
+
+        async def send(messages: Sequence[Any]) -> str:
+            """Memory's status for the exchange."""
+            call = process()
+            status = ""
+            for message in messages:
+                await call.write(message)
+                reply = await call.read()
+                status = status or _status(reply)
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+            return status
+
+        async def facts() -> list[Memory]:
+            pages = [page async for page in running.partitions.rows(OWNER)]
+            return [memory for page in pages for memory in page if memory.source is Source.RULES]
+
+        async def knows(count: int) -> bool:
+            return len(await facts()) >= count
+
+        async def is_up() -> bool:
+            return running.metrics.registry.get_sample_value("memory_extproc_store_up") == 1
+
+        await wait_for(is_up, "the store is open")
+        await send(exchange("My budget for the Hawaii trip is $10,000.", "Noted."))
+        await wait_for(lambda: knows(1), "a fact is known")
+        question = exchange("What's my budget for the trip to Hawaii?", "It is $10,000.")
+
+        async def used() -> bool:
+            return (await send(question[:3])).startswith("used")
+
+        await wait_for(used, "the fact is recalled")
+        with recording(flows["recall"]):
+            await send(question[:3])
+        with recording(flows["learn"]):
+            await send(exchange("My sister Anna works at Google.", "Good to know."))
+            await wait_for(lambda: knows(2), "the second fact is known")
+        [first, *_] = await facts()
+        with recording(flows["forget"]):
+            await running.forgets.forget(OWNER, ForgetScope(ids=(first.id,)))
+    return flows
+
+
+def _status(reply: Any) -> str:
+    """The value of x-memory-status that a reply sets."""
+    kind = reply.WhichOneof("response") if reply is not grpc.aio.EOF else None
+    if kind != "response_headers":
+        return ""
+    for option in reply.response_headers.response.header_mutation.set_headers:
+        if option.header.key == "x-memory-status":
+            return str(option.header.raw_value.decode() or option.header.value)
+    return ""
+
+
+def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with tempfile.TemporaryDirectory() as scratch:
+        flows = asyncio.run(trace(PACKAGE.parent / "models", Path(scratch)))
+    print("One recalled request passes through these files, in this order:")
+    print("\n".join(f"  {name}" for name in flows["recall"].files))
+    for name, flow in flows.items():
+        print(f"{name}: {len(flow.files)} files, {len(flow.visits)} changes of file")
+
+
+if __name__ == "__main__":
+    main()
