@@ -19,6 +19,7 @@ from memory_extproc import __version__
 from memory_extproc.app.context import Live
 from memory_extproc.coordination.consent import RedisConsent
 from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
+from memory_extproc.coordination.recovery import FILE as DIRECTORY_FILE
 from memory_extproc.coordination.recovery import DirectoryFile
 from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica, nothing_waits
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
@@ -267,7 +268,10 @@ async def open_erasing(
 
     prefix, lease = settings.coordination.prefix, settings.coordination.lease
     directory = DirectoryFile(data)
+    if directory.unsure:
+        metrics.files_set_aside.labels(DIRECTORY_FILE).inc()
     if await asyncio.to_thread(set_aside_unusable, data / MIRROR):
+        metrics.files_set_aside.labels(MIRROR).inc()
         directory.unsure = True
         directory.update(copied=False)
     own = await stack.enter_async_context(SqliteMirror(data / MIRROR))

@@ -155,6 +155,9 @@ class Metrics:
         )
         for kind in ("wiped", "rolled_back", "replaced"):  # the first of them is a rise
             self.coordination_losses.labels(kind)
+        self.files_set_aside = make.counter(
+            "files_set_aside", "Files of the data directory that could not be read and were renamed.", "file"
+        )
         self.dead_directories = make.gauge(
             "dead_directories",
             "Data directories that ended with accepted turns, or without saying, and did not come back.",

@@ -337,6 +337,8 @@ async def test_a_damaged_file_is_kept_aside_and_nothing_is_lost_with_it(place: P
     assert await first.knows(ANN)
     if file == FILE or harm != "doubled":  # SQLite reads as much as the head of a file says
         assert list(first.data.glob(f"{file}.{'newer' if harm == 'newer' else 'damaged'}-*"))
+        counted = first.metrics.registry.get_sample_value("memory_extproc_files_set_aside_total", {"file": file})
+        assert counted == 1
 
 
 async def test_where_there_is_no_copy_left_nobody_serves_until_an_operator_says_so(place: Place) -> None:
