@@ -185,7 +185,7 @@ def _person(exchanged: Exchanged) -> Owner | None:
 # outlive the forgetting of everything: what goes on in such a conversation afterwards is not to be kept either.
 
 _KIND = "incognito"
-_LOOKBACK = 3  # turns looked back over for a mark: each one that was recognised is marked itself
+_LOOKBACK = 10  # turns looked back over for a mark: each that was recognised is marked itself, if maybe later
 _ASKED_AT_ONCE = 20  # records
 _MARK = b"1"
 _Mark = dict[str, timedelta]  # for how long each key of a conversation stays marked

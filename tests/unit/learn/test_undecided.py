@@ -223,6 +223,15 @@ async def test_what_waited_is_incognito_by_a_mark_however_far_back(replica: Repl
         assert await replica.learned() == []
 
 
+async def test_an_incognito_conversation_stays_one_while_another_replica_has_several_turns_to_decide(
+    replica: Replica,
+) -> None:
+    said = ("Hush.", *(f"I own {number} bicycles." for number in range(8)))
+    async with replica.running() as learner:
+        await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
+        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is Stored.INCOGNITO
+
+
 async def test_a_mark_outlives_a_killed_process(replica: Replica, tmp_path: Path) -> None:
     async with replica.running():
         replica.outage.on = True
