@@ -257,28 +257,33 @@ class Forgetter:
                     continue
                 if job.state is not ForgetState.COMPLETE:
                     self._start(job)
-            await asyncio.sleep(self._limits.lease.total_seconds())
+            await asyncio.sleep(self._limits.lease.total_seconds() / 3)
 
     async def _acquire(self, job_id: str) -> bool:
         return await self._holders.coordination.acquire(f"forget:{job_id}", self._holder, self._limits.lease)
 
     async def _keep_lease(self, job_id: str) -> None:
-        """Renew the lease on a job that is carried out here. Without one it is carried out twice, which costs time
-        and changes nothing."""
+        """Renew the lease on a job that is carried out here. Returns once another replica has it: who comes second
+        finds nothing any more, and its receipt would say so."""
         while True:
             try:
-                await self._acquire(job_id)
+                if not await self._acquire(job_id):
+                    return
             except MemoryExtprocError as error:
                 log.warning("forget.lease_not_renewed", error=type(error).__name__)
             await asyncio.sleep(self._limits.lease.total_seconds() / 3)
 
     async def _carried_out(self, job: Job, clean: asyncio.Event) -> None:
+        carrying = asyncio.create_task(self._carry_out(job, clean), name="steps of a forget")
         renewing = asyncio.create_task(self._keep_lease(job.id), name="lease of a forget")
         try:
-            await self._carry_out(job, clean)
+            await asyncio.wait({carrying, renewing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            carrying.cancel()
             renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+            await asyncio.gather(carrying, renewing, return_exceptions=True)
+        if not carrying.cancelled():
+            carrying.result()
 
     async def _carry_out(self, job: Job, clean: asyncio.Event) -> None:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())

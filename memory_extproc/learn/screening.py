@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -140,7 +141,7 @@ class Screening:
         # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
         undecided = False
         try:
-            if await self._incognito.holds(exchanged):
+            if await self._incognito.holds(exchanged, waited=waited):
                 return Stored.INCOGNITO
         except MemoryExtprocError as error:
             # In doubt for the person: what may be incognito is not kept before that is known.
@@ -184,7 +185,8 @@ def _person(exchanged: Exchanged) -> Owner | None:
 # outlive the forgetting of everything: what goes on in such a conversation afterwards is not to be kept either.
 
 _KIND = "incognito"
-_LOOKBACK = 3  # turns looked back over for a mark: each one that was recognised is marked itself
+_LOOKBACK = 10  # turns looked back over for a mark: each that was recognised is marked itself, if maybe later
+_ASKED_AT_ONCE = 20  # records
 _MARK = b"1"
 _Mark = dict[str, timedelta]  # for how long each key of a conversation stays marked
 _NOBODY = Owner("", f"{SHARED}nobody")  # whose record is asked for to see whether records can be
@@ -241,11 +243,11 @@ class Incognito:
         """What continues from that response is incognito too. Never raises."""
         await self._mark(owner, {_continued(response_id): self._limits.keep})
 
-    async def holds(self, exchanged: Exchanged) -> bool:
+    async def holds(self, exchanged: Exchanged, *, waited: bool = False) -> bool:
         """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
-        cannot be found out."""
+        cannot be found out. *waited*: other replicas may not have decided, and marked, the turns before it yet."""
         caller = exchanged.caller.person
-        if not await self._any(caller.owner, _keys_of(exchanged)):
+        if not await self._any(caller.owner, _keys_of(exchanged, sys.maxsize if waited else _LOOKBACK)):
             return False
         await self.mark(caller, exchanged.history, exchanged.asked, exchanged.continues)
         if exchanged.response_id:
@@ -269,8 +271,12 @@ class Incognito:
         wanted = list(keys)
         if any((owner, key) in self._here for key in wanted):
             return True
-        found = await asyncio.gather(*(self._records.get_record(_KIND, _apart(owner), key) for key in wanted))
-        return any(record is not None for record in found)
+        for start in range(0, len(wanted), _ASKED_AT_ONCE):
+            some = wanted[start : start + _ASKED_AT_ONCE]
+            found = await asyncio.gather(*(self._records.get_record(_KIND, _apart(owner), key) for key in some))
+            if any(record is not None for record in found):
+                return True
+        return False
 
     async def _mark(self, owner: Owner, keys: _Mark) -> None:
         self._hold(owner, keys)
@@ -345,12 +351,19 @@ def _apart(owner: Owner) -> Owner:
 
 
 def _spoken(said: Sequence[str]) -> str:
+    return _spoken_up_to(said)[-1]
+
+
+def _spoken_up_to(said: Sequence[str]) -> list[str]:
+    """The key of each beginning of *said*."""
     running = hashlib.sha256(digest("spoken").encode())
+    keys = []
     for text in said:
         encoded = normal(text).encode("utf-8", "surrogatepass")
         running.update(f"{len(encoded)}:".encode())
         running.update(encoded)
-    return running.hexdigest()
+        keys.append(running.hexdigest())
+    return keys
 
 
 def _named(caller: Caller) -> str:
@@ -361,14 +374,11 @@ def _continued(response_id: str) -> str:
     return digest("continued", response_id)
 
 
-def _keys_of(exchanged: Exchanged) -> list[str]:
+def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
     """By any of which its conversation is known."""
     caller = exchanged.caller.person
     said = [message.text for message in exchanged.history if message.role is Role.USER]
-    before = range(max(1, len(said) - _LOOKBACK + 1), len(said) + 1)
-    keys = [_spoken(said[:count]) for count in before]
-    if said:
-        keys.append(_spoken([*said, exchanged.asked]))
+    keys = _spoken_up_to([*said, exchanged.asked])[-lookback - 1 :] if said else []
     if caller.session:
         keys.append(_named(caller))
     if exchanged.continues:

@@ -26,7 +26,7 @@ _READS = frozenset({"nearest", "worded", "get", "fetch", "pages", "page", "count
 
 
 class Calls:
-    """`store_up` is 1 while the store is open, its last write succeeded, and no read has failed since."""
+    """`store_up` is 1 while the store is open and its last write and its last read succeeded."""
 
     def __init__(self, breaker: Breaker, metrics: Metrics, clock: Clock) -> None:
         self._breaker = breaker
@@ -74,7 +74,7 @@ class Calls:
             outcome = "ok"
             self._breaker.succeeded()
             if operation in _WRITES:
-                self._writes_fail = self._reads_fail = False
+                self._writes_fail = False  # a server takes writes of a collection that it has not loaded yet
             elif operation in _READS:
                 self._reads_fail = False
             if self._open:

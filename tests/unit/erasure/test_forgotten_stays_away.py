@@ -316,5 +316,27 @@ async def test_two_replicas_do_not_carry_out_one_forget_at_a_time(world: World) 
         await until(lambda: _is_finished(world), "it is carried out now")
 
 
+async def test_a_replica_that_lost_its_lease_on_a_forget_leaves_it_to_the_one_that_has_it(world: World) -> None:
+    """Or it would find nothing any more, and its receipt would say so."""
+    world.forget_limits = replace(
+        world.forget_limits, patience=timedelta(milliseconds=5), lease=timedelta(milliseconds=20)
+    )
+    await world.put(a_memory("My budget is $10,000"))
+    world.weather.down = True
+    async with world.forgetter(holder="late") as late:
+        receipt = await late.forget(ANN, EVERYTHING)
+        name = f"forget:{receipt.id}"
+
+        async def is_taken() -> bool:
+            world.now += timedelta(seconds=1)  # Redis was away for as long
+            return await world.coordination.acquire(name, "other", timedelta(days=1))
+
+        await until(is_taken, "another has it")
+        await until(lambda: not late._running, "it is left alone")
+        world.weather.down = False
+        await world.coordination.release(name, "other")
+        assert (await complete(late, receipt)).memories == 1
+
+
 async def _is_finished(world: World) -> bool:
     return not await world.ledger.unfinished()

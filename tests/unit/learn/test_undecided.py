@@ -210,6 +210,28 @@ async def test_an_incognito_conversation_is_not_learned_from_whichever_replica_w
         assert await one.learned() == ["I own a bicycle."]
 
 
+async def test_what_waited_is_incognito_by_a_mark_however_far_back(replica: Replica) -> None:
+    """What came between was heard by another replica, which marks it only when it decides it."""
+    said = ("Hush.", *(f"I own {number} bicycles." for number in range(20)))
+    async with replica.running() as learner:
+        await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
+        replica.outage.on = True
+        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is Stored.UNDECIDED
+        replica.outage.on = False
+        await until(lambda: replica.undecided == 0, "it is decided")
+        assert replica.outcomes(Stored.INCOGNITO) == 1
+        assert await replica.learned() == []
+
+
+async def test_an_incognito_conversation_stays_one_while_another_replica_has_several_turns_to_decide(
+    replica: Replica,
+) -> None:
+    said = ("Hush.", *(f"I own {number} bicycles." for number in range(8)))
+    async with replica.running() as learner:
+        await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
+        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is Stored.INCOGNITO
+
+
 async def test_a_mark_outlives_a_killed_process(replica: Replica, tmp_path: Path) -> None:
     async with replica.running():
         replica.outage.on = True

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from milvus_lite.search.filter import parse_expr
 from prometheus_client import CollectorRegistry
 from pymilvus import MilvusException, exceptions
+from structlog.testing import capture_logs
 
 from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError, UnknownFaultError
 from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
@@ -260,6 +261,32 @@ async def test_the_store_is_not_up_while_writes_fail_though_reads_are_answered(e
     assert calls.failing_for == timedelta(seconds=3)
     await calls.run("delete", timedelta(seconds=1), answer)
     assert (up(), calls.failing_for) == (1, timedelta())
+
+
+async def test_a_store_that_takes_writes_and_has_not_loaded_what_is_read_is_not_up() -> None:
+    registry, clock = CollectorRegistry(), Seconds()
+    calls = Calls(Breaker(3, timedelta(seconds=1), clock), Metrics(registry, "test"), clock)
+
+    async def not_loaded(_: float) -> None:
+        raise MilvusException(101, "not loaded")
+
+    async def answer(_: float) -> str:
+        return "answer"
+
+    def up() -> float | None:
+        return registry.get_sample_value("memory_extproc_store_up")
+
+    with capture_logs() as logs:
+        for _ in range(5):
+            with pytest.raises(NotReadyError):
+                await calls.run("nearest", timedelta(seconds=1), not_loaded)
+            await calls.run("put", timedelta(seconds=1), answer)
+            assert up() == 0
+            clock.now += 1
+        assert calls.failing_for == timedelta(seconds=5)
+        await calls.run("nearest", timedelta(seconds=1), answer)
+    assert up() == 1
+    assert [line["event"] for line in logs] == ["store.down", "store.up"], "said once each"
 
 
 async def test_the_steps_of_opening_do_not_make_a_store_up_that_is_not_open() -> None:
