@@ -1,5 +1,5 @@
 """The memory API. `service` is the one entry; `authentication` and `authorization` decide who may call.
 
-`memories`, `forget`, `transfer` and `settings` do what is asked; `validation` checks requests, `audit`
-records calls.
+`call` checks a request and shapes its answer; `memories`, `forget`, `transfer` and `settings` do what is asked;
+`audit` records calls.
 """
