@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_extproc.api.principal import Principal
-from memory_extproc.errors import ConfigurationError, TryLaterError
+from memory_extproc.errors import ConfigurationError, TransientError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now
@@ -102,9 +102,9 @@ class AuditLog:
         os.close(self._file)
 
     def check(self) -> None:
-        """TryLaterError while the log cannot be written: what cannot be accounted for does not happen."""
+        """TransientError while the log cannot be written: what cannot be accounted for does not happen."""
         if self._waiting and not self._flush():
-            raise TryLaterError("the audit log cannot be written")
+            raise TransientError("the audit log cannot be written")
 
     def write(self, audited: Audited) -> None:
         principal, owner = audited.principal, audited.owner

@@ -24,7 +24,7 @@ from memory_extproc.api.authorization import SHARED_HEADER, Admits
 from memory_extproc.api.call import Call, Operation, Reason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2
 from memory_extproc.api.principal import METHODS, Access, Principal
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model.headers import Headers
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -207,7 +207,7 @@ class MemoryService:
             return
         try:
             self._audit.check()
-        except TryLaterError as error:
+        except TransientError as error:
             raise RefusedError(grpc.StatusCode.UNAVAILABLE, Reason.AUDIT_UNAVAILABLE, str(error)) from error
 
     def _written(self, audited: Audited) -> None:
@@ -241,7 +241,7 @@ class _Accounted:
     def _refusal(self, error: Exception) -> RefusedError:
         if isinstance(error, RefusedError):
             return error
-        if isinstance(error, TryLaterError):
+        if isinstance(error, TransientError):
             log.warning("api.unavailable", method=self._method, kind=type(error).__name__)
             return RefusedError(
                 grpc.StatusCode.UNAVAILABLE,
@@ -249,7 +249,9 @@ class _Accounted:
                 "memory cannot be reached just now",
                 retry_after=timedelta(seconds=1),
             )
-        log.error("api.failed", method=self._method, kind=type(error).__name__, ours=isinstance(error, GiveUpError))
+        log.error(
+            "api.failed", method=self._method, kind=type(error).__name__, ours=isinstance(error, PermanentError)
+        )
         return RefusedError(grpc.StatusCode.INTERNAL, Reason.INTERNAL, "a fault of the server; it is in its log")
 
 

@@ -26,7 +26,7 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check, SparedJournal, either
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
@@ -294,7 +294,7 @@ async def open_erasing(
 
 
 def _not_known_yet() -> datetime | None:
-    raise TryLaterError("what an earlier process left in the data directory is not read yet")
+    raise TransientError("what an earlier process left in the data directory is not read yet")
 
 
 async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
@@ -379,7 +379,7 @@ def _signer(settings: Settings) -> Signer | None:
         return None
     try:
         return read_signer(Path(path))
-    except GiveUpError as error:
+    except PermanentError as error:
         raise ConfigurationError([f"forget.signing_key: {error}"]) from error
 
 

@@ -36,7 +36,7 @@ from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.erasure.receipts import Look, Proof, look_again
 from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Embedded, Owner
@@ -202,7 +202,7 @@ async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterato
 
 
 async def looked_again(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
-    """GiveUpError where the receipt is about somebody else."""
+    """PermanentError where the receipt is about somebody else."""
     metrics = Metrics(CollectorRegistry(), __version__)
     link = await open_link(settings, metrics, stack)
     forgotten = await read_forgotten(settings, Path(settings.data_dir), link, stack)
@@ -255,7 +255,7 @@ def _copied(path: Path, to: Path) -> None:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(to)) as target:
             source.backup(target)
     except sqlite3.Error as error:
-        raise TryLaterError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
+        raise TransientError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
 
 
 async def back_up_memories(tended: Tended, to: Path, says: Says) -> int:
@@ -286,13 +286,13 @@ def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, lis
 
 async def restore_memories(tended: Tended, source: Path, says: Says) -> Counter[str]:
     """Counts rows: restored; newer, which were there as new already and stay; forgotten, which were not taken in;
-    unreadable, of a newer version. Can be broken off and run again. GiveUpError before anything is changed where
+    unreadable, of a newer version. Can be broken off and run again. PermanentError before anything is changed where
     the backup is damaged or of another model."""
     path = source / MEMORIES
     head, rows = read_head(path)
     embedder = tended.embedder
     if (head.model, head.dimension) != (embedder.fingerprint, embedder.dimension):
-        raise GiveUpError(
+        raise PermanentError(
             f"{path} holds vectors of {head.model!r} ({head.dimension}), the configuration has"
             f" {embedder.fingerprint!r} ({embedder.dimension}): restore with the former, then `store reembed`"
         )

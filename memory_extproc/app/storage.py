@@ -32,7 +32,7 @@ from memory_extproc.encryption.keys import (
     WrappedKeys,
 )
 from memory_extproc.erasure.tombstones import HidingStore
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -142,9 +142,9 @@ async def open_keys(
         await keys.check()
         if link is None:
             await asyncio.to_thread(_note_sealed, data, keys_file(settings, data))
-    except (UnknownMasterKeyError, GiveUpError) as error:
+    except (UnknownMasterKeyError, PermanentError) as error:
         raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
-    except TryLaterError as error:
+    except TransientError as error:
         # Not a reason to stay away: it is asked again each time.
         log.warning("keys.not_checked", kind=type(error).__name__)
     return keys
@@ -173,7 +173,7 @@ def _note_sealed(data: Path, place: Path) -> None:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         note.write_text(f"Texts in this directory are sealed. Their keys are in {place}.\n")
     except OSError as error:
-        raise TryLaterError("the note that texts are sealed cannot be written") from error
+        raise TransientError("the note that texts are sealed cannot be written") from error
 
 
 def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None, metrics: Metrics) -> MemoryStore:
@@ -257,7 +257,7 @@ async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None)
         return
     try:
         there = await RedisKeyTable(link, prefix=settings.coordination.prefix).holds_any()
-    except TryLaterError:
+    except TransientError:
         return
     if there:
         raise ConfigurationError([f"{fault} (keys in Redis): {mend}"])

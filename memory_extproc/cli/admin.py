@@ -19,7 +19,7 @@ from rich.table import Table
 from memory_extproc.api.principal import Role
 from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, needs_extra
 from memory_extproc.cli.explain import owner_of
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import Manifest, ModelDirectoryError, ModelKind, Precision, verify
 from memory_extproc.model import Owner
 from memory_extproc.observe import log
@@ -54,7 +54,7 @@ def verify_log(
         try:
             verified = verify(directory or where, key, since=since)
         except OSError as error:
-            raise GiveUpError(f"{directory or where} cannot be read: {error.strerror}") from error
+            raise PermanentError(f"{directory or where} cannot be read: {error.strerror}") from error
     faults = [
         {"kind": fault.kind.value, "file": fault.file, "line": fault.line, "seq": fault.seq}
         for fault in verified.faults
@@ -220,11 +220,11 @@ def prepare(
         with needs_extra("models"):
             from memory_extproc.inference.prepare import parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
             from memory_extproc.inference.prepare import prepare as prepare_model  # noqa: PLC0415
-    except GiveUpError as error:
+    except PermanentError as error:
         _fail(console, error, as_json=as_json, code=1)
     try:
         parsed = parse_source(source or DEFAULT_SOURCES[kind], name)
-    except GiveUpError as error:
+    except PermanentError as error:
         _fail(console, error, as_json=as_json, code=WRONG_USE)
     try:
         with console.status("preparing") as status:

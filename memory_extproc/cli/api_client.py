@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from memory_extproc.cli.config import faults_to_exit
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 
 if TYPE_CHECKING:
     import grpc
@@ -142,7 +142,7 @@ def _told(address: str) -> Iterator[None]:
     except grpc.RpcError as error:
         raise _in_words(error, address) from None
     except ValueError as error:  # of gRPC, for a header that cannot be sent
-        raise GiveUpError(str(error)) from error
+        raise PermanentError(str(error)) from error
 
 
 _WORDS = {

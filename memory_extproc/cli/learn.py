@@ -19,7 +19,7 @@ from rich.text import Text
 
 from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
 from memory_extproc.cli.explain import owner_of
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import DeadLetter, Memory, Owner
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
@@ -299,7 +299,7 @@ async def _adopted(settings: Settings, journals: Journals, directory: Path, says
 
     target = journals.main
     if target is None or directory == journals.path.parent:
-        raise GiveUpError(f"{directory} is the data directory of this configuration")
+        raise PermanentError(f"{directory} is the data directory of this configuration")
     async with SqliteJournal(directory / journals.path.name, now=_utc_now) as left, AsyncExitStack() as stack:
         source, ours = await journals_to_join(settings, left, directory, target, stack)
         undecided = await asyncio.to_thread(intake_log.adopt, directory / INTAKE, journals.path.with_name(INTAKE))
@@ -325,12 +325,12 @@ def _left_behind(directory: Path) -> Iterator[None]:
     from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415
 
     if not ((directory / JOURNAL).is_file() or (directory / INTAKE).is_dir()):
-        raise GiveUpError(f"{directory} holds no journal ({JOURNAL})")
+        raise PermanentError(f"{directory} holds no journal ({JOURNAL})")
     with (directory / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise GiveUpError(f"a sidecar is using {directory}; stop it first") from error
+            raise PermanentError(f"a sidecar is using {directory}; stop it first") from error
         yield
 
 

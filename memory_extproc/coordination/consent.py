@@ -19,7 +19,7 @@ import msgspec
 
 from memory_extproc.coordination.mirror import Copied, Kind
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, Now, Steady
@@ -342,13 +342,13 @@ def _of_bytes(raw: bytes) -> ConsentChange:
     try:
         written = msgspec.json.decode(raw, type=_Written)
     except msgspec.MsgspecError as error:
-        raise GiveUpError("a record of consent is not as we write them") from error
+        raise PermanentError("a record of consent is not as we write them") from error
     return _change(written.consent, written.at, written.by)
 
 
 def _change(consent: str, at: float, by: str) -> ConsentChange:
-    """GiveUpError for what is no consent: what cannot be read allows nothing."""
+    """PermanentError for what is no consent: what cannot be read allows nothing."""
     try:
         return ConsentChange(Consent(consent), datetime.fromtimestamp(at, UTC), by)
     except ValueError as error:
-        raise GiveUpError("a record of consent is not as we write them") from error
+        raise PermanentError("a record of consent is not as we write them") from error

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile, code_of
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import LedgerJob
 from memory_extproc.observe.log import logger
 
@@ -169,7 +169,7 @@ def set_aside_unusable(path: Path) -> bool:
             ours = connection.execute("PRAGMA application_id").fetchone()[0] in {0, _SCHEMA.application}
     except sqlite3.Error as error:
         if code_of(error) not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-            raise TryLaterError(f"{path.name} cannot be read now") from error
+            raise TransientError(f"{path.name} cannot be read now") from error
         whole, version, ours = False, 0, True
     if whole and ours and version <= _SCHEMA.version:
         return False

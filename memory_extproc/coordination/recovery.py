@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import msgspec
 
 from memory_extproc.coordination.mirror import Copied, decoded, encoded
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.observe.log import logger
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ class Recovery:
         return self._open
 
     def check(self) -> None:
-        """TryLaterError while Redis may lack forgets or choices."""
+        """TransientError while Redis may lack forgets or choices."""
         if not self._open:
-            raise TryLaterError(self._why)
+            raise TransientError(self._why)
 
     def compare(self, generation: bytes | None, number: bytes | int | None, floor: int) -> None:
         """What Redis answered together with what was read. *floor*: `sequence` before it was asked."""
@@ -183,7 +183,7 @@ class Recovery:
         if self._open:
             try:
                 await self.advance()
-            except TryLaterError:
+            except TransientError:
                 if self._open:
                     raise
 
@@ -293,12 +293,12 @@ class Recovery:
                 await self._merge(mirror, merged)
             except MemoryExtprocError as error:
                 if not accepted:
-                    raise TryLaterError(f"forgets cannot be restored: {error}") from error
+                    raise TransientError(f"forgets cannot be restored: {error}") from error
             if mirror is self._own:
                 await bounded(client.sadd(ours, self._directory.now.name))
                 await bounded(client.expire(ours, _KEPT_MERGED))
         if not merged and self._directory.unsure and not accepted:
-            raise TryLaterError("forgets cannot be restored: there is no copy, and one was set aside")
+            raise TransientError("forgets cannot be restored: there is no copy, and one was set aside")
         if accepted:
             log.warning("coordination.loss_accepted")
         await self._wait_for_others(ours)

@@ -18,7 +18,7 @@ from memory_extproc.coordination.mirror import Copied, Kind, of_items
 from memory_extproc.coordination.recovery import Recovery
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import check_registered
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
 from memory_extproc.ports import WrapsKeys
 
@@ -310,7 +310,7 @@ class RedisLedger:
         if copy.subject != _WRAPPED:
             return copy.body
         if self._wraps is None:
-            raise GiveUpError("the copy of the ledger's key is wrapped with a master key")
+            raise PermanentError("the copy of the ledger's key is wrapped with a master key")
         return await self._wraps.unwrap(copy.body, _CONTEXT)
 
     async def copies_of(self, subject: str) -> Sequence[Copied]:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
     Embedded,
     Found,
@@ -177,7 +177,7 @@ class Curator:
             return row, decision
 
     async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
-        """The memory with the new values; None where there is none. NotActiveError for history, TryLaterError
+        """The memory with the new values; None where there is none. NotActiveError for history, TransientError
         while others keep changing it."""
         async with self._turn(owner):
             for _ in range(_ATTEMPTS):
@@ -195,7 +195,7 @@ class Curator:
                 if await self._replace(owner, there[0], corrected):
                     await self._part(owner, corrected, others)
                     return corrected
-        raise TryLaterError("the memory keeps changing")
+        raise TransientError("the memory keeps changing")
 
     async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
         """The sources of what was made of facts: those whose values it still tells, and the others. What it is made

@@ -19,7 +19,7 @@ from memory_extproc.encryption.cipher import (
     unseal,
     unseal_text,
 )
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     DataKey,
     DeadLetter,
@@ -69,7 +69,7 @@ class SealedStore:
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         if any(row.memory.owner != owner for row in rows):
-            raise GiveUpError("a memory of another owner")
+            raise PermanentError("a memory of another owner")
         key = await self._keys.of(owner)
         for _ in range(_TRIES):
             await self._store.put(owner, [Embedded(self._sealed(key, row.memory), row.vector) for row in rows])
@@ -78,7 +78,7 @@ class SealedStore:
             if latest == key:
                 return
             key = latest
-        raise TryLaterError("a data key that others keep destroying")
+        raise TransientError("a data key that others keep destroying")
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         return await self._opened(owner, await self._store.get(owner, ids), _memory)
@@ -117,7 +117,7 @@ class SealedStore:
         try:
             metadata = json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError):
-            raise GiveUpError("metadata that is not JSON") from None
+            raise PermanentError("metadata that is not JSON") from None
         return replace(
             memory,
             content=seal_text(key, _row_context(memory, "content"), content),
@@ -144,7 +144,7 @@ class SealedStore:
                 yield opened(one)
             except SealedAwayError:
                 away += 1
-            except GiveUpError:
+            except PermanentError:
                 damaged += 1
         if away or damaged:
             log.warning("store.rows_sealed", key_gone=away, damaged=damaged)
@@ -226,7 +226,7 @@ class SealedJournal:
             if latest == key:
                 return stored
             key = latest
-        raise TryLaterError("a data key that others keep destroying")
+        raise TransientError("a data key that others keep destroying")
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         while entries := await self._journal.pending(limit, after=after):
@@ -289,7 +289,7 @@ class SealedJournal:
             key = await self._keys.find(entry.turn.owner)
             try:
                 turn = _unsealed_entry(key, entry.turn)
-            except GiveUpError as error:
+            except PermanentError as error:
                 log.warning("journal.entry_sealed", kind=type(error).__name__)
                 if given_up:
                     await self._journal.mark_failed(entry, _UNREADABLE, dead=True)
@@ -388,7 +388,7 @@ class SealedCoordination:
             return value
         try:
             return unseal(await self._keys.find(owner), _record_context(kind, owner, key), value)
-        except GiveUpError as error:
+        except PermanentError as error:
             log.info("coordination.record_sealed", kind=type(error).__name__)
             return None
 

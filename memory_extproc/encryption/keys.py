@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.encryption.cipher import context_of
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, Keys, MemoryStore, WrapsKeys
@@ -65,7 +65,7 @@ class WrappedKeys:
         return await self._table.get(_PROOF) is not None
 
     async def check(self) -> None:
-        """Whether the master key is one that the table's keys were wrapped with. GiveUpError names what to do."""
+        """Whether the master key is one that the table's keys were wrapped with. PermanentError says what to do."""
         wrapped = await self._table.get(_PROOF)
         if wrapped is None:
             wrapped = await self._table.add(_PROOF, await self.master.wrap(_PROOF.encode(), _context(_PROOF)))
@@ -120,7 +120,7 @@ class WrappedKeys:
     async def _there(self, place: str) -> bytes | None:
         try:
             return await self._table.get(place)
-        except TryLaterError:
+        except TransientError:
             # Nobody can have destroyed it without the table either: turns are kept, and memories recalled.
             known = self._unwrapped.get(place)
             if known is None:
@@ -134,7 +134,7 @@ class WrappedKeys:
             return known[1]
         plain = await self.master.unwrap(wrapped, _context(place))
         if len(plain) != _ID_BYTES + _SECRET_BYTES:
-            raise GiveUpError("a data key of another length than ours have")
+            raise PermanentError("a data key of another length than ours have")
         key = DataKey(plain[:_ID_BYTES], plain[_ID_BYTES:])
         self._unwrapped[place] = (wrapped, key)
         self._unwrapped.move_to_end(place)
@@ -166,7 +166,7 @@ class Unusable(StrEnum):
     OTHER_KEYS = "other_keys"  # none of those in use
 
 
-class UnknownMasterKeyError(TryLaterError):
+class UnknownMasterKeyError(TransientError):
     """Data keys were wrapped with a master key that is not at hand; once it is, the same call works."""
 
 
@@ -278,7 +278,7 @@ def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
     try:
         return AESGCM(master).decrypt(nonce, rest, context)
     except (InvalidTag, ValueError):
-        raise GiveUpError("a wrapped data key that was damaged or moved") from None
+        raise PermanentError("a wrapped data key that was damaged or moved") from None
 
 
 def _master_of(wrapped: bytes) -> str:

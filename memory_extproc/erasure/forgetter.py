@@ -30,7 +30,7 @@ import msgspec
 from memory_extproc.erasure.receipts import Signer, unsigned
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, worked_out
 from memory_extproc.erasure.tombstones import Forgotten, Job, without_words
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotConfirmedError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
 from memory_extproc.model import (
     ForgetPlan,
     ForgetReceipt,
@@ -207,7 +207,7 @@ class Forgetter:
         if not scope.query or scope.ids:
             return scope
         if self._seeks is None:
-            raise GiveUpError("there is nothing here to search with")
+            raise PermanentError("there is nothing here to search with")
         found = await self._seeks.about(owner, scope.query, scope)
         return without_words(scope, tuple(memory.id for memory in found) or ("",))
 
@@ -333,9 +333,9 @@ class Forgetter:
         while True:
             try:
                 return await step()
-            except TryLaterError as error:
+            except TransientError as error:
                 log.warning("forget.waits", error=type(error).__name__, failures=failures)
-            except GiveUpError as error:
+            except PermanentError as error:
                 log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
             failures += 1
             await asyncio.sleep(self._pause(failures))

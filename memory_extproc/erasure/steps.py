@@ -13,7 +13,7 @@ import msgspec
 
 from memory_extproc.erasure.cascade import Closure, closure
 from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Forgotten, Job, Kind, items_of_turn
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import (
     TEXT_KINDS,
     ForgetScope,
@@ -103,7 +103,7 @@ class Erasable:
 
 
 class Eraser:
-    """TryLaterError and GiveUpError from any step: it is to be taken again, from its beginning."""
+    """TransientError and PermanentError from any step: it is to be taken again, from its beginning."""
 
     def __init__(
         self,
@@ -326,11 +326,11 @@ def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
 
 def _owner(job: Job) -> Owner:
     if job.owner is None:
-        raise GiveUpError("a forget that does not say whose")
+        raise PermanentError("a forget that does not say whose")
     return job.owner
 
 
 def _scope(job: Job) -> ForgetScope:
     if job.scope is None:
-        raise GiveUpError("a forget that does not say what")
+        raise PermanentError("a forget that does not say what")
     return job.scope

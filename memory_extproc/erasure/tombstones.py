@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import (
     Embedded,
     Erased,
@@ -61,9 +61,9 @@ class Forgotten:
         return self._blind
 
     async def of(self, owner: Owner) -> Marks:
-        """TryLaterError where it cannot be known."""
+        """TransientError where it cannot be known."""
         if not self._replicas.holds():
-            raise TryLaterError("what was forgotten elsewhere is not known: no lease")
+            raise TransientError("what was forgotten elsewhere is not known: no lease")
         known = self._known.get(owner)
         if known is not None:
             self._known.move_to_end(owner)
@@ -101,12 +101,12 @@ class Forgotten:
     # --- what the write path and the partitions ask ----------------------------------------------------
     async def check(self, owner: Owner) -> None:
         if (await self.of(owner)).shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         marks = await self.of(owner)
         if marks.shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
         if not marks:
             return rows
         if await self._trace(owner, [marks.untraced(row.memory) for row in rows]):
@@ -130,7 +130,7 @@ class Forgotten:
             return turns
         marks = await self.of(turns[0].owner)
         if marks.shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
         gone = {turn.id for turn in await self.select_forgotten(turns)} if marks else ()
         return [turn for turn in turns if turn.id not in gone]
 
@@ -241,7 +241,7 @@ class HidingStore:
     async def _open_to(self, owner: Owner) -> Marks:
         marks = await self._forgotten.of(owner)
         if marks.shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
         return marks
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, Names
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench
@@ -388,7 +388,7 @@ class Fitted:
 async def fitted_weights(
     dataset: Dataset, bench: Bench, *, features: bool, says: Says = lambda _step, _done, _whole: None
 ) -> Fitted:
-    """GiveUpError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
+    """PermanentError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
     aims, before = Aims(), packaged_weights()
     said: dict[str, Any] = {
         "dataset": dataset.name,
@@ -437,18 +437,18 @@ def _of_before(before: Weights, name: str) -> Ranker:
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """GiveUpError when that cannot be done."""
+    """PermanentError when that cannot be done."""
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(weights), indent=1) + b"\n")
     except OSError as error:
-        raise GiveUpError(f"{path}: cannot be written: {error.strerror}") from error
+        raise PermanentError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _tuned(gathered: Sequence[Gathered], aims: Aims, says: Says) -> Tuned:
     try:
         return tune(gathered, aims, says)
     except ValueError as error:
-        raise GiveUpError(f"nothing can be fitted on this data: {error}") from error
+        raise PermanentError(f"nothing can be fitted on this data: {error}") from error
 
 
 def _compared(before: Held, after: Held) -> dict[str, Any]:

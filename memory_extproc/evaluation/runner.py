@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Protocol
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.evaluation.datasets import (
     Conversation,
     Dataset,
@@ -120,7 +120,7 @@ async def run(
 ) -> Run:
     """*limit_questions*: at most so many, spread evenly over the data set; then as many foreign ones."""
     if not 0.0 <= bounds.threshold <= 1.0:
-        raise GiveUpError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
+        raise PermanentError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
     async with AsyncExitStack() as stack:
         partition = NOT_HELD if system is System.STORE else bench.partition
         stage: dict[str, tuple[Played, Asks]] = {}
@@ -323,7 +323,7 @@ class Unreachable:
         return await self._embedder.embed(texts)
 
     async def embed_query(self, text: str) -> Vector:  # noqa: ARG002 - as the port has it
-        raise TryLaterError("the embedding model is down, for the measurement")
+        raise TransientError("the embedding model is down, for the measurement")
 
 
 _IN = {Verdict.INJECTED, Verdict.THREAD}
@@ -422,7 +422,7 @@ async def played(
     partition: PartitionLimits,
     topics: MakesTopics | None = None,
 ) -> AsyncIterator[Played]:
-    """*conversation* learned by an owner of its own; held while entered. GiveUpError when a turn could not be
+    """*conversation* learned by an owner of its own; held while entered. PermanentError when a turn could not be
     learned: figures of half a conversation would be worth nothing."""
     owner = Owner(TENANT, conversation.name)
     clock = Clock(conversation.ends)
@@ -453,7 +453,7 @@ async def played(
         clock.now = conversation.ends + ASKED_AFTER
         depth = await journal.depth()
         if depth.dead or depth.turns:
-            raise GiveUpError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
+            raise PermanentError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
         notes = await _noted(conversation.noted, owner, partitions, embedder)
         memories = [row.memory async for page in store.pages(owner, 500, fresh=True) for row in page]
         yield Played(conversation, owner, partitions, tuple(memories), clock, messages, notes)
@@ -526,7 +526,7 @@ async def _told(
 async def _accept(learner: Learner, exchanged: Exchanged) -> None:
     stored = await learner.accept(exchanged)
     if stored is not Stored.JOURNALLED:
-        raise GiveUpError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
+        raise PermanentError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
 
 
 async def _noted(notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: Embeds) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.index.entries import pack
 from memory_extproc.model import Matrix, Vector, Words
 from memory_extproc.text.words import carries_meaning
@@ -61,7 +61,7 @@ class EmbedderLimits:
     threads: int = 1  # inferences at one time, each on a thread of its own
     batch_tokens: int = 128  # padded tokens of one inference; a longer text goes alone. 100 µs each in int8
     cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
-    waiting_queries: int = 1024  # beyond it a query is refused with TryLaterError
+    waiting_queries: int = 1024  # beyond it a query is refused with TransientError
     word_bytes: int = 48 << 20  # of vectors of single words of what was embedded lately: 3.5 KiB a message; 0: none
 
 
@@ -169,7 +169,7 @@ class BatchingEmbedder:
         if cached is not None:
             return cached
         if len(self._queries) >= self._limits.waiting_queries:
-            raise TryLaterError("too many queries wait for the embedder")
+            raise TransientError("too many queries wait for the embedder")
         call = self._call(1)
         self._queries.append(_Item(call, 0, text, self._model.ready(text) if len(text) <= _SHORT else None))
         self._start()
@@ -184,7 +184,7 @@ class BatchingEmbedder:
 
     def _call(self, texts: int) -> _Call:
         if self._closed:
-            raise TryLaterError("the embedder is closed")
+            raise TransientError("the embedder is closed")
         return _Call(asyncio.get_running_loop().create_future(), texts, self.dimension)
 
     def _start(self) -> None:
@@ -242,9 +242,9 @@ class BatchingEmbedder:
         if error := run.exception():
             fault: MemoryExtprocError
             if isinstance(error, MemoryError):
-                fault = TryLaterError("no memory to embed with")
+                fault = TransientError("no memory to embed with")
             else:
-                fault = GiveUpError(f"the model failed on a text ({type(error).__name__})")
+                fault = PermanentError(f"the model failed on a text ({type(error).__name__})")
             fault.__cause__ = error
             for item in batch:
                 item.call.fail(fault)
@@ -254,10 +254,10 @@ class BatchingEmbedder:
         self._start()
 
     async def close(self) -> None:
-        """What waits fails with TryLaterError; an inference that runs is waited for."""
+        """What waits fails with TransientError; an inference that runs is waited for."""
         self._closed = True
         for item in (*self._queries, *self._background):
-            item.call.fail(TryLaterError("the embedder is closed"))
+            item.call.fail(TransientError("the embedder is closed"))
         self._queries.clear()
         self._background.clear()
         await asyncio.to_thread(self._pool.shutdown)

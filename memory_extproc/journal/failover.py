@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.journal.sqlite import Depth
 from memory_extproc.model import DeadLetter, Owner, Stored, Turn
 from memory_extproc.observe.log import logger
@@ -58,7 +58,7 @@ _MOVED_AT_ONCE = 50
 
 @dataclass(slots=True)
 class SparedJournal:
-    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TryLaterError at an append."""
+    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TransientError at an append."""
 
     shared: Journal
     spare: Journal
@@ -69,7 +69,7 @@ class SparedJournal:
     async def append(self, turn: Turn) -> Stored:
         try:
             return await self.shared.append(turn)
-        except TryLaterError as error:
+        except TransientError as error:
             log.warning("journal.put_aside", error=type(error).__name__)
             self._put_aside = True
             return await self.spare.append(turn)

@@ -353,7 +353,7 @@ class LlmJudge:
         self._asks = Asks(completes, PROMPT, strict_schema(Verdicts), budget)
 
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
-        """As Judges.judge. GiveUpError when two answers did not judge every note once, OverBudgetError when the
+        """As Judges.judge. PermanentError when two answers did not judge every note once, OverBudgetError when the
         owner's tokens are spent; what the model's port raises passes."""
         lines: list[dict[str, object]] = [{"fact": fact.content}]
         lines += [

@@ -13,7 +13,7 @@ from itertools import islice
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
 from memory_extproc.learn.queue import Backoff
 from memory_extproc.learn.screening import Screens
@@ -197,7 +197,7 @@ class Intake:
             logged = self._waiting[owner][0]
             try:
                 exchanged = self._read(logged.record)
-            except GiveUpError as error:
+            except PermanentError as error:
                 log.error("journal.failed", error=type(error).__name__)  # noqa: TRY400 - it quotes no one
                 stored = Stored.JOURNAL_FAILED
                 self._discard(logged.record)
@@ -236,12 +236,12 @@ class Intake:
         self._metrics.turns_undecided.set(self._count)
 
     def _read(self, record: Record) -> Exchanged:
-        """GiveUpError where it cannot be read, or is of another version's form."""
+        """PermanentError where it cannot be read, or is of another version's form."""
         try:
             body = b"" if self._log is None else self._log.read(record)
             return msgspec.convert(json.loads(body), Exchanged)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise GiveUpError(f"a logged exchange of another form ({type(error).__name__})") from None
+            raise PermanentError(f"a logged exchange of another form ({type(error).__name__})") from None
 
     def _discard(self, record: Record) -> None:
         if self._log is not None:
@@ -262,7 +262,7 @@ class Intake:
     async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> Stored:
         try:
             stored = await self._take_in(exchanged, logged)
-        except TryLaterError as error:
+        except TransientError as error:
             stored = self._failed(error, logged)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one exchange, it must not end the others
             if logged is not None:
@@ -298,7 +298,7 @@ class Intake:
             return screened
         try:
             place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
-        except TryLaterError:
+        except TransientError:
             return Stored.UNDECIDED
         placed = await self._sifting.placed(place)
         if placed is None:
@@ -426,7 +426,7 @@ class Sifting:
             return placed
         try:
             kept = await self._forgotten.learnable(placed.exchanged, placed.turn)
-        except TryLaterError as error:
+        except TransientError as error:
             log.warning("learn.not_sifted", error=type(error).__name__)
             return placed
         return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
@@ -437,7 +437,7 @@ class Sifting:
             return False
         try:
             gone = not await self._forgotten.left([turn])
-        except TryLaterError:
+        except TransientError:
             return False  # the forget that is under way will look into the journal
         if gone:
             await self._journal.erase(turn.owner, [turn.id])

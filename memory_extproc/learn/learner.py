@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, Self
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Extracts, Fact, Finding
 from memory_extproc.learn.ingest import Intake, LearnLimits, Sifting, Unsettled
 from memory_extproc.learn.intake_log import IntakeLog
@@ -306,7 +306,7 @@ class Learner:
             await self._reconciler.apply(owner, facts, turns)
             if not final:
                 self._finding.waits(turns)
-                raise TryLaterError("the stand-in served; the extractor is still to come")
+                raise TransientError("the stand-in served; the extractor is still to come")
             forgetting = await self._obeying.decide(turns)
             await self._journal.mark_learned(entries)
             self._extract_evidence.succeed(turn_ids, proves=bool(facts))
@@ -325,9 +325,9 @@ class Learner:
         return await self._count_failure(self._extract_evidence, turn_ids, error)
 
     async def _still_in(self, epoch: int, owner: Owner) -> None:
-        """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
+        """TransientError when *owner* was forgotten since: what is then left in the journal came after it."""
         if await self._coordination.epoch(owner) != epoch:
-            raise TryLaterError("the owner was forgotten while we worked")
+            raise TransientError("the owner was forgotten while we worked")
 
 
 def _finding(
@@ -367,7 +367,7 @@ class Following:
             topics.shifted = self._shifted
 
     async def note(self, turns: Iterable[Turn], last: Iterable[str]) -> None:
-        """Before the turns can be marked learned, so that a crash in between loses none of them. TryLaterError
+        """Before the turns can be marked learned, so that a crash in between loses none of them. TransientError
         where they cannot be written down now."""
         if self._topics is None:
             return
@@ -377,7 +377,7 @@ class Following:
         for owner, theirs in by_owner.items():
             try:
                 await self._topics.note(owner, theirs, frozenset(last))
-            except GiveUpError as error:  # facts are extracted all the same
+            except PermanentError as error:  # facts are extracted all the same
                 log.warning("topics.not_noted", error=type(error).__name__)
 
     async def end(self, owner: Owner, session: str, *, but: Iterable[str]) -> None:
@@ -411,7 +411,7 @@ class Obeys(Protocol):
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """Does what turns in doubt turn out to tell us. Ids of those that asked for something to be forgotten.
-        TryLaterError while that cannot be found out; repeating it changes nothing more."""
+        TransientError while that cannot be found out; repeating it changes nothing more."""
 
 
 class Obeying:

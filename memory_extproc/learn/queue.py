@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError, UnknownFaultError
+from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -44,7 +44,7 @@ class _Lane(Generic[Job]):
 
 class Lanes(Generic[Job]):
     """One lane for each owner with work: its jobs run in order, up to *together* in one call, and at most
-    *at_once* calls run at a time, those of different tenants in turn. A call that raises TryLaterError is
+    *at_once* calls run at a time, those of different tenants in turn. A call that raises TransientError is
     made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
     once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
     raises, UnknownFaultError included, is tried job by job and then given to *failed*, which says whether the job
@@ -174,13 +174,13 @@ class Lanes(Generic[Job]):
             log.error("learn.failed", work=self._name, error=type(error).__name__, line=line)
         try:
             return None if await self._failed(owner, job, error) else error
-        except TryLaterError as unreachable:
+        except TransientError as unreachable:
             return unreachable
 
 
 def _passes(error: Exception) -> bool:
     """Whether *error* is known to say nothing of the job that met it."""
-    return isinstance(error, TryLaterError) and not isinstance(error, UnknownFaultError)
+    return isinstance(error, TransientError) and not isinstance(error, UnknownFaultError)
 
 
 async def _either(news: asyncio.Event, seconds: float) -> None:
@@ -428,8 +428,10 @@ async def _within(closing: asyncio.Event, seconds: float) -> bool:
 # Whether a turn that fails is at fault itself, or meets an outage; and dead letters that an outage left.
 
 _REVIVALS = 3  # of one dead letter by one process
-# Reasons of dead letters with which a store may have failed, older versions' included.
-_REASONS = frozenset({"GiveUpError", "UnknownFaultError", "NotReadyError", "TryLaterError"})
+# Reasons of dead letters with which a store may have failed. The last two are how 0.1.0 wrote the first two.
+_REASONS = frozenset(
+    {"PermanentError", "TransientError", "UnknownFaultError", "NotReadyError", "GiveUpError", "TryLaterError"}
+)
 
 
 class Evidence:
@@ -459,7 +461,7 @@ class Evidence:
         if before is not None and self._successes > before:
             return True
         alone = len(self._failing) == 1 and self._store_works()
-        if alone and not isinstance(error, TryLaterError):
+        if alone and not isinstance(error, TransientError):
             return True
         self._doubted = True
         return False

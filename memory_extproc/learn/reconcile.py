@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.conflicts import (
     FACTS,
     Add,
@@ -150,7 +150,7 @@ class Reconciler:
         self._judges = judges
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
-        """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. GiveUpError for a
+        """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. PermanentError for a
         fact of none of them; what store and embedder raise passes, and the whole may be tried again."""
         decisions: Counter[Decision] = Counter()
         for proposed in await self._proposed(owner, facts, turns):
@@ -167,7 +167,7 @@ class Reconciler:
         rows: list[Memory] = []
         for fact in facts:
             if fact.turn_id not in by_id:
-                raise GiveUpError("a fact of a turn that was not given")
+                raise PermanentError("a fact of a turn that was not given")
             ids = of_turn.setdefault(fact.turn_id, [])
             rows.append(row_of(fact, by_id[fact.turn_id], len(ids), self._embedder.fingerprint))
             ids.append(rows[-1].id)

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Extracts, Fact
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
@@ -331,7 +331,7 @@ class Incognito:
         for record in intake_log.take_left(Kind.MARK):
             try:
                 keys = msgspec.json.decode(intake_log.read(record), type=_Mark)
-            except (GiveUpError, msgspec.MsgspecError) as error:
+            except (PermanentError, msgspec.MsgspecError) as error:
                 log.warning("incognito.not_noted", error=type(error).__name__)
                 intake_log.discard(record)
                 continue

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.model import Exchanged, Message, Origin, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
@@ -229,7 +229,7 @@ class Sessions:
                 spot = _Spot(session, 0)
                 await self._take(owner, spot, conversation.asked)
                 return spot
-        raise TryLaterError("an opening record that others keep changing")
+        raise TransientError("an opening record that others keep changing")
 
     async def _is_same_opening(self, exchanged: Exchanged, conversation: Conversation, known: _Opening) -> bool:
         if not conversation.starts or exchanged.previous_response_id:
@@ -259,7 +259,7 @@ class Sessions:
                 if tells:
                     await self._put("turn", owner, turn_key, _Spot(session, mine.seq))
                 return _Spot(session, mine.seq)
-        raise TryLaterError("a session's tail that others keep changing")
+        raise TransientError("a session's tail that others keep changing")
 
     def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
         """The same turn among the recent ones. Without history the words alone do not *tell* a retry from

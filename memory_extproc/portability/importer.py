@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Consent,
     Embedded,
@@ -249,7 +249,7 @@ class Import:
         for wait in self._parts.limits.waits:
             try:
                 return await work()
-            except TryLaterError:
+            except TransientError:
                 await asyncio.sleep(wait)
         return await work()
 
@@ -335,7 +335,7 @@ _PLACE = re.compile(rf"m\.(-?[0-9]{{1,18}})\.({ID})")
 _REST = "rest"
 
 
-class NoPlaceError(GiveUpError):
+class NoPlaceError(PermanentError):
     """An export is to go on after a place that is none."""
 
 

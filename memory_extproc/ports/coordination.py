@@ -194,7 +194,7 @@ class WrapsKeys(Protocol):
         """*key* sealed under the master key and bound to *context*."""
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """What `wrap` was given. TryLaterError where it was a master key that is not at hand, GiveUpError for
+        """What `wrap` was given. TransientError where it was a master key that is not at hand, PermanentError for
         another context."""
 
 

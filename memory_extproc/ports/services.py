@@ -207,10 +207,10 @@ class KnowsForgotten(Protocol):
     """What the write path and the partitions ask before anything is shown or kept."""
 
     async def check(self, owner: Owner) -> None:
-        """TryLaterError while a forget of *owner*'s is under way, or while it cannot be known whether one is."""
+        """TransientError while a forget of *owner*'s is under way, or while it cannot be known whether one is."""
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
-        """Those of *rows* that no forget covers. TryLaterError while one of *owner*'s is under way."""
+        """Those of *rows* that no forget covers. TransientError while one of *owner*'s is under way."""
 
     async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
         """Both as they may be kept: None where the turn was asked before it was forgotten, or was forgotten and is
@@ -251,7 +251,7 @@ class Exports(Protocol):
     def export(self, owner: Owner, *, project: str = "", after: str = "") -> AsyncIterator[Exported]:
         """Memories in any state by created_at and id, the oldest first; then the turns that are not learned yet,
         dead letters too; then, without a project, the choices of consent. What is remembered meanwhile may be in
-        it or not. GiveUpError for an *after* that is no place of an export."""
+        it or not. PermanentError for an *after* that is no place of an export."""
 
 
 class Importing(Protocol):

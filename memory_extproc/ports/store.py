@@ -32,7 +32,7 @@ class MemoryStore(Protocol):
         """Whether *worded* finds anything: the other side has an index of words. Known once open."""
 
     async def open(self) -> None:
-        """Creates or checks the collection. GiveUpError names both sides of a mismatch; may be retried."""
+        """Creates or checks the collection. PermanentError names both sides of a mismatch; may be retried."""
 
     async def close(self) -> None: ...
 
@@ -78,7 +78,7 @@ class FindsMemories(Protocol):
     ) -> Candidates:
         """About *limit* recallable memories, those that most speaks for, with all of our own writes seen.
         Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
-        words decide; TryLaterError where nothing can be found by words alone. *vector* waits for that of *sought*,
+        words decide; TransientError where nothing can be found by words alone. *vector* waits for that of *sought*,
         where it is still being made; what can be done without it is done meanwhile."""
 
 
@@ -129,7 +129,7 @@ class KeepsMemories(Protocol):
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
         """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
-        it. On TryLaterError the rows stay visible in this process and the caller tries again."""
+        it. On TransientError the rows stay visible in this process and the caller tries again."""
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
         """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never

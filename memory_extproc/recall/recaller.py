@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Recalled, Scope, Sought, Vector, Wish
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
@@ -147,13 +147,13 @@ class Recaller:
         except TimeoutError:
             log.warning("recall.out_of_time", deadline_ms=self._limits.deadline / timedelta(milliseconds=1))
             return Recalled(outcome=Outcome.OUT_OF_TIME)
-        except (TryLaterError, GiveUpError) as error:
+        except (TransientError, PermanentError) as error:
             log.warning("recall.unavailable", kind=type(error).__name__, detail=str(error))
             return Recalled(outcome=Outcome.UNAVAILABLE)
 
     async def explain(self, wish: Wish) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
-        the stages', and it lets faults of the store out (TryLaterError, GiveUpError)."""
+        the stages', and it lets faults of the store out (TransientError, PermanentError)."""
         skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
@@ -295,7 +295,7 @@ class Recaller:
                     return await asyncio.gather(self._vector(query), *others)
         except TimeoutError:
             log.warning("recall.embedding_late", within_ms=round(within / timedelta(milliseconds=1)))
-        except (TryLaterError, GiveUpError) as error:
+        except (TransientError, PermanentError) as error:
             log.warning("recall.embedding_failed", kind=type(error).__name__, detail=str(error))
         return [None] * len(query.texts)
 

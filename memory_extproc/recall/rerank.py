@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Completes, Reranks
@@ -213,7 +213,7 @@ class LlmReranker:
 
 
 def positions(answer: str) -> Sequence[int]:
-    """The numbers in a model's *answer*: an object with `order`, or a bare list. GiveUpError when it is neither."""
+    """The numbers in a model's *answer*: an object with `order`, or a bare list. PermanentError if neither."""
     try:
         parsed: _Order | list[int] = msgspec.json.decode(answer, type=_Order | list[int])
     except (
@@ -221,7 +221,7 @@ def positions(answer: str) -> Sequence[int]:
         UnicodeEncodeError,
         RecursionError,
     ) as error:  # the last of what is nested too deep
-        raise GiveUpError("the model's order cannot be read") from error
+        raise PermanentError("the model's order cannot be read") from error
     return parsed.order if isinstance(parsed, _Order) else parsed
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.index.features import (
     ANOTHER,
     CLOSELY,
@@ -31,7 +31,7 @@ VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
 
 
-class WeightsError(GiveUpError):
+class WeightsError(PermanentError):
     """A file of weights that is none, or of another embedding model or version."""
 
 

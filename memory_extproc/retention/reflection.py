@@ -299,7 +299,7 @@ class Consolidates(Protocol):
         """Of its prompt, kept with what it says."""
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
-        """All that *memories* say, every value of theirs in it. GiveUpError where no text does."""
+        """All that *memories* say, every value of theirs in it. PermanentError where no text does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Self
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -298,7 +298,7 @@ def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
     error = keeping.exception()
     if error is not None and not isinstance(error, MemoryExtprocError):
         log.error("retention.broken", kind=type(error).__name__)
-        raise GiveUpError("a bug, brought out by what one owner has") from error
+        raise PermanentError("a bug, brought out by what one owner has") from error
     return keeping.result()
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.index.entries import entry_of
 from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Sought, Vector
 from memory_extproc.observe.log import logger
@@ -220,11 +220,11 @@ class Words:
 
     async def beside(self, sought: Sought, nearest: Callable[[Vector], Awaitable[Searched]]) -> Sequence[Found]:
         """What *nearest* finds for the question's vector and, each once, what shares words with it. Without a
-        vector the words alone; TryLaterError where the store has no index of them. Beside a vector their failure
+        vector the words alone; TransientError where the store has no index of them. Beside a vector their failure
         is an empty list."""
         if sought.vector is None:
             if not self.store.finds_words:
-                raise TryLaterError("without a vector only what is held in process can be searched")
+                raise TransientError("without a vector only what is held in process can be searched")
             rows = self._ours(await self._found(sought.text), self.owned.live_writes())
             return [Found(row.memory, 0.0) for row in rows]
         near, worded = await asyncio.gather(nearest(sought.vector), self._found_or_nothing(sought.text))

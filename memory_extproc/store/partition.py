@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Candidates,
     Embedded,
@@ -168,7 +168,7 @@ class Partitions:
     async def _version(self, owner: Owner, owned: Owned) -> int:
         try:
             return await self._coordination.version(owner)
-        except TryLaterError:
+        except TransientError:
             # Without word from the other replicas what we hold is the best anybody can say, and recall is
             # no place to fail for it. Writes ask for their version too, and are told.
             return owned.seen
@@ -190,7 +190,7 @@ class Partitions:
         if not owned.hides_store(self._steady(), self._settle):
             try:
                 found = (await self._store.nearest(owner, to, limit + more, scope)).found
-            except TryLaterError:
+            except TransientError:
                 if not owned.live_writes():
                     raise
         # From here on without a pause: what was written or deleted while the store searched counts too.
@@ -217,7 +217,7 @@ class Partitions:
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
         if any(row.memory.owner != owner for row in rows):
-            raise GiveUpError("a memory of another owner")
+            raise PermanentError("a memory of another owner")
         await read_ahead([row.memory for row in rows])
         with self._roster.using(owner) as owned:
             async with owned.writes:
@@ -341,7 +341,7 @@ class Partitions:
         with owned.writing():
             try:
                 await self._store.put(owner, rows)
-            except GiveUpError:
+            except PermanentError:
                 owned.take_back(mark)
                 raise
             owned.acknowledge(mark, self._steady())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from memory_extproc.coordination.sqlite import check_registered
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.journal.sqlite import Depth, Entry, Stage
 from memory_extproc.model import (
     DeadLetter,
@@ -36,9 +36,9 @@ from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, c
 class Weather:
     """What a store can suffer. Change it while the store is in use."""
 
-    down: bool = False  # every call raises TryLaterError
+    down: bool = False  # every call raises TransientError
     lagging: bool = False  # reads that are not fresh miss writes made since `settle`
-    refuse: str = ""  # every call raises GiveUpError with this text
+    refuse: str = ""  # every call raises PermanentError with this text
     calls: list[str] = field(default_factory=list)  # the operations asked for, in order
     _gates: dict[str, asyncio.Event] = field(default_factory=dict)
 
@@ -51,9 +51,9 @@ class Weather:
         if operation in self._gates:
             await self._gates[operation].wait()
         if self.down:
-            raise TryLaterError("the store is down")
+            raise TransientError("the store is down")
         if self.refuse:
-            raise GiveUpError(self.refuse)
+            raise PermanentError(self.refuse)
 
 
 class TransientStore:

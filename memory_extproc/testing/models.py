@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.inference.batching import of_unit_length, words_of
 from memory_extproc.model import Caller, Exchanged, Matrix, Outcome, Recalled, Stored, Vector, Wish, Words
 from memory_extproc.text.words import stems
@@ -83,13 +83,13 @@ class CannedCompletions:
         self.asked: list[tuple[str, str, Mapping[str, Any] | None]] = []
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
-        """GiveUpError once the list is used up."""
+        """PermanentError once the list is used up."""
         self.asked.append((system, user, schema))
         if callable(self._answers):
             return self._answers(system, user)
         answer = next(self._answers, None)
         if answer is None:
-            raise GiveUpError("no answer is left")
+            raise PermanentError("no answer is left")
         if isinstance(answer, Exception):
             raise answer
         return answer

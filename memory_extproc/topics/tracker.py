@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -187,7 +187,7 @@ class Topics:
             except MemoryExtprocError as error:
                 failures += 1
                 log.warning("topics.waits", error=type(error).__name__, failures=failures)
-                if self._leaving.is_set() or isinstance(error, GiveUpError):
+                if self._leaving.is_set() or isinstance(error, PermanentError):
                     self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
@@ -208,7 +208,7 @@ class Topics:
     async def _work(self, owner: Owner) -> None:
         lease = f"topics:{owner.key}"
         if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
-            raise TryLaterError("another process follows this owner's topics")
+            raise TransientError("another process follows this owner's topics")
         try:
             known = await self._threads(owner)
             # A caller may have many sessions that go on, and holding the lease costs a commit for each.
@@ -224,7 +224,7 @@ class Topics:
 
         async def checks() -> None:
             if await self._coordination.epoch(owner) != epoch:
-                raise TryLaterError("the owner was forgotten while we worked")
+                raise TransientError("the owner was forgotten while we worked")
 
         thread = await self._gather(owner, session)
         if thread is None:
@@ -335,7 +335,7 @@ class Topics:
                 state.KIND, owner, "", raw, state.written(changed), self._limits.keep
             ):
                 return changed
-        raise TryLaterError("a record of topics that others keep changing")
+        raise TransientError("a record of topics that others keep changing")
 
     async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
         def changed(known: Threads) -> Threads:
@@ -344,7 +344,7 @@ class Topics:
 
         thread = (await self._change(owner, changed)).of(session)
         if thread is None:
-            raise TryLaterError("the session was forgotten while we worked")
+            raise TransientError("the session was forgotten while we worked")
         return thread
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -41,7 +41,7 @@ from memory_extproc.topics.summarizer import (
     is_topic,
 )
 
-Checks = Callable[[], Awaitable[None]]  # raises TryLaterError when what was read may not be written any more
+Checks = Callable[[], Awaitable[None]]  # raises TransientError when what was read may not be written any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,13 @@ class Closing:
         return _Closed(part, min(moments), max([*moments, *map(made_at, there)]), read)
 
     async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
-        """TryLaterError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
+        """TransientError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
         while a model worked on it: no epoch tells of that, and nobody looks again for it."""
         there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
         for row in read:
             now = there.get(row.id)
             if now is None or now.state is not MemoryState.ACTIVE or now.content != row.content:
-                raise TryLaterError("what was summed up changed while we worked")
+                raise TransientError("what was summed up changed while we worked")
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
         """Of what was said, whatever words sum it up."""

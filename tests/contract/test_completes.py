@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
@@ -27,7 +27,7 @@ async def canned(answers: Answers) -> AsyncIterator[Completes]:
 
 def reply(answer: str | Exception) -> Reply:
     if isinstance(answer, Exception):
-        return an_error(503 if isinstance(answer, TryLaterError) else 400)
+        return an_error(503 if isinstance(answer, TransientError) else 400)
     return a_completion(answer)
 
 
@@ -63,7 +63,7 @@ async def test_answers_come_back_as_text(opening: Opening) -> None:
         assert await completes.complete("s", "u", schema={"type": "object"}) == '{"two": 2}'
 
 
-@pytest.mark.parametrize("fault", [TryLaterError("down"), GiveUpError("bad request")])
+@pytest.mark.parametrize("fault", [TransientError("down"), PermanentError("bad request")])
 async def test_a_fault_is_of_the_kind_that_says_what_to_do(opening: Opening, fault: Exception) -> None:
     async with opening([fault, "back"]) as completes:
         with pytest.raises(type(fault)):

@@ -13,7 +13,7 @@ import pytest
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent, TransientConsent
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
 from tests.fixtures.redis import RedisServer, redis_server
@@ -100,5 +100,5 @@ async def test_a_record_that_nobody_can_read_is_a_fault_and_not_a_yes(redis_serv
     prefix = uuid4().hex
     async with RedisLink(redis_server.url, LinkLimits(timeout=PLENTY)) as link:
         await link.client.rpush(f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await RedisConsent(link, prefix=prefix).latest(ANN)

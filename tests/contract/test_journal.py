@@ -174,9 +174,9 @@ async def test_failures_are_counted_until_the_turn_is_a_dead_letter(open_journal
         await journal.append(turn("bad"))
         await journal.append(turn("good"))
         bad = (await journal.pending(10))[0]
-        await journal.mark_failed(bad, "GiveUpError", dead=False)
+        await journal.mark_failed(bad, "PermanentError", dead=False)
         assert (await journal.pending(10))[0].attempts == 1
-        await journal.mark_failed(bad, "GiveUpError", dead=True)
+        await journal.mark_failed(bad, "PermanentError", dead=True)
         assert await words(journal) == ["good"]
         depth = await journal.depth()
         assert (depth.turns, depth.dead) == (1, 1)
@@ -185,7 +185,7 @@ async def test_failures_are_counted_until_the_turn_is_a_dead_letter(open_journal
 async def test_a_dead_letter_that_is_said_again_is_tried_again(open_journal: OpenJournal) -> None:
     async with open_journal() as journal:
         await journal.append(turn("bad"))
-        await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+        await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
         assert await journal.append(turn("bad")) is Stored.JOURNALLED
         assert await words(journal) == ["bad"]
         assert (await journal.depth()).dead == 0
@@ -196,7 +196,7 @@ async def test_dead_letters_are_bounded_and_the_oldest_goes_first(open_journal: 
         for name in ("a", "b", "c"):
             await journal.append(turn(name))
             clock.time += timedelta(seconds=1)
-            await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+            await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
         assert (await journal.depth()).dead == 2
         assert await journal.append(turn("a")) is Stored.JOURNALLED
 
@@ -223,7 +223,7 @@ async def test_an_owners_turns_are_erased_in_any_stage_and_nobody_elses(open_jou
         _, stored, learned, dead, *_ = await journal.pending(10)
         await journal.mark_stored([stored])
         await journal.mark_learned([learned])
-        await journal.mark_failed(dead, "GiveUpError", dead=True)
+        await journal.mark_failed(dead, "PermanentError", dead=True)
         assert await journal.erase_owner(ANN) == 4
         assert await words(journal) == ["bob's", "the other ann's"]
         assert (await journal.depth()).dead == 0
@@ -254,7 +254,7 @@ async def one_in_each_state(journal: Journal) -> None:
     _, stored, learned, dead, *_ = await journal.pending(10)
     await journal.mark_stored([stored, learned])
     await journal.mark_learned([learned])
-    await journal.mark_failed(dead, "GiveUpError", dead=True)
+    await journal.mark_failed(dead, "PermanentError", dead=True)
 
 
 async def test_all_of_an_owners_turns_are_listed_with_how_far_they_came(open_journal: OpenJournal) -> None:
@@ -292,7 +292,7 @@ async def test_a_dead_letter_says_what_it_failed_of_how_often_and_when(
         first, _, second = await journal.pending(10)
         await journal.mark_failed(first, "StoreError", dead=False)
         clock.time += timedelta(hours=1)
-        await journal.mark_failed(first, "GiveUpError", dead=True)
+        await journal.mark_failed(first, "PermanentError", dead=True)
         await journal.mark_failed(second, "ValueError", dead=True)
         letters = await journal.dead(10)
         assert letters == [
@@ -300,7 +300,7 @@ async def test_a_dead_letter_says_what_it_failed_of_how_often_and_when(
                 turn_id=first.turn.id,
                 place=first.place,
                 owner=ANN.key,
-                reason="GiveUpError",
+                reason="PermanentError",
                 attempts=2,
                 asked_at=MONDAY,
                 failed_at=clock.time,
@@ -316,8 +316,8 @@ async def test_a_dead_letter_is_tried_again_from_its_beginning_behind_the_others
         for name in ("bad", "worse", "good"):
             await journal.append(turn(name))
         bad, worse, good = await journal.pending(10)
-        await journal.mark_failed(bad, "GiveUpError", dead=True)
-        await journal.mark_failed(worse, "GiveUpError", dead=True)
+        await journal.mark_failed(bad, "PermanentError", dead=True)
+        await journal.mark_failed(worse, "PermanentError", dead=True)
         for name in ("more", "and more"):
             await journal.append(turn(name))
         assert await journal.retry([bad.turn.id, good.turn.id, "unknown"]) == 1, (
@@ -338,7 +338,7 @@ async def test_only_what_did_not_come_by_our_own_append_arrives_and_each_once(op
         assert await before.arrivals(10) == []
         a, b, _ = await before.pending(10)
         await before.mark_stored([a])
-        await before.mark_failed(b, "GiveUpError", dead=True)
+        await before.mark_failed(b, "PermanentError", dead=True)
         await before.append(turn("d"))
         await before.retry([b.turn.id])
         assert [entry.turn.asked for entry in await before.arrivals(10)] == ["b"]

@@ -17,7 +17,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Embedded, ForgetScope, Matrix, Memory, MemoryState, Owner, Scope
 from memory_extproc.retention.reembed import Checked, Pace, Reembedding
 from memory_extproc.store.milvus.options import MilvusOptions
@@ -159,7 +159,7 @@ class Traffic:
     async def _talk(self) -> None:
         while not self._ends.is_set():
             # While a forget of theirs is under way, turns wait in the journal and requests go without memories.
-            with suppress(TryLaterError):
+            with suppress(TransientError):
                 await self.once()
             await asyncio.sleep(0)
 

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.encryption.codecs import SealedStore
 from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
@@ -273,7 +273,7 @@ async def test_deleting_leaves_another_owners_rows_alone(store: MemoryStore) -> 
 async def test_a_row_of_another_owner_is_refused_and_nothing_is_stored(store: MemoryStore) -> None:
     ann, bob, other_ann = somebody()
     for stranger in (bob, other_ann):
-        with pytest.raises(GiveUpError, match="another owner"):
+        with pytest.raises(PermanentError, match="another owner"):
             await store.put(ann, [a_row("mine", ann), a_row("not mine", stranger)])
     assert await store.count(ann) == 0
 
@@ -334,9 +334,9 @@ async def test_a_deleted_row_is_gone_and_can_be_put_again(store: MemoryStore) ->
 )
 async def test_a_vector_that_cannot_be_searched_is_refused(store: MemoryStore, vector: Vector) -> None:
     ann, _, _ = somebody()
-    with pytest.raises(GiveUpError, match="vector"):
+    with pytest.raises(PermanentError, match="vector"):
         await store.put(ann, [a_row("said", ann, vector)])
-    with pytest.raises(GiveUpError, match="vector"):
+    with pytest.raises(PermanentError, match="vector"):
         await store.nearest(ann, vector, 5, EVERYTHING)
     assert await store.count(ann) == 0
 
@@ -347,7 +347,7 @@ async def test_an_id_that_could_change_a_filter_is_refused_and_never_asked_for(
 ) -> None:
     ann, _, _ = somebody()
     await store.put(ann, [a_row("said", ann)])
-    with pytest.raises(GiveUpError, match="alphabet"):
+    with pytest.raises(PermanentError, match="alphabet"):
         await store.put(ann, [a_row("said", ann, id=odd)])
     assert list(await store.get(ann, [odd])) == []
     await store.delete(ann, [odd])
@@ -357,7 +357,7 @@ async def test_an_id_that_could_change_a_filter_is_refused_and_never_asked_for(
 async def test_metadata_that_cannot_be_written_is_refused(store: MemoryStore) -> None:
     ann, _, _ = somebody()
     for odd in ({"a": object()}, {"a": float("nan")}, {"a": "x" * 20_000}):
-        with pytest.raises(GiveUpError, match="metadata"):
+        with pytest.raises(PermanentError, match="metadata"):
             await store.put(ann, [a_row("said", ann, metadata=odd)])
     assert await store.count(ann) == 0
 
@@ -365,15 +365,15 @@ async def test_metadata_that_cannot_be_written_is_refused(store: MemoryStore) ->
 @pytest.mark.parametrize("odd", ["", "x" * 513, "ž" * 257, "nul\0", "\ud800"])
 async def test_an_owner_whose_name_cannot_be_stored_is_refused_everywhere(store: MemoryStore, odd: str) -> None:
     owner = Owner("acme", odd)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.put(owner, [a_row("said", owner, id="some-id")])
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.nearest(owner, pointing(1.0), 5, EVERYTHING)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.get(owner, ["some-id"])
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.count(owner)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.delete_owner(owner)
 
 

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
@@ -152,7 +152,7 @@ class FileStore:
         return []
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
-        raise GiveUpError("not here")
+        raise PermanentError("not here")
 
     async def confirm(
         self,
@@ -163,10 +163,10 @@ class FileStore:
         turn: str = "",
         beside: Sequence[str] = (),
     ) -> None:
-        raise GiveUpError("not here")
+        raise PermanentError("not here")
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
-        raise GiveUpError("not here")
+        raise PermanentError("not here")
 
 
 def utc_now() -> datetime:

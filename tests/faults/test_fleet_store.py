@@ -13,7 +13,7 @@ import structlog.testing
 from pymilvus import MilvusException
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import Owner, Stored
@@ -66,7 +66,7 @@ class Replica:
         try:
             for operation in ("put", "get"):
                 await self.weather.pass_through(operation)
-        except TryLaterError:
+        except TransientError:
             return False
         return True
 

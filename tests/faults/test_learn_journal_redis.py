@@ -90,7 +90,7 @@ async def test_a_dead_holders_parts_pass_on_and_its_late_marks_change_nothing(re
 
     await until(taken_over, "its part is another's")
     await dead.mark_learned([stored])
-    await dead.mark_failed(stored, "GiveUpError", dead=True)
+    await dead.mark_failed(stored, "PermanentError", dead=True)
     assert await heir.get([stored.turn.id]) == [stored], "as if nothing had been said"
     await heir.mark_learned([stored])
     assert await heir.get([stored.turn.id]) == []
@@ -243,7 +243,7 @@ async def test_a_command_sees_who_shares_the_work_and_has_dead_letters_tried_aga
     steady = replicas.one()
     await steady.append(turn("bad"))
     [entry] = await steady.pending(1)
-    await steady.mark_failed(entry, "GiveUpError", dead=True)
+    await steady.mark_failed(entry, "PermanentError", dead=True)
     assert await command.retry([entry.turn.id]) == 1
 
     async def again() -> bool:

@@ -106,7 +106,7 @@ def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, se
         async with place.journal() as journal:
             for words in ("bad", "good"):
                 await journal.append(turn(words))
-            await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+            await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
             told = await asyncio.to_thread(place.told, "status")
             assert told == {
                 "journal": "redis",
@@ -117,7 +117,7 @@ def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, se
                 "parts_of_each_replica": [64],
             }
             [letter] = await asyncio.to_thread(place.told, "dead-letters")
-            assert (letter["turn"], letter["reason"]) == (turn("bad").id, "GiveUpError")
+            assert (letter["turn"], letter["reason"]) == (turn("bad").id, "PermanentError")
             assert await asyncio.to_thread(place.told, "retry", "--all") == {"retried": 1}
             assert [entry.turn.asked for entry in await journal.arrivals(10)] == ["bad"]
 

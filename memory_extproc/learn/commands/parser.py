@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
 from memory_extproc.learn.extract.statements import meant
 from memory_extproc.model import Turn
@@ -240,13 +240,13 @@ class LlmCommands:
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us; nothing where the model has no usable word on it, or no tokens are left for one.
-        TryLaterError while it is away."""
+        TransientError while it is away."""
         if turn.id in self._nothing:
             return ()
         shown = json.dumps({"user": turn.asked[:_SHOWN]}, ensure_ascii=False)
         try:
             found = await self._asks.answer(turn.owner, shown, _parser(turn.asked))
-        except GiveUpError as error:
+        except PermanentError as error:
             log.warning("chat_command.undecided", error=type(error).__name__)
             self._metrics.command_doubts.labels("undecided").inc()
             return ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed, commands_of, doubtful, forgets
 from memory_extproc.learn.conflicts import FACTS
 from memory_extproc.learn.extract.extractor import Extracts, Fact
@@ -85,7 +85,7 @@ class Doubts(Protocol):
     """Knows what people mean where no rule does."""
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
-        """What *turn* tells us. TryLaterError while that cannot be found out."""
+        """What *turn* tells us. TransientError while that cannot be found out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Commands:
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """Has what is in doubt decided and done, behind everything else that was learned of *turns*. Ids of those
-        that turned out to ask for a forget: what was kept of them goes too. TryLaterError while nobody can say."""
+        that turned out to ask for a forget: what was kept of them goes too. TransientError while nobody can say."""
         forgetting: set[str] = set()
         for turn in turns:
             known = set(commands_of(turn.asked))
@@ -168,7 +168,7 @@ class Commands:
             return ()
         try:
             return await self._doubts.commands(turn)
-        except TryLaterError as error:
+        except TransientError as error:
             if abs(self._now() - turn.at) <= self._options.patience:
                 raise
             log.warning("chat_command.undecided", error=type(error).__name__)

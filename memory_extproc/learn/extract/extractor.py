@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import OverBudgetError
 from memory_extproc.model import MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
@@ -59,8 +59,8 @@ class Extracts(Protocol):
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """Facts the caller stated, in the order of *turns* (oldest first). *earlier* turns of the session were
-        learned from before: they help to understand these and give no facts. Raises TryLaterError or
-        GiveUpError and then has learned nothing."""
+        learned from before: they help to understand these and give no facts. Raises TransientError or
+        PermanentError and then has learned nothing."""
 
 
 # --- extractors --------------------------------------------------------------------------------------
@@ -86,13 +86,13 @@ class Measured:
         began = self._clock()
         try:
             facts = await self._extractor.extract(turns, earlier=earlier)
-        except TryLaterError:
+        except TransientError:
             self._count("unavailable", began)
             raise
         except OverBudgetError:
             self._count("over_budget", began)
             raise
-        except GiveUpError:
+        except PermanentError:
             self._count("failed", began)
             raise
         self._count("done", began)
@@ -105,13 +105,13 @@ class Measured:
 
 class Fallback:
     """*first*, and *second* for the batches that *first* will never do: it answers them malformed, or they would
-    cost more than is left. One that cannot be reached may do them later, and passes as TryLaterError unless
+    cost more than is left. One that cannot be reached may do them later, and passes as TransientError unless
     *waits* is false."""
 
     def __init__(self, first: Extracts, second: Extracts, *, waits: bool = True) -> None:
         self._first = first
         self._second = second
-        self._passed_on = GiveUpError if waits else MemoryExtprocError
+        self._passed_on = PermanentError if waits else MemoryExtprocError
 
     @property
     def name(self) -> str:
@@ -148,12 +148,12 @@ class Finding:
         self._patience = patience
 
     async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
-        """The facts of *turns*, which are of one session, oldest first; and whether that is for good. TryLaterError
+        """The facts of *turns*, which are of one session, oldest first; whether that is for good. TransientError
         when there is nothing new to say of them yet."""
         earlier = self._earlier.of(owner, turns[0].session, epoch)
         try:
             return await self._extractor.extract(turns, earlier=earlier), True
-        except TryLaterError:
+        except TransientError:
             if self._stand_in is None:
                 raise
             waited = abs(self._now() - turns[-1].at) > self._patience

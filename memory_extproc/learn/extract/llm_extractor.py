@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from memory_extproc.errors import CutOffError
+from memory_extproc.errors import TruncatedAnswerError
 from memory_extproc.learn.extract.extractor import SHORTEST_FACT, Fact
 from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
 from memory_extproc.learn.extract.statements import confirms, resolved, without_quotes
@@ -79,14 +79,14 @@ class LlmExtractor:
         self._asks = Asks(completes, PROMPT, strict_schema(Reply), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
-        """As Extracts.extract. GiveUpError when both answers were malformed; what the port raises passes."""
+        """As Extracts.extract. PermanentError when both answers were malformed; what the port raises passes."""
         before = [*earlier[-1:], *turns][: len(turns)] if earlier else [None, *turns[:-1]]
         telling = [turn for turn, last in zip(turns, before, strict=True) if tells(turn, last)]
         if not telling:
             return []
         try:
             candidates = await self._asks.answer(turns[0].owner, _shown(turns, earlier), _parser(len(turns)))
-        except CutOffError:
+        except TruncatedAnswerError:
             half = len(turns) // 2
             if not half:
                 raise

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import Embedded, Found, Memory, MemoryType, Owner, Scope, Searched, Source, Vector, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
@@ -204,7 +204,7 @@ class MilvusStore:
 
     async def purge(self, owner: Owner) -> bool:
         """Implements ports.Purges. A Lite file is rewritten where the owner's rows were; a server is asked to
-        compact, which it does in its own time. GiveUpError for Lite behind an address: it never lets go of a row,
+        compact, which it does in its own time. PermanentError for Lite behind an address: it never frees a row,
         and others may write to it while we would rewrite it."""
         check_owner(owner)
         opened = self._ready()
@@ -228,7 +228,7 @@ class MilvusStore:
             await opened.call("compact", lambda limit: client.compact(alias, timeout=limit))
             return False
         if options.uri:
-            raise GiveUpError("a Milvus Lite server never purges what was deleted")
+            raise PermanentError("a Milvus Lite server never purges what was deleted")
         await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
         return True
 

@@ -12,7 +12,7 @@ import pytest
 
 from memory_extproc.api.audit import CURRENT, HEAD, Audited, AuditLog, AuditOptions, FaultKind, verify
 from memory_extproc.api.principal import Means, Principal, Role
-from memory_extproc.errors import ConfigurationError, TryLaterError
+from memory_extproc.errors import ConfigurationError, TransientError
 from tests.builders import ANN, BOB, MONDAY
 
 KEY = b"a key of the audit log"
@@ -180,7 +180,7 @@ def test_while_it_cannot_be_written_calls_are_refused_and_no_line_is_lost(tmp_pa
         whole, log._file = log._file, os.open(full, os.O_RDWR)
         broken = log._file
         log.write(call("ForgetMemories"))
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             log.check()
         log._file = whole
         os.close(broken)

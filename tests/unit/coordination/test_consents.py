@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, ConsentChange, Owner
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
@@ -41,12 +41,12 @@ class Records(TransientConsent):
         if self.hangs:
             await asyncio.Event().wait()
         if self.away:
-            raise TryLaterError("away")
+            raise TransientError("away")
         return await super().latest(owner)
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
         if self.away:
-            raise TryLaterError("away")
+            raise TransientError("away")
         await super().add(owner, change)
 
 
@@ -129,7 +129,7 @@ async def test_a_no_that_could_not_be_written_holds_here_all_the_same() -> None:
     known = consents(records, clock)
     await known.allowed(ANN)
     records.away = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
     clock.passes(LIMITS.fresh)
     assert await known.allowed(ANN) is Consent.OFF
@@ -140,7 +140,7 @@ async def test_a_yes_that_could_not_be_written_changes_nothing() -> None:
     known = consents(records, clock)
     await known.set(ANN, Consent.OFF, by="ann")
     records.away = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await known.set(ANN, Consent.ON, by="ann")
     assert await known.allowed(ANN) is Consent.OFF
 
@@ -193,7 +193,7 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
     records, clock = Records(), Clock()
     known = consents(records, clock)
     records.away = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
     known.use(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
     assert await known.allowed(ANN) is Consent.OFF

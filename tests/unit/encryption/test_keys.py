@@ -21,7 +21,7 @@ from memory_extproc.encryption.keys import (
     WrappedKeys,
     new_master_key,
 )
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from tests.builders import ANN, BOB, OTHER_ANN
 
 
@@ -84,7 +84,7 @@ async def test_no_key_can_be_put_in_anothers_place(table: KeyTable) -> None:
     wrapped = await table.get(ANN.key)
     assert wrapped is not None
     await table.add(BOB.key, wrapped)
-    with pytest.raises(GiveUpError, match="damaged or moved"):
+    with pytest.raises(PermanentError, match="damaged or moved"):
         await keys.of(BOB)
 
 
@@ -146,7 +146,7 @@ async def test_while_the_table_is_away_known_keys_go_on_and_no_others_are_made()
 
         async def get(self, place: str) -> bytes | None:
             if self.away:
-                raise TryLaterError("away")
+                raise TransientError("away")
             return await super().get(place)
 
     table = Away()
@@ -154,7 +154,7 @@ async def test_while_the_table_is_away_known_keys_go_on_and_no_others_are_made()
     mine = await keys.of(ANN)
     table.away = True
     assert await keys.of(ANN) == await keys.find(ANN) == mine
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await keys.of(BOB)
 
 

@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import Kind, items_of_turn
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler, row_of
 from memory_extproc.model import (
@@ -256,7 +256,7 @@ async def test_what_only_another_replica_knows_is_told_and_gone_when_it_hears_of
     away.weather.down = False
     await away.put(message)
     away.weather.down = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await away.put(fact)
     here = away.next_process()
     replicas.heard = [make_news_handler(one.forgotten, one.partitions) for one in (away, here)]

@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.erasure.cascade import closure
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import worked_out
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
 from memory_extproc.testing.adapters import TransientStore
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_turn
@@ -110,7 +110,7 @@ async def test_what_is_dated_behind_the_present_is_forgotten_with_the_rest(
 
 
 async def test_a_query_alone_forgets_nothing(world: World, forgetter: Forgetter) -> None:
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await forgetter.forget(ANN, ForgetScope(query="tea"))
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import Job
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
@@ -140,7 +140,7 @@ async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carr
         assert receipt.state is ForgetState.ACCEPTED
         world.now += timedelta(hours=2)
         assert world.sample("forget_oldest_seconds") == 7200
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await world.findable("likes tea")
         world.weather.down = False
         assert (await complete(forgetter, receipt)).memories == 1

@@ -23,7 +23,7 @@ from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import ComingMemories, Reconciler, row_of
@@ -172,7 +172,7 @@ class Process:
         while True:
             try:
                 return await self._heard(subject)
-            except TryLaterError:
+            except TransientError:
                 await asyncio.sleep(0)
 
     async def live(self) -> None:

@@ -7,7 +7,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Memory, Outcome, Owner, Ranked, Recalled, Wish
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render
 from memory_extproc.request.body import Enriched
@@ -110,7 +110,7 @@ class Faulty(TransientCoordination):
 
     async def _fail(self, what: str) -> None:
         if what in self.down:
-            raise TryLaterError("out of reach")
+            raise TransientError("out of reach")
         if self.slow:
             await never()
 
@@ -124,5 +124,5 @@ class Faulty(TransientCoordination):
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         if "put" in self.down:
-            raise GiveUpError("disk full")
+            raise PermanentError("disk full")
         await super().put_record(kind, owner, key, value, ttl)

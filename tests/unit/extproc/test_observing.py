@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import Background
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.extproc.codec import HANDED, TURN
 from memory_extproc.extproc.events import Event, Reply, RequestBody, ResponseBody, ResponseHeaders
 from memory_extproc.extproc.exchange import Exchange, Terms, Workshop
@@ -83,7 +83,7 @@ class Shelves:
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         if self.away:
-            raise TryLaterError("away")
+            raise TransientError("away")
         return [a_memory(owner, one, self.kept[owner][one]) for one in ids if one in self.kept[owner]]
 
 

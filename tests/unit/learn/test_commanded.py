@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed
 from memory_extproc.learn.commands.runner import CommandOptions, Commands, Doubts, Unextracted, Unsaid
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -351,7 +351,7 @@ async def test_a_policy_that_remembers_alone_is_kept_to_in_doubt_too() -> None:
 
 async def test_while_nobody_can_say_a_turn_in_doubt_waits_and_then_is_decided() -> None:
     doubts = Answering(Command(Act.FORGET, "my ex"))
-    doubts.failing = TryLaterError("away")
+    doubts.failing = TransientError("away")
     async with chat(doubts=doubts) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says(FAREWELL)
@@ -364,7 +364,7 @@ async def test_while_nobody_can_say_a_turn_in_doubt_waits_and_then_is_decided() 
 
 async def test_a_turn_in_doubt_waits_no_longer_than_it_may() -> None:
     doubts = Answering()
-    doubts.failing = TryLaterError("away")
+    doubts.failing = TransientError("away")
     async with chat(CommandOptions(patience=timedelta(hours=1)), doubts) as ann:
         await ann.says(FAREWELL)
         await until(lambda: doubts.asked, "it is asked")

@@ -35,7 +35,7 @@ async def fill(directory: Path, waiting: Sequence[str], dead: Sequence[str] = ()
         for words in (*dead, *waiting):
             assert await journal.append(turn(words)) is Stored.JOURNALLED
         for entry in await journal.pending(len(dead)):
-            await journal.mark_failed(entry, "GiveUpError", dead=True)
+            await journal.mark_failed(entry, "PermanentError", dead=True)
 
 
 async def words_in(directory: Path) -> list[str]:
@@ -91,7 +91,7 @@ def test_dead_letters_are_listed_without_anybodys_words(learn: Command) -> None:
     assert letters[0] == {
         "turn": turn("the secret budget").id,
         "owner": ANN.key,
-        "reason": "GiveUpError",
+        "reason": "PermanentError",
         "attempts": 1,
         "asked_at": MONDAY.isoformat(),
         "failed_at": MONDAY.isoformat(),
@@ -100,7 +100,7 @@ def test_dead_letters_are_listed_without_anybodys_words(learn: Command) -> None:
     assert len(learn.told("dead-letters", "--limit", "1")) == 1
     code, out, _ = learn("dead-letters")
     assert code == 0
-    assert "GiveUpError" in out
+    assert "PermanentError" in out
     assert "secret" not in out
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
@@ -199,7 +199,7 @@ async def test_leaving_waits_for_what_is_on_its_way_into_the_journal() -> None:
 async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_refused() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
     world.journal = journal = SlowJournal(now=lambda: world.now)
-    journal.fault = TryLaterError("locked")
+    journal.fault = TransientError("locked")
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
         waiting = asyncio.create_task(learner.settled(Caller(ANN)))
@@ -218,7 +218,7 @@ async def test_a_caller_that_is_cancelled_takes_nothing_with_it() -> None:
     assert await world.stored() == [BUDGET]
 
 
-@pytest.mark.parametrize("fault", [TryLaterError("locked"), GiveUpError("damaged"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("fault", [TransientError("locked"), PermanentError("damaged"), ZeroDivisionError("a bug")])
 async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Exception) -> None:
     world = Surroundings()
     journal = TransientJournal(now=lambda: world.now)
@@ -293,7 +293,7 @@ async def test_an_owner_whose_turns_must_wait_does_not_hold_up_others() -> None:
             self, owner: Owner, rows: Sequence[object], *, shown: Callable[[], None] = lambda: None
         ) -> None:
             if owner == ANN and self.down:
-                raise TryLaterError("down")
+                raise TransientError("down")
             await world.partitions.put(owner, rows, shown=shown)  # type: ignore[arg-type] # handed through
 
         def __getattr__(self, name: str) -> object:
@@ -319,7 +319,7 @@ async def test_a_turn_that_cannot_be_learned_becomes_a_dead_letter_and_the_other
         async def embed(self, texts: Sequence[str]) -> Matrix:
             if any("poison" in text for text in texts):
                 tries.append(len(texts))
-                raise GiveUpError("no vector for that")
+                raise PermanentError("no vector for that")
             return await world.embedder.embed(texts)
 
     world.embeds = Picky()
@@ -412,7 +412,7 @@ async def test_last_words_of_which_nothing_may_be_kept_end_the_session_too() -> 
 async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=1))
     assert isinstance(world.extractor, ListingExtractor)
-    world.extractor.failing = TryLaterError("the model is down")
+    world.extractor.failing = TransientError("the model is down")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await learner.accept(world.exchange(PARIS))
@@ -426,7 +426,7 @@ async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
 async def test_a_turn_that_extraction_cannot_bear_costs_its_session_nothing() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=3, attempts=2))
     assert isinstance(world.extractor, ListingExtractor)
-    world.extractor.failing, world.extractor.at = GiveUpError("malformed"), "poison"
+    world.extractor.failing, world.extractor.at = PermanentError("malformed"), "poison"
     async with world.learner() as learner:
         for text in (BUDGET, "I keep poison ivy.", PARIS):
             await learner.accept(world.exchange(text))
@@ -491,7 +491,7 @@ async def test_a_journal_that_cannot_be_read_at_first_is_taken_up_later() -> Non
     journal = TransientJournal(now=lambda: world.now)
     world.journal = journal
     await journal.append(a_turn(BUDGET, ""))
-    journal.fault = TryLaterError("locked")
+    journal.fault = TransientError("locked")
     with structlog.testing.capture_logs() as logs:
         async with world.learner():
             await until(lambda: "journal.unreadable" in [line["event"] for line in logs], "it was tried")

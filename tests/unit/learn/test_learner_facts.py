@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Earlier, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import LearnLimits
@@ -30,7 +30,7 @@ AT_ONCE = replace(LIMITS, batch=1)
 def a_world(limits: LearnLimits = AT_ONCE) -> tuple[Surroundings, ListingExtractor, ListingExtractor]:
     """A model that is away, and a stand-in."""
     model, stand_in = ListingExtractor(), ListingExtractor()
-    model.failing = TryLaterError("the model is down")
+    model.failing = TransientError("the model is down")
     return Surroundings(limits=limits, extractor=model, stand_in=stand_in), model, stand_in
 
 

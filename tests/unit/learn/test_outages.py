@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import Stored
 from memory_extproc.testing.adapters import TransientJournal
@@ -61,7 +61,7 @@ async def test_a_model_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> 
     limits = replace(LIMITS, idle=timedelta(milliseconds=5), attempts=1)
     world = Surroundings(limits=limits, extractor=extractor)
     async with world.learner() as learner:
-        extractor.failing = TryLaterError("the endpoint is down")
+        extractor.failing = TransientError("the endpoint is down")
         assert set(await talk_for_an_hour(world, learner)) == {Stored.JOURNALLED}
         await until(
             lambda: world.sample("journal_oldest_seconds") == MINUTES * 60, "the age of the backlog is shown"

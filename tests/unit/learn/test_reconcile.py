@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.conflicts import (
     VERDICTS,
     Add,
@@ -464,7 +464,7 @@ async def test_a_fact_carries_the_place_and_the_origin_of_its_turn() -> None:
 
 async def test_a_fact_of_a_turn_that_was_not_given_is_a_fault() -> None:
     async with a_rig(a_store()) as rig:
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await rig.reconciler.apply(ANN, [OLD], [SECOND])
         assert await rig.reconciler.apply(ANN, [], []) == {}
 
@@ -472,7 +472,7 @@ async def test_a_fact_of_a_turn_that_was_not_given_is_a_fault() -> None:
 async def test_a_store_that_is_down_is_tried_again_without_doubling() -> None:
     async with a_rig(a_store()) as rig:
         rig.weather.down = True
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await rig.learn(*STORY)
         rig.weather.down = False
         await rig.learn(*STORY)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Stored, Turn
 from memory_extproc.ports import Now
@@ -42,10 +42,10 @@ class AwayCoordination(TransientCoordination):
     """Records out of reach."""
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        raise TryLaterError("away")
+        raise TransientError("away")
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        raise TryLaterError("away")
+        raise TransientError("away")
 
 
 class Door:

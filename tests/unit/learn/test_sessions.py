@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Message, Origin, Owner, Role, Turn
 from memory_extproc.ports import Chain
@@ -296,7 +296,7 @@ async def test_an_unknown_previous_response_begins_a_session(world: World) -> No
 # --- faults and bounds -------------------------------------------------------------------------------
 class DownCoordination(TransientCoordination):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        raise TryLaterError("down")
+        raise TransientError("down")
 
 
 @pytest.mark.parametrize("session", ["", "named"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
@@ -35,7 +35,7 @@ class Outage:
     def check(self) -> None:
         self.asked += 1
         if self.on:
-            raise TryLaterError("away")
+            raise TransientError("away")
 
 
 class Records(TransientCoordination):
@@ -227,7 +227,7 @@ async def test_what_was_accepted_when_the_process_was_killed_is_learned_once_by_
     replica: Replica, tmp_path: Path
 ) -> None:
     async with replica.running() as learner:
-        replica.journal.error = TryLaterError("locked")
+        replica.journal.error = TransientError("locked")
         for number in range(3):
             said = replica.said(f"I own {number} bicycles.")
             assert await learner.accept(said) is Stored.JOURNAL_LATE
@@ -273,13 +273,13 @@ async def test_a_caller_cannot_fill_the_log_beyond_their_quota(replica: Replica)
 
 async def test_a_journal_that_fails_for_now_delays_and_one_that_refuses_a_turn_ends_it(replica: Replica) -> None:
     async with replica.running() as learner:
-        replica.journal.error = TryLaterError("locked")
+        replica.journal.error = TransientError("locked")
         assert await learner.accept(replica.said(PIZZA)) is Stored.JOURNAL_LATE
         assert await learner.accept(replica.said("I own a bicycle.")) is Stored.JOURNAL_LATE, "behind it"
         replica.journal.error = None
         await until(lambda: _has(replica, ANN, 2), "they are learned")
         assert await replica.learned() == [PIZZA, "I own a bicycle."]
-        replica.journal.error = GiveUpError("refused")
+        replica.journal.error = PermanentError("refused")
         assert await learner.accept(replica.said("I own a car.")) is Stored.JOURNAL_LATE
         await until(lambda: replica.outcomes(Stored.JOURNAL_FAILED) == 1, "it is given up")
         assert learner.oldest_waiting() is None
@@ -348,7 +348,7 @@ async def test_a_backlog_is_decided_in_time_that_grows_as_it_does(tmp_path: Path
 
 async def test_what_is_erased_while_it_is_taken_in_waits_no_longer(replica: Replica) -> None:
     async with replica.running() as learner:
-        replica.journal.error = TryLaterError("locked")
+        replica.journal.error = TransientError("locked")
         replica.journal.before = lambda: learner.erase_waiting(ANN, MONDAY)
         await learner.accept(replica.said(PIZZA))
         assert (replica.undecided, learner.oldest_waiting()) == (0, None)

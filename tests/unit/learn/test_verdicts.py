@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verdict, agree, judged, says
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
@@ -242,7 +242,7 @@ async def test_no_verdict_ends_a_memory_about_another_person() -> None:
     assert (await judged_known(WIFE, Verdict.DELETE))[0] == sorted([TEA.content, WIFE.content])
 
 
-@pytest.mark.parametrize("error", [TryLaterError("down"), GiveUpError("malformed"), OverBudgetError("spent")])
+@pytest.mark.parametrize("error", [TransientError("down"), PermanentError("malformed"), OverBudgetError("spent")])
 async def test_without_the_models_word_both_stay(error: MemoryExtprocError) -> None:
     assert (await judged_known(NO_TEA, error))[0] == sorted([TEA.content, NO_TEA.content])
 
@@ -336,7 +336,7 @@ async def test_a_model_sees_numbers_and_words_and_never_an_id() -> None:
 async def test_an_answer_that_does_not_judge_each_note_once_is_none(bad: str) -> None:
     model = CannedCompletions([bad, verdicts_on(1, 2)])
     assert await LlmJudge(model, UNBOUNDED).judge(ANN, TEA, NOTES) == [Verdict.ADD, Verdict.ADD]
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await LlmJudge(CannedCompletions([bad, bad]), UNBOUNDED).judge(ANN, TEA, NOTES)
 
 

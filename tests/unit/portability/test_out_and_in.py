@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Consent,
     ConsentChange,
@@ -85,7 +85,7 @@ class BusyStore(TransientStore):
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         if self.busy:
             self.busy -= 1
-            raise TryLaterError("the store is busy")
+            raise TransientError("the store is busy")
         await super().put(owner, rows)
 
 
@@ -180,7 +180,7 @@ async def test_an_export_that_broke_off_goes_on_where_it_was(desk: Desk) -> None
 
 async def test_a_place_that_is_none_is_refused(desk: Desk) -> None:
     for after in ("m.1", "m.x.y", "m.1.a b", "j.1", "rest."):
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await desk.out(after=after)
 
 
@@ -377,7 +377,7 @@ async def test_what_it_is_marked_with_is_kept(desk: Desk) -> None:
 
 async def test_a_store_that_is_down_is_told_and_the_import_can_be_made_again(desk: Desk) -> None:
     desk.store.weather.down = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await desk.bring(a_fact())
     desk.store.weather.down = False
     report = await desk.bring(a_fact())

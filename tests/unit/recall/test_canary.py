@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, Recalled, Wish
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
@@ -57,7 +57,7 @@ class Away(TransientStore):
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         if self.away:
-            raise TryLaterError("store unreachable")
+            raise TransientError("store unreachable")
         return await super().get(owner, ids)
 
 

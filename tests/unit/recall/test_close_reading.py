@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.index.features import ANOTHER, CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE, FOREIGN
 from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Sought
 from memory_extproc.observe.metrics import Metrics
@@ -257,7 +257,7 @@ async def test_a_model_that_fails_leaves_the_candidates_as_they_are() -> None:
     bench = Bench(limits=PATIENT)
     found = await bench.candidates(*TEXTS)
     bench.embedder.forget_words()
-    bench.embedder.failing = TryLaterError("down")
+    bench.embedder.failing = TransientError("down")
     assert (await bench.reader.read(ASKED, found)) is found
     assert bench.ended(CloseReading.FAILED) == 1
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, Role, Source, Wish
 from memory_extproc.recall.topic_context import Ongoing
 from tests.builders import a_memory, a_message, a_wish
@@ -73,5 +73,5 @@ async def test_a_summary_of_which_no_message_is_left_is_told() -> None:
 @pytest.mark.parametrize("behind", ["", "s"])
 async def test_a_fault_leaves_what_was_found(behind: str) -> None:
     reads = Reads(*SAID)
-    reads.failing = TryLaterError("away")
+    reads.failing = TransientError("away")
     assert await told(a_request(*SAID, behind=behind), reads=reads) == (BOTH if behind else set())

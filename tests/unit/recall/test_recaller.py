@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import (
     Caller,
     Candidates,
@@ -170,10 +170,10 @@ async def test_a_store_that_is_down_is_unavailable(bench: Bench) -> None:
 
 class BrokenEmbedder(CannedEmbedder):
     async def embed_query(self, text: str) -> Vector:
-        raise TryLaterError("the model is away")
+        raise TransientError("the model is away")
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        raise TryLaterError("the model is away")
+        raise TransientError("the model is away")
 
 
 async def test_while_the_embedding_model_fails_memories_are_found_by_their_words(bench: Bench) -> None:
@@ -283,7 +283,7 @@ async def test_a_supposed_answer_is_searched_beside_the_question(bench: Bench) -
 
 async def test_a_model_that_fails_leaves_the_plain_query(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    model = CannedCompletions([TryLaterError("down"), TryLaterError("down")])
+    model = CannedCompletions([TransientError("down"), TransientError("down")])
     rewriter = Rewriter(model, Rewrite.ALWAYS, hyde=True)
     recalled = await bench.recaller(rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
     assert recalled.outcome is Outcome.USED
@@ -333,7 +333,7 @@ async def test_a_reranker_that_fails_changes_nothing(bench: Bench) -> None:
     await bench.remember(*map(a_memory, ALIKE))
     wish = a_wish("my Hawaii trip budget")
     canned = CannedReranker()
-    canned.failing = TryLaterError("busy")
+    canned.failing = TransientError("busy")
     plain = await bench.recaller().recall(wish)
     recalled = await bench.recaller(reranker=a_reranker(bench, canned)).recall(wish)
     assert recalled.memories == plain.memories

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Reranks
 from memory_extproc.recall.candidate import Candidate
@@ -112,7 +112,7 @@ async def test_what_has_no_order_is_not_reranked(texts: list[str]) -> None:
     assert counted(metrics, RerankOutcome.TOO_FEW) == 1
 
 
-@pytest.mark.parametrize("error", [TryLaterError("busy"), GiveUpError("refused")])
+@pytest.mark.parametrize("error", [TransientError("busy"), PermanentError("refused")])
 async def test_a_reranker_that_fails_leaves_the_fused_order(error: Exception) -> None:
     canned = CannedReranker()
     canned.failing = error
@@ -199,7 +199,7 @@ async def test_a_failure_says_nothing_of_how_long_a_success_takes() -> None:
     slow = SlowReranker(watch, takes=0.2)
     reranker, metrics = a_reranker(slow, watch=watch)
     await order(reranker, PLENTY)
-    slow.failing, slow.takes = TryLaterError("refused"), 0.0
+    slow.failing, slow.takes = TransientError("refused"), 0.0
     for _ in range(50):
         await order(reranker, PLENTY)
     assert await order(reranker, timedelta(milliseconds=100)) is None

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Caller,
     Candidates,
@@ -198,7 +198,7 @@ async def test_a_shared_memory_the_model_already_sees_is_not_given_again(bench: 
     assert [one.verdict for one in explained.considered] == [Verdict.IN_VIEW]
 
 
-@pytest.mark.parametrize("error", [TryLaterError("down"), GiveUpError("broken")])
+@pytest.mark.parametrize("error", [TransientError("down"), PermanentError("broken")])
 async def test_shared_memories_out_of_reach_cost_the_callers_own_nothing(bench: Bench, error: Exception) -> None:
     await bench.remember(a_memory(HOTLINE), a_memory(HOTLINE + " too", EVERYONE))
     bench.finds.failing[ATLAS] = error
@@ -218,7 +218,7 @@ async def test_shared_memories_that_come_too_late_are_left_out_and_let_go(bench:
 
 
 async def test_the_callers_own_out_of_reach_is_said_and_no_search_is_left_behind(bench: Bench) -> None:
-    bench.finds.failing[ANN] = TryLaterError("down")
+    bench.finds.failing[ANN] = TransientError("down")
     bench.finds.slow.add(ATLAS)
     recalled = await bench.recaller.recall(asks("What is the hotline of the travel desk?"))
     assert recalled.outcome is Outcome.UNAVAILABLE

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, Recalled, Role, Switch
@@ -220,7 +220,7 @@ async def test_nobody_is_given_another_ones_state() -> None:
 
 async def test_the_request_goes_on_in_full_while_no_state_can_be_made_or_read() -> None:
     ann = LongTalk()
-    ann.condenses.failing = TryLaterError("away")
+    ann.condenses.failing = TransientError("away")
     assert not shortened_by(await ann.talk(12))
     assert ann.outcome("not_made") >= 1
 

@@ -14,7 +14,7 @@ import pytest
 
 from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.openai_chat import ChatCompletions
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
 from memory_extproc.ports import Chain
 from memory_extproc.request.admission import Mode
@@ -40,7 +40,7 @@ class Known:
 
     async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
         if self.chain_of is None:
-            raise TryLaterError("out of reach")
+            raise TransientError("out of reach")
         return self.chain_of if (owner, previous_response_id) == (ANN, "resp_1") else None
 
 
@@ -361,10 +361,10 @@ async def test_a_tool_loop_goes_on_at_another_replica() -> None:
 
 class Unreachable(TransientCoordination):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        raise TryLaterError("out of reach")
+        raise TransientError("out of reach")
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        raise TryLaterError("out of reach")
+        raise TransientError("out of reach")
 
 
 async def test_replicas_out_of_reach_of_each_other_just_recall_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Caller, Outcome, Profile, Recalled
 from memory_extproc.recall.prompt_block import CLOSING, OPENING_PROFILE
 from memory_extproc.testing.adapters import TransientCoordination
@@ -113,7 +113,7 @@ async def test_off_nothing_is_told() -> None:
 
 async def test_the_request_goes_on_while_it_cannot_be_read() -> None:
     talk = Talk()
-    talk.known.failing = TryLaterError("away")
+    talk.known.failing = TransientError("away")
     assert await talk.ask("Hello there") == "Hello there"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmReflector
@@ -131,7 +131,7 @@ async def test_a_conclusion_goes_when_its_evidence_is_forgotten_and_stays_when_t
     assert await place.concluded() == []
 
 
-@pytest.mark.parametrize("fault", [TryLaterError("away"), GiveUpError("refused")])
+@pytest.mark.parametrize("fault", [TransientError("away"), PermanentError("refused")])
 async def test_a_model_that_is_away_holds_up_nothing_and_is_asked_again(fault: Exception) -> None:
     place = Place(fault, an_answer((TROUBLE, [1, 2, 3])))
     await place.put(*FACTS)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import structlog.testing
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import MemoryState, Owner
 from memory_extproc.retention.passes import Kept
 from memory_extproc.retention.scheduler import Clocks, JobLimits
@@ -74,11 +74,11 @@ async def test_a_listing_that_is_cut_short_leaves_to_the_next_round_what_it_did_
         async def owners(self) -> AsyncIterator[list[Owner]]:
             for owner in rounds.pop(0):
                 if owner is None:
-                    raise TryLaterError("one answer took too long")
+                    raise TransientError("one answer took too long")
                 yield [owner]
 
     job = desk.job(Lists(), limits=JobLimits(pause=timedelta()))
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await job.round()
     report = await job.round()
     assert (report.owners, report.passed_over, report.failed) == (1, 1, 0)
@@ -246,5 +246,5 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
 
 async def test_the_store_not_being_there_is_told_to_who_asked_for_a_round(desk: Desk) -> None:
     desk.store.weather.down = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await desk.job().round()

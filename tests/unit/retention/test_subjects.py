@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator
@@ -108,7 +108,7 @@ async def test_without_tokens_or_a_model_at_hand_the_facts_stay_as_they_are(desk
     await desk.put(*FACTS)
     assert (await poor.keeper().keep(ANN)).derived == 0
     assert poor.completes.asked == []
-    away = Model(desk, TryLaterError("away"))
+    away = Model(desk, TransientError("away"))
     assert (await away.keeper().keep(ANN)).derived == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.index.features import DENSE, FEATURES
 from memory_extproc.model import (
     Candidates,
@@ -83,7 +83,7 @@ async def test_while_the_partition_cannot_be_filled_the_stores_own_search_answer
         found = await ask(partitions)
         assert (contents(found), found.path) == ({"User likes tea", "User likes green tea"}, "store")
         assert column(found, "covered")["User likes tea"] == 1.0
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await ask(partitions, BY_WORDS)
 
 

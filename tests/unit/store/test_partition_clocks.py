@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from tests.builders import ANN, Clock
@@ -27,7 +27,7 @@ async def test_an_owner_who_could_not_be_read_is_read_again_in_seconds(jump: tim
     setting, passing = a_setting(), Clock()
     setting.store.weather.down = True
     async with a_process(setting, passing) as partitions:
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await search(partitions)
         setting.clock.now += jump
         setting.store.weather.down = False

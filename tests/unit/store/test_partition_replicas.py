@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
 from memory_extproc.testing.adapters import TransientCoordination
 from tests.builders import ANN, BOB
@@ -81,7 +81,7 @@ class Mute(TransientCoordination):
 
     async def version(self, owner: Owner) -> int:
         if self.down:
-            raise TryLaterError("no word")
+            raise TransientError("no word")
         return await super().version(owner)
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Source, Turn, Vector
@@ -160,11 +160,11 @@ async def test_what_could_not_be_made_anew_is_gone_till_it_can() -> None:
         fingerprint, dimension = around.embedder.fingerprint, around.embedder.dimension
 
         async def embed(self, texts: object) -> Vector:
-            raise TryLaterError("away")
+            raise TransientError("away")
 
     summaries = Summaries(Away(), around.metrics, prompts=None, trusted=lambda _: True)  # type: ignore[arg-type]
     keeper._rebuilds = Rebuilding(summaries, around.embedder, now=lambda: around.now, least=3, content_bytes=8192)
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await keeper.mend(ANN)
     assert await around.active() == {}
     assert (await around.keeper().keep(ANN)).rebuilt == 2
