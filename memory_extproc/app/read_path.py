@@ -19,10 +19,10 @@ from memory_extproc.app.storage import Kept
 from memory_extproc.app.write_path import Door, Extraction, Writing
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.extproc.exchange import Workshop
-from memory_extproc.extproc.observer import GetsMemories, Overhears, hands
+from memory_extproc.extproc.exchange import ExchangeDeps
+from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
 from memory_extproc.extproc.processor import Processor
-from memory_extproc.extproc.response_capture import Accounts, HeldBytes
+from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces, logger
@@ -78,8 +78,8 @@ class Wire:
     sessions: Sessions
     door: Door
     learns: Learns
-    gets: GetsMemories
-    held: HeldBytes
+    gets: MemoryGetter
+    held: BodyMemoryBudget
     background: Background
     metrics: Metrics
     traces: Traces
@@ -88,9 +88,9 @@ class Wire:
     profiles: Profiles
     now: Now
 
-    def workshop(self, settings: Settings) -> Workshop:
+    def workshop(self, settings: Settings) -> ExchangeDeps:
         options, identity = wire_options(settings), self.identifies.identity(settings)
-        return Workshop(
+        return ExchangeDeps(
             admits=Admission(options, identity),
             enriches=Enricher(
                 options,
@@ -111,7 +111,7 @@ class Wire:
             held=self.held,
             background=self.background,
             metrics=self.metrics,
-            accounts=Accounts(self.metrics, settings.telemetry.tenants),
+            accounts=ExchangeAccounts(self.metrics, settings.telemetry.tenants),
             now=self.now,
             request_bytes=options.request_bytes,
             answer_bytes=options.answer_bytes,
@@ -126,7 +126,7 @@ class Wire:
     def processor(self, live: Live) -> Processor:
         settings, overhears = live.settings, None
         if settings.envoy.two_filters:
-            overhears = Overhears(self.gets, self.replays, request_bytes=settings.limits.request_body)
+            overhears = RequestObserver(self.gets, self.replays, request_bytes=settings.limits.request_body)
         processor = Processor(self.workshop(settings), peers_of(settings), overhears)
 
         def use(new: Settings) -> None:
@@ -161,7 +161,7 @@ async def open_wire(
         door=door,
         learns=learner,
         gets=partitions,
-        held=HeldBytes(settings.limits.process_bytes, metrics),
+        held=BodyMemoryBudget(settings.limits.process_bytes, metrics),
         background=background,
         metrics=metrics,
         traces=frame.traces,

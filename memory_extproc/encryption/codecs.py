@@ -30,8 +30,8 @@ from memory_extproc.model import (
     Owner,
     Scope,
     Searched,
-    Stored,
     Turn,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.observe.log import logger
@@ -217,7 +217,7 @@ class SealedJournal:
     def __init__(self, journal: Journal, keys: Keys) -> None:
         self._journal, self._keys = journal, keys
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         key = await self._keys.of(turn.owner)
         for _ in range(_TRIES):
             stored = await self._journal.append(_sealed(key, turn))

@@ -43,8 +43,8 @@ from memory_extproc.model import (
     Role,
     Scope,
     Source,
-    Stored,
     Turn,
+    TurnOutcome,
     Vector,
     Wish,
     digest,
@@ -525,7 +525,7 @@ async def _told(
 
 async def _accept(learner: Learner, exchanged: Exchanged) -> None:
     stored = await learner.accept(exchanged)
-    if stored is not Stored.JOURNALLED:
+    if stored is not TurnOutcome.JOURNALLED:
         raise PermanentError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
 
 

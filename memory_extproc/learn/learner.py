@@ -23,7 +23,7 @@ from memory_extproc.learn.messages import Judges, Messages, judge
 from memory_extproc.learn.queue import Evidence, Gatherings, Lanes, Revival, TakeUp, TakeUpLimits, Trigger
 from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import Sessions
-from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
+from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import NO_TRACES, Traces, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
@@ -164,7 +164,7 @@ class Learner:
             self._unsettled.release_all()
 
     # --- taking in -----------------------------------------------------------------------------------
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         return await self._intake.accept(exchanged)
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:

@@ -29,8 +29,8 @@ from memory_extproc.model import (
     Role,
     Screened,
     Source,
-    Stored,
     Turn,
+    TurnOutcome,
     digest,
 )
 from memory_extproc.observe.log import logger
@@ -61,7 +61,7 @@ class LearningConsent(Protocol):
 class Screens(Protocol):
     """What the learner asks before it writes anything."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
+    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         """What may be kept of *exchanged*, or why nothing may; UNDECIDED: that cannot be known now. *waited*:
         it was undecided or interrupted before."""
 
@@ -78,7 +78,7 @@ class Screens(Protocol):
 class Unscreened:
     """Keeps everything of everybody: for data sets that are played through the write path."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:  # noqa: ARG002
+    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:  # noqa: ARG002
         return Screened(exchanged, exchanged)
 
     def refuses(self, exchanged: Exchanged) -> bool:  # noqa: ARG002
@@ -122,7 +122,7 @@ class Screening:
     async def can_tell(self) -> bool:
         return await self._incognito.is_shared() and await self._consent.answers()
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
+    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         refused = await self._refused(exchanged, waited=waited)
         if refused is not None:
             return refused
@@ -135,13 +135,13 @@ class Screening:
             self._metrics.withheld.labels(kind).inc()
         return Screened(masked.exchanged, kept.exchanged)
 
-    async def _refused(self, exchanged: Exchanged, *, waited: bool) -> Stored | None:
+    async def _refused(self, exchanged: Exchanged, *, waited: bool) -> TurnOutcome | None:
         # Asked anew, though the wire asked too: an answer can take minutes, and a person change their mind in them.
         # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
         undecided = False
         try:
             if await self._incognito.holds(exchanged):
-                return Stored.INCOGNITO
+                return TurnOutcome.INCOGNITO
         except MemoryExtprocError as error:
             # In doubt for the person: what may be incognito is not kept before that is known.
             log.warning("incognito.unknown", error=type(error).__name__)
@@ -150,9 +150,9 @@ class Screening:
         if person is not None:
             allowed = await self._consent.allows_learning(person, exchanged.at if waited else None)
             if allowed is False:
-                return Stored.NO_CONSENT
+                return TurnOutcome.NO_CONSENT
             undecided = undecided or allowed is None
-        return Stored.UNDECIDED if undecided else None
+        return TurnOutcome.UNDECIDED if undecided else None
 
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         masked = without_secrets(exchanged)

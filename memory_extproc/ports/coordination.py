@@ -15,8 +15,8 @@ from memory_extproc.model import (
     JournalState,
     Message,
     Owner,
-    Stored,
     Turn,
+    TurnOutcome,
 )
 
 
@@ -98,7 +98,7 @@ class NotesIncognito(Protocol):
 class Journal(Protocol):
     """Where accepted turns wait until they are learned. Durable when append returns."""
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         """JOURNALLED, DUPLICATE (same id and same answer, nothing changed) or JOURNAL_FULL. The same id
         with another answer replaces the entry and is to be learned again."""
 

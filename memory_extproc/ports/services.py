@@ -25,8 +25,8 @@ from memory_extproc.model import (
     Owner,
     Profile,
     Recalled,
-    Stored,
     Turn,
+    TurnOutcome,
     Vector,
     WaitingPlace,
     Wish,
@@ -46,7 +46,7 @@ class KnowsProfile(Protocol):
 
 
 class Learns(Protocol):
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         """Durable in the journal when it returns JOURNALLED; learned in the background. Never raises."""
 
     async def settled(self, caller: Caller) -> None:

@@ -8,7 +8,7 @@ from memory_extproc.concurrency import off_loop
 from memory_extproc.dialect.base import ChatRequest, apply
 from memory_extproc.dialect.memory_fields import removals
 from memory_extproc.errors import BadBodyError
-from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, Stored
+from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import Admitted
@@ -69,7 +69,7 @@ def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class PendingTurn:
     """What a request leaves behind for learning, once its answer is known."""
 
     caller: Caller
@@ -80,7 +80,7 @@ class Heard:
     previous_response_id: str
     ends_session: bool
     conversation: str = ""  # as Exchanged.conversation
-    unkept: Stored = Stored.NOT_ASKED  # why, where it is not stored
+    unkept: TurnOutcome = TurnOutcome.NOT_ASKED  # why, where it is not stored
     notes_response: bool = False  # incognito: what continues from its answer is to be known by the answer's id
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen
     in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
@@ -108,7 +108,7 @@ class Enriched:
     tokens: int = 0  # estimated, of all that went in
     arm: Arm = Arm.NONE
     tenant: str | None = None  # the caller's; None: there is no caller
-    heard: Heard | None = None  # None: nothing can be learned from this exchange
+    heard: PendingTurn | None = None  # None: nothing can be learned from this exchange
 
     @property
     def personal(self) -> bool:

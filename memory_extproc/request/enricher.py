@@ -27,8 +27,8 @@ from memory_extproc.model import (
     Profile,
     Role,
     Scope,
-    Stored,
     Switch,
+    TurnOutcome,
     Wish,
     digest,
 )
@@ -36,7 +36,7 @@ from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain, KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
 from memory_extproc.request.admission import Admitted, Mode, WireOptions
-from memory_extproc.request.body import Enriched, Heard, read_body, read_plain
+from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
 from memory_extproc.request.content_encoding import packed
 from memory_extproc.request.identity import Identity, accepted
@@ -167,12 +167,12 @@ class Enricher:
             no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
         return _Leave(no, store, allowed)
 
-    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> Heard:
+    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> PendingTurn:
         learned_as = _in_session(self._options.sharing.learned_as(caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
             await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
-        return Heard(
+        return PendingTurn(
             caller=learned_as,
             store=leave.may_keep,
             unkept=_unkept(incognito=admitted.controls.incognito, refused=leave.stores),
@@ -241,11 +241,11 @@ def _in_session(caller: Caller, request: ChatRequest) -> Caller:
     return caller if caller.session else replace(caller, session=accepted(request.conversation))
 
 
-def _unkept(*, incognito: bool, refused: bool) -> Stored:
+def _unkept(*, incognito: bool, refused: bool) -> TurnOutcome:
     """Why an exchange that is not stored is not; *refused*: all but the caller's consent spoke for it."""
     if incognito:
-        return Stored.INCOGNITO
-    return Stored.NO_CONSENT if refused else Stored.NOT_ASKED
+        return TurnOutcome.INCOGNITO
+    return TurnOutcome.NO_CONSENT if refused else TurnOutcome.NOT_ASKED
 
 
 # --- deciding ----------------------------------------------------------------------------------------
@@ -498,7 +498,9 @@ class Placer:
         if looping or (self._options.replay and (placed or plan.carries)):
             self._replays.keep(thread, request, plan.decision, plan.form if placed else None)
 
-    def with_view(self, heard: Heard, enriched: Enriched, plan: Plan, thread: Thread, admitted: Admitted) -> Heard:
+    def with_view(
+        self, heard: PendingTurn, enriched: Enriched, plan: Plan, thread: Thread, admitted: Admitted
+    ) -> PendingTurn:
         mine = plan.decision.contents if enriched.outcome is Outcome.USED else ()
         seen = tuple(dict.fromkeys((*plan.in_view, *mine)))
         ids = (*ids_of(thread.blocks), *(plan.decision.ids if mine else ()))

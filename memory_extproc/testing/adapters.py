@@ -23,8 +23,8 @@ from memory_extproc.model import (
     Owner,
     Scope,
     Searched,
-    Stored,
     Turn,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.ports import JournalEntry, Now
@@ -200,15 +200,15 @@ class TransientJournal:
         """As if another process took it up: everything not learned yet arrives."""
         self._given, self._own = 0, set()
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         self._check()
         there = self._rows.get(turn.id)
         if there and there.entry.turn.answered == turn.answered and there.stage is not Stage.DEAD:
-            return Stored.DUPLICATE
+            return TurnOutcome.DUPLICATE
         if (there is None or there.stage >= Stage.LEARNED) and len(self._pending()) >= self._max_turns:
-            return Stored.JOURNAL_FULL
+            return TurnOutcome.JOURNAL_FULL
         self._own.add(self._put(turn, replaced=there is not None))
-        return Stored.JOURNALLED
+        return TurnOutcome.JOURNALLED
 
     def _put(self, turn: Turn, *, replaced: bool) -> str:
         """At a new place at the end."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.inference.batching import of_unit_length, words_of
-from memory_extproc.model import Caller, Exchanged, Matrix, Outcome, Recalled, Stored, Vector, Wish, Words
+from memory_extproc.model import Caller, Exchanged, Matrix, Outcome, Recalled, TurnOutcome, Vector, Wish, Words
 from memory_extproc.text.words import stems
 
 _AXES_PER_WORD = 4  # few words then share many axes
@@ -146,7 +146,7 @@ class CannedRecalls:
 class RecordedTurns:
     """Implements ports.Learns by remembering what it was given."""
 
-    def __init__(self, stored: Stored = Stored.JOURNALLED, before: Before | None = None) -> None:
+    def __init__(self, stored: TurnOutcome = TurnOutcome.JOURNALLED, before: Before | None = None) -> None:
         self.stored = stored
         self.before = before
         self.settling: Before | None = None  # what waiting for turns under way waits for; None: there are none
@@ -154,7 +154,7 @@ class RecordedTurns:
         self.ended: list[Caller] = []
         self._arrived = asyncio.Condition()
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         if self.before is not None:
             await self.before()
         self.exchanged.append(exchanged)

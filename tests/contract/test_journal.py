@@ -19,7 +19,7 @@ from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, W
 from memory_extproc.journal.failover import SparedJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
+from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import TransientJournal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
@@ -93,8 +93,8 @@ async def test_a_turn_comes_back_as_it_went_in_oldest_first(open_journal: OpenJo
     async with open_journal() as journal:
         first = turn("Mein Budget ist 10.000 € 🌴\x00", answered="")
         second = turn("second", owner=OTHER_ANN)
-        assert await journal.append(first) is Stored.JOURNALLED
-        assert await journal.append(second) is Stored.JOURNALLED
+        assert await journal.append(first) is TurnOutcome.JOURNALLED
+        assert await journal.append(second) is TurnOutcome.JOURNALLED
         entries = await journal.pending(10)
         assert [entry.turn for entry in entries] == [first, second]
         assert [(entry.stored, entry.replaced, entry.attempts) for entry in entries] == [(False, False, 0)] * 2
@@ -105,17 +105,17 @@ async def test_a_turn_comes_back_as_it_went_in_oldest_first(open_journal: OpenJo
 async def test_a_retry_with_the_same_answer_is_a_duplicate(open_journal: OpenJournal) -> None:
     async with open_journal() as journal:
         await journal.append(turn("once"))
-        assert await journal.append(turn("once")) is Stored.DUPLICATE
+        assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
         [entry] = await journal.pending(10)
         await journal.mark_learned([entry])
-        assert await journal.append(turn("once")) is Stored.DUPLICATE
+        assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
         assert await words(journal) == []
 
 
 async def test_of_many_at_once_one_is_journalled(open_journal: OpenJournal) -> None:
     async with open_journal() as journal:
         outcomes = await asyncio.gather(*(journal.append(turn("same")) for _ in range(20)))
-        assert sorted(outcomes) == [Stored.DUPLICATE] * 19 + [Stored.JOURNALLED]
+        assert sorted(outcomes) == [TurnOutcome.DUPLICATE] * 19 + [TurnOutcome.JOURNALLED]
 
 
 @pytest.mark.parametrize("learned_before", [False, True])
@@ -129,7 +129,7 @@ async def test_a_new_answer_to_a_known_turn_replaces_it_and_is_learned_again(
         await journal.mark_stored([old])
         if learned_before:
             await journal.mark_learned([old])
-        assert await journal.append(turn("q", answered="second")) is Stored.JOURNALLED
+        assert await journal.append(turn("q", answered="second")) is TurnOutcome.JOURNALLED
         new = (await journal.pending(10))[-1]
         assert (new.turn.answered, new.stored, new.replaced) == ("second", False, True)
         assert await words(journal) == ["other", "q"]
@@ -161,11 +161,11 @@ async def test_a_full_journal_takes_no_more_until_something_is_learned(open_jour
     async with open_journal(max_turns=2) as journal:
         await journal.append(turn("a"))
         await journal.append(turn("b", owner=BOB))
-        assert await journal.append(turn("c")) is Stored.JOURNAL_FULL
-        assert await journal.append(turn("a", answered="new")) is Stored.JOURNALLED, "takes no more room"
+        assert await journal.append(turn("c")) is TurnOutcome.JOURNAL_FULL
+        assert await journal.append(turn("a", answered="new")) is TurnOutcome.JOURNALLED, "takes no more room"
         entries = await journal.pending(10)
         await journal.mark_learned(entries[:1])
-        assert await journal.append(turn("c")) is Stored.JOURNALLED
+        assert await journal.append(turn("c")) is TurnOutcome.JOURNALLED
         assert (await journal.depth()).turns == 2
 
 
@@ -186,7 +186,7 @@ async def test_a_dead_letter_that_is_said_again_is_tried_again(open_journal: Ope
     async with open_journal() as journal:
         await journal.append(turn("bad"))
         await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
-        assert await journal.append(turn("bad")) is Stored.JOURNALLED
+        assert await journal.append(turn("bad")) is TurnOutcome.JOURNALLED
         assert await words(journal) == ["bad"]
         assert (await journal.depth()).dead == 0
 
@@ -198,7 +198,7 @@ async def test_dead_letters_are_bounded_and_the_oldest_goes_first(open_journal: 
             clock.time += timedelta(seconds=1)
             await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
         assert (await journal.depth()).dead == 2
-        assert await journal.append(turn("a")) is Stored.JOURNALLED
+        assert await journal.append(turn("a")) is TurnOutcome.JOURNALLED
 
 
 async def test_learned_turns_are_erased_after_their_time(open_journal: OpenJournal, clock: Clock) -> None:
@@ -210,7 +210,7 @@ async def test_learned_turns_are_erased_after_their_time(open_journal: OpenJourn
         clock.time += timedelta(minutes=10)
         await journal.mark_learned([late])
         assert await journal.erase_learned(MONDAY + timedelta(minutes=5)) == 1
-        assert await journal.append(turn("late")) is Stored.DUPLICATE
+        assert await journal.append(turn("late")) is TurnOutcome.DUPLICATE
         assert await words(journal) == ["waiting"]
 
 

@@ -29,7 +29,7 @@ from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
-from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, Stored
+from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.options import MilvusOptions
@@ -137,7 +137,7 @@ async def chat(parts: Parts, dice: random.Random, numbers: list[int]) -> None:
     # Before it is handed over: whether it was taken in is not known if we die now.
     tell("says", number, owner.user, session)
     await asyncio.sleep(dice.random() * 0.01)
-    if await parts.learner.accept(exchanged) in {Stored.JOURNALLED, Stored.JOURNAL_LATE}:
+    if await parts.learner.accept(exchanged) in {TurnOutcome.JOURNALLED, TurnOutcome.JOURNAL_LATE}:
         tell("said", number)
 
 

@@ -45,8 +45,8 @@ from memory_extproc.model import (
     Role,
     Scope,
     Searched,
-    Stored,
     Turn,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.observe.log import configure
@@ -80,7 +80,7 @@ class KilledJournal:
         self.erase_owner, self.erase, self.of_owner = journal.erase_owner, journal.erase, journal.of_owner
         self.dead, self.retry = journal.dead, journal.retry
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         self._killer.at("append")
         stored = await self._journal.append(turn)
         self._killer.at("appended")
@@ -234,7 +234,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
         for n in range(turns):
             if told.is_set():
                 break
-            if await learner.accept(the_exchange(n)) is Stored.JOURNALLED:
+            if await learner.accept(the_exchange(n)) is TurnOutcome.JOURNALLED:
                 print(n, flush=True)  # noqa: T201 - what the test reads
         if redis:
             await until(lambda: _empty(journal), "nothing is left to be learned", seconds=120)

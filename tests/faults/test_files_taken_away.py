@@ -23,7 +23,7 @@ from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import LedgerJob, LedgerMarks, Stored, Turn, digest
+from memory_extproc.model import LedgerJob, LedgerMarks, Turn, TurnOutcome, digest
 from memory_extproc.observe.metrics import Metrics
 from tests.builders import ANN, MONDAY, a_turn
 
@@ -127,7 +127,7 @@ async def test_a_file_that_is_moved_back_takes_turns_again_and_has_lost_none(tmp
         with pytest.raises(TransientError):
             await journal.append(turn("refused"))
         (tmp_path / "elsewhere").rename(path)
-        assert await journal.append(turn("after")) is Stored.JOURNALLED
+        assert await journal.append(turn("after")) is TurnOutcome.JOURNALLED
     assert await waiting(path) == [turn("before"), turn("after")]
 
 

@@ -16,7 +16,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.learn.learner import Learner
-from memory_extproc.model import Owner, Stored
+from memory_extproc.model import Owner, TurnOutcome
 from memory_extproc.testing.adapters import TransientStore
 from tests.builders import MONDAY
 from tests.fixtures.ailing import MilvusWeather
@@ -72,7 +72,7 @@ class Replica:
 
     async def say(self, owner: Owner, words: str) -> None:
         assert self.learner is not None
-        assert await self.learner.accept(self.world.exchange(words, owner=owner)) is Stored.JOURNALLED
+        assert await self.learner.accept(self.world.exchange(words, owner=owner)) is TurnOutcome.JOURNALLED
 
 
 Fleet = list[Replica]

@@ -12,7 +12,7 @@ import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.journal.redis import RedisJournal, Sharing
-from memory_extproc.model import Caller, JournalState, Owner, Stored, Turn, digest
+from memory_extproc.model import Caller, JournalState, Owner, Turn, TurnOutcome, digest
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
@@ -129,7 +129,7 @@ async def test_a_session_that_ends_at_another_replica_ends_at_its_holder(replica
 async def test_what_another_replica_accepted_arrives_once_it_is_stored(replicas: Replicas) -> None:
     holder, other = replicas.one(), replicas.one()
     await holder.arrivals(1)
-    assert await other.append(turn("of the other")) is Stored.JOURNALLED
+    assert await other.append(turn("of the other")) is TurnOutcome.JOURNALLED
     assert await asked(holder) == [], "the other is remembering it"
     [entry] = await other.get([turn("of the other").id])
     await other.mark_stored([entry])
@@ -189,10 +189,10 @@ async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replica
         return await run(script, *values)
 
     journal._run = twice  # type: ignore[method-assign]
-    assert await journal.append(turn("once")) is Stored.JOURNALLED
+    assert await journal.append(turn("once")) is TurnOutcome.JOURNALLED
     assert calls[0] == [b"journalled", 1]
     journal._run = run  # type: ignore[method-assign]
-    assert await journal.append(turn("once")) is Stored.DUPLICATE
+    assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
     assert len(await journal.pending(10)) == 1
 
 

@@ -24,7 +24,7 @@ from memory_extproc.errors import (
 from memory_extproc.journal.failover import SparedJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Stored
+from memory_extproc.model import TurnOutcome
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis
@@ -175,7 +175,7 @@ async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
         await fault(operator, tmp_path)
         with pytest.raises(TransientError):
             await RedisCoordination(link).bump(ANN)
-        assert await SparedJournal(shared, spare).append(a_turn("kept")) is Stored.JOURNALLED
+        assert await SparedJournal(shared, spare).append(a_turn("kept")) is TurnOutcome.JOURNALLED
 
 
 def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:

@@ -21,7 +21,7 @@ from memory_extproc.app.coordination import open_journal, open_link
 from memory_extproc.cli.root import app
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.model import Turn, TurnOutcome, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal
 from memory_extproc.settings import Settings, load
@@ -90,13 +90,13 @@ async def test_a_redis_that_would_lose_turns_is_refused_unless_that_is_written_d
     with structlog.testing.capture_logs() as logs:
         async with Place(scratch, server.url, accept_volatile=True).journal() as journal:
             await journal.arrivals(1)
-            assert await journal.append(turn("kept all the same")) is Stored.JOURNALLED
+            assert await journal.append(turn("kept all the same")) is TurnOutcome.JOURNALLED
     assert [fault in line["fault"] for line in logs if line["event"] == "journal.volatile"] == [True]
 
 
 async def test_a_redis_that_is_away_keeps_nobody_from_starting(tmp_path: Path) -> None:
     async with Place(tmp_path, f"redis://127.0.0.1:{free_port()}/0").journal() as journal:
-        assert await journal.append(turn("put aside")) is Stored.JOURNALLED
+        assert await journal.append(turn("put aside")) is TurnOutcome.JOURNALLED
 
 
 def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, server: RedisServer) -> None:

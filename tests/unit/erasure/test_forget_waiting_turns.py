@@ -21,7 +21,7 @@ from memory_extproc.model import (
     ForgetScope,
     ForgetState,
     Source,
-    Stored,
+    TurnOutcome,
     WaitingPlace,
     digest,
     message_id_of,
@@ -36,7 +36,7 @@ BUDGET = "My budget is $10,000 for the trip to Lisbon."
 async def say(world: World, text: str = BUDGET) -> str:
     """The id of the memory of *text*, which was accepted while the store is away; only this process has the row."""
     async with world.build() as learner:
-        assert await learner.accept(world.exchange(text, "Noted.")) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange(text, "Noted.")) is TurnOutcome.JOURNALLED
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await until(lambda: world.findable(text), "it is known in process")
         learner.use(replace(world.limits, grace=timedelta()))  # killed
@@ -66,7 +66,7 @@ async def test_a_forgotten_row_that_only_a_dead_process_knew_is_not_learned_late
             assert not await later.findable(BUDGET)
             later.now += timedelta(hours=1)
             again = later.exchange(BUDGET, "Noted.")
-            assert await learner.accept(replace(again, at=away.now)) is Stored.FORGOTTEN
+            assert await learner.accept(replace(again, at=away.now)) is TurnOutcome.FORGOTTEN
     assert await later.contents() == set()
     assert await later.contents(BOB) == {"I like tea."}
     assert [entry async for entry in later.journal.of_owner(ANN)] == []
@@ -180,7 +180,7 @@ async def test_a_receipt_is_not_clean_while_turns_of_before_wait_out_of_reach(wo
         done = await complete(forgetter, receipt)
         assert step(done, "waiting_turns").done
         again = replace(world.exchange(BUDGET), at=elsewhere.at + timedelta(days=1))
-        assert await learner.accept(again) is Stored.JOURNALLED  # new words, long after
+        assert await learner.accept(again) is TurnOutcome.JOURNALLED  # new words, long after
     assert "I live in Oslo now." in await world.contents()
     assert ("I have a cat." in await world.contents()) is (scope != "everything")
 

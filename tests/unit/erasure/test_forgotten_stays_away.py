@@ -31,8 +31,8 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
-    Stored,
     Turn,
+    TurnOutcome,
 )
 from memory_extproc.testing.adapters import TransientCoordination, TransientLedger
 from tests.builders import ANN, BOB, a_memory, a_message
@@ -45,7 +45,7 @@ async def test_what_is_said_after_a_forget_is_kept(world: World, forgetter: Forg
     await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
     world.now += timedelta(milliseconds=10)
     async with world.build() as learner:
-        assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is TurnOutcome.JOURNALLED
         await learner.settled(Caller(ANN))
         assert await world.findable("I live in Oslo now, not in Hawaii.")
 
@@ -56,7 +56,7 @@ async def test_an_exchange_that_began_before_the_forget_is_not_learned(world: Wo
         world.now += timedelta(seconds=5)
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(seconds=5)
-        assert await learner.accept(under_way) is Stored.FORGOTTEN
+        assert await learner.accept(under_way) is TurnOutcome.FORGOTTEN
     assert await world.contents() == set()
     assert [entry async for entry in world.journal.of_owner(ANN)] == []
 
@@ -100,7 +100,7 @@ async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
         await until(lambda: world.sample("journal_depth") == 1, "it is stored")
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(hours=1)
-        assert await learner.accept(replace(asked, at=world.now)) is Stored.FORGOTTEN
+        assert await learner.accept(replace(asked, at=world.now)) is TurnOutcome.FORGOTTEN
         # The conversation goes on, and the model still sees the old words: what it answers is not kept.
         goes_on = replace(
             asked,
@@ -109,7 +109,7 @@ async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
             answered="A window seat within your $10,000, then.",
             at=world.now,
         )
-        assert await learner.accept(goes_on) is Stored.JOURNALLED
+        assert await learner.accept(goes_on) is TurnOutcome.JOURNALLED
         await learner.settled(Caller(ANN))
     assert await world.contents() == {"I prefer window seats."}
 
@@ -122,9 +122,9 @@ async def test_words_said_anew_long_after_they_were_forgotten_are_learned(
         await learner.settled(Caller(ANN))
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(seconds=30)
-        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.FORGOTTEN  # a retry
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is TurnOutcome.FORGOTTEN  # a retry
         world.now += timedelta(minutes=5)
-        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is TurnOutcome.JOURNALLED
         await learner.settled(Caller(ANN))
         assert await world.findable("My budget is $10,000.")
 

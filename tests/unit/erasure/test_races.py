@@ -32,8 +32,8 @@ from memory_extproc.model import (
     ForgetScope,
     ForgetState,
     Owner,
-    Stored,
     Turn,
+    TurnOutcome,
     WaitingPlace,
     message_id_of,
 )
@@ -67,7 +67,7 @@ class Said:
     owner: Owner
     session: str
     at: datetime
-    outcome: Stored | None = None  # None: the process died first
+    outcome: TurnOutcome | None = None  # None: the process died first
     forgotten: bool = False
     doubtful: bool = False  # a forget that may or may not have been accepted covers it
 
@@ -240,7 +240,7 @@ class Run:
         """Another replica accepts a turn, and ends."""
         durable = self.durable
         durable.now += timedelta(milliseconds=7)
-        said = Said(f"{CANARY} {len(self.said)} is what I said.", ANN, "s1", durable.now, Stored.JOURNALLED)
+        said = Said(f"{CANARY} {len(self.said)} is what I said.", ANN, "s1", durable.now, TurnOutcome.JOURNALLED)
         self.said.append(said)
         durable.replicas.parked.append(a_turn(said.text, "", session=said.session, at=said.at))
 
@@ -344,7 +344,7 @@ class Run:
             if one.forgotten:
                 assert not any(one.text in text for text in held[one.owner]), f"{one.text!r} came back"
                 assert one.text not in records
-            elif one.outcome is Stored.JOURNALLED and not one.doubtful:
+            elif one.outcome is TurnOutcome.JOURNALLED and not one.doubtful:
                 assert times == 1, f"{one.text!r} was accepted, and is there {times} times"
         for receipt, _ in self.promised:
             kept = await durable.ledger.job(receipt.id)

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.extproc.response_capture import HeldBytes
+from memory_extproc.extproc.response_capture import BodyMemoryBudget
 from memory_extproc.observe.metrics import Metrics
 
 
-def a_budget(limit: int) -> HeldBytes:
-    return HeldBytes(limit, Metrics(CollectorRegistry(), "test"))
+def a_budget(limit: int) -> BodyMemoryBudget:
+    return BodyMemoryBudget(limit, Metrics(CollectorRegistry(), "test"))
 
 
 def test_learning_leaves_room_for_reads() -> None:

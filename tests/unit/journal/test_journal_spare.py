@@ -12,7 +12,7 @@ import pytest
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.journal.failover import SparedJournal, either
 from memory_extproc.journal.sqlite import Entry
-from memory_extproc.model import Caller, Stored, Turn, digest
+from memory_extproc.model import Caller, Turn, TurnOutcome, digest
 from memory_extproc.testing.adapters import TransientJournal
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.learn.learning import LIMITS, Surroundings, until
@@ -39,7 +39,7 @@ async def test_what_came_while_the_shared_journal_was_away_arrives_from_it_when_
     await world.journal.append(turn("before"))
     assert await world.arrived() == []
     world.shared.fault = AWAY
-    assert await world.journal.append(turn("meanwhile")) is Stored.JOURNALLED
+    assert await world.journal.append(turn("meanwhile")) is TurnOutcome.JOURNALLED
     assert (await world.journal.depth()).turns == 1, "what can be told of"
     with pytest.raises(TransientError):
         await world.journal.arrivals(10)
@@ -58,7 +58,7 @@ async def test_what_moved_arrives_though_the_shared_journal_goes_away_again_as_i
     class Leaving(TransientJournal):
         left = reached
 
-        async def append(self, turn: Turn) -> Stored:
+        async def append(self, turn: Turn) -> TurnOutcome:
             if not self.left:
                 raise AWAY
             self.left -= 1
@@ -99,7 +99,7 @@ async def test_a_full_shared_journal_leaves_the_rest_where_it_is() -> None:
     world.shared.fault = AWAY
     for words in ("a", "b"):
         await world.journal.append(turn(words))
-    assert await world.journal.append(turn("c")) is Stored.JOURNAL_FULL
+    assert await world.journal.append(turn("c")) is TurnOutcome.JOURNAL_FULL
     world.shared.fault = None
     assert await world.arrived() == ["a"]
     assert (await world.journal.depth()).turns == 2
@@ -124,7 +124,7 @@ async def test_a_disk_that_fails_does_not_hold_up_what_others_accepted() -> None
     world.spare.fault = PermanentError("damaged")
     assert await world.arrived() == ["of another"]
     assert (await world.journal.depth()).turns == 1
-    assert await world.journal.append(turn("ours")) is Stored.JOURNALLED
+    assert await world.journal.append(turn("ours")) is TurnOutcome.JOURNALLED
     world.shared.fault = AWAY
     with pytest.raises(PermanentError):
         await world.journal.append(turn("nowhere to go"))
@@ -167,7 +167,7 @@ async def test_a_turn_accepted_during_an_outage_is_learned_when_it_is_over() -> 
     world.journal = journals.journal
     async with world.learner() as learner:
         journals.shared.fault = AWAY
-        assert await learner.accept(world.exchange("I live in Paris.")) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange("I live in Paris.")) is TurnOutcome.JOURNALLED
         await learner.settled(Caller(ANN))
         journals.shared.fault = None
         await until(lambda: world.reconciler.facts == [(ANN, "I live in Paris.")], "it is learned")

@@ -18,7 +18,7 @@ from memory_extproc.encryption.codecs import SealedJournal
 from memory_extproc.encryption.keys import MasterKeyFile, SqliteKeyTable, WrappedKeys, new_master_key
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, Kind
-from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.model import Turn, TurnOutcome, digest
 from tests.builders import ANN, MONDAY, a_turn
 
 
@@ -33,7 +33,7 @@ def a_journal(directory: Path) -> SqliteJournal:
 async def fill(directory: Path, waiting: Sequence[str], dead: Sequence[str] = ()) -> None:
     async with a_journal(directory) as journal:
         for words in (*dead, *waiting):
-            assert await journal.append(turn(words)) is Stored.JOURNALLED
+            assert await journal.append(turn(words)) is TurnOutcome.JOURNALLED
         for entry in await journal.pending(len(dead)):
             await journal.mark_failed(entry, "PermanentError", dead=True)
 
@@ -157,7 +157,7 @@ async def fill_sealed(directory: Path, waiting: Sequence[str], master: Path) -> 
         keys = WrappedKeys(table, MasterKeyFile(master))
         await keys.check()
         for words in waiting:
-            assert await SealedJournal(journal, keys).append(turn(words)) is Stored.JOURNALLED
+            assert await SealedJournal(journal, keys).append(turn(words)) is TurnOutcome.JOURNALLED
 
 
 def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_ours(

@@ -24,8 +24,8 @@ from memory_extproc.model import (
     Scope,
     Screened,
     Source,
-    Stored,
     Turn,
+    TurnOutcome,
 )
 from memory_extproc.ports import Now
 from memory_extproc.store.partition import Partitions
@@ -41,7 +41,7 @@ PARIS = "I live in Paris near the Canal Saint-Martin."
 async def test_what_was_said_is_found_by_the_next_request() -> None:
     world = Surroundings()
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
         await learner.settled(Caller(ANN))
         assert await world.findable(BUDGET)
         assert not await world.findable(BUDGET, BOB)
@@ -68,8 +68,8 @@ async def test_each_message_is_one_memory_with_its_place_and_the_model_that_embe
 async def test_a_retry_is_a_duplicate_and_leaves_nothing_new() -> None:
     world = Surroundings()
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.DUPLICATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.DUPLICATE
     assert await world.stored() == [BUDGET]
     assert world.reconciler.facts == [(ANN, BUDGET)]
 
@@ -169,7 +169,7 @@ class SlowJournal(TransientJournal):
         self.gate = asyncio.Event()
         self.fault: Exception | None = None
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         await self.gate.wait()
         if self.fault is not None:
             raise self.fault
@@ -180,7 +180,7 @@ async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_al
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
     world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
         waiting = asyncio.create_task(learner.settled(Caller(ANN)))
         journal.gate.set()
         await waiting
@@ -191,7 +191,7 @@ async def test_leaving_waits_for_what_is_on_its_way_into_the_journal() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
     world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
         asyncio.get_running_loop().call_later(0.05, journal.gate.set)
     assert await world.stored() == [BUDGET]
 
@@ -201,7 +201,7 @@ async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_
     world.journal = journal = SlowJournal(now=lambda: world.now)
     journal.fault = TransientError("locked")
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
         waiting = asyncio.create_task(learner.settled(Caller(ANN)))
         journal.gate.set()
         await waiting
@@ -230,11 +230,11 @@ async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Except
         journal.fault = fault
         with structlog.testing.capture_logs() as logs:
             outcomes = [await learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)]
-        assert outcomes == [Stored.JOURNAL_FAILED] * 2
+        assert outcomes == [TurnOutcome.JOURNAL_FAILED] * 2
         assert [line["event"] for line in logs].count("journal.refuses") == 1
         journal.fault = None
         with structlog.testing.capture_logs() as logs:
-            assert await learner.accept(world.exchange("now it works")) is Stored.JOURNALLED
+            assert await learner.accept(world.exchange("now it works")) is TurnOutcome.JOURNALLED
         assert "journal.accepts" in [line["event"] for line in logs]
         await learner.settled(Caller(ANN))
 
@@ -245,16 +245,16 @@ async def test_a_full_journal_is_an_outcome() -> None:
     world.weather.down = True
     world.limits = replace(LIMITS, grace=timedelta(0))
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
-        assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNAL_FULL
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
+        assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNAL_FULL
 
 
 async def test_too_many_at_once_and_whoever_comes_too_late_are_refused() -> None:
     world = Surroundings(limits=replace(LIMITS, accepting=1))
     async with world.learner() as learner:
         outcomes = await asyncio.gather(*(learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)))
-        assert outcomes == [Stored.JOURNALLED, Stored.PROCESS_LIMIT]
-    assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNAL_FAILED
+        assert outcomes == [TurnOutcome.JOURNALLED, TurnOutcome.PROCESS_LIMIT]
+    assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNAL_FAILED
 
 
 async def test_while_the_store_is_down_what_was_said_is_found_all_the_same_and_stored_later() -> None:
@@ -262,7 +262,7 @@ async def test_while_the_store_is_down_what_was_said_is_found_all_the_same_and_s
     world.weather.down = True
     async with world.learner() as learner:
         for text in (BUDGET, PARIS):
-            assert await learner.accept(world.exchange(text)) is Stored.JOURNALLED
+            assert await learner.accept(world.exchange(text)) is TurnOutcome.JOURNALLED
             await learner.settled(Caller(ANN))
             assert await world.findable(text)
         world.weather.down = False
@@ -393,19 +393,19 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
         await learner.accept(world.exchange(BUDGET))
         await learner.settled(Caller(ANN))
         await until(lambda: world.sample("remembered_total", role="user", decision="kept") == 1, "remembered")
-        assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is Stored.DUPLICATE
+        assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is TurnOutcome.DUPLICATE
         await until(lambda: world.reconciler.facts, "the session was extracted from")
 
 
 async def test_last_words_of_which_nothing_may_be_kept_end_the_session_too() -> None:
     class Screens(Unscreened):
-        async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
-            return Stored.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
+        async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+            return TurnOutcome.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
 
     world = Surroundings(screens=Screens())
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        assert await learner.accept(replace(world.exchange(PARIS), ends_session=True)) is Stored.OVER_QUOTA
+        assert await learner.accept(replace(world.exchange(PARIS), ends_session=True)) is TurnOutcome.OVER_QUOTA
         await until(lambda: world.reconciler.facts == [(ANN, BUDGET)], "the session was extracted from")
 
 
@@ -454,7 +454,7 @@ async def test_who_is_forgotten_while_we_work_leaves_nothing() -> None:
         await world.coordination.advance_epoch(ANN)
         gate.set()
         await learner.settled(Caller(ANN))
-        assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNALLED
     assert await world.stored() == [PARIS], "what was said after the forget is learned"
 
 
@@ -547,8 +547,8 @@ async def test_the_journals_depth_is_shown_and_learned_turns_go_after_their_rete
         await until(lambda: world.sample("journal_oldest_seconds") == 60, "the age was measured")
         world.weather.down = False
         await until(lambda: world.sample("journal_depth") == 0, "it was learned")
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.DUPLICATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.DUPLICATE
         world.now += timedelta(hours=1)
         old = replace(world.exchange(BUDGET), history=(Message(Role.USER, "x"),))
-        assert await learner.accept(old) is Stored.JOURNALLED
+        assert await learner.accept(old) is TurnOutcome.JOURNALLED
     assert {row.source for row in await world.rows()} == {Source.VERBATIM}

@@ -26,7 +26,7 @@ from memory_extproc.model import (
     Signals,
     Sought,
     Source,
-    Stored,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -246,8 +246,8 @@ class SlowLearner:
             await asyncio.Event().wait()
         await self._bench.remember(a_memory(BUDGET, caller.owner))
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
-        return Stored.JOURNALLED
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
+        return TurnOutcome.JOURNALLED
 
     async def end_session(self, caller: Caller) -> None: ...
 

@@ -23,7 +23,7 @@ from memory_extproc.model import (
     OwnerKind,
     Scope,
     Sought,
-    Stored,
+    TurnOutcome,
     Wish,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -237,7 +237,7 @@ class Settling:
     def __init__(self) -> None:
         self.waited: list[Owner] = []
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         raise NotImplementedError
 
     async def settled(self, caller: Caller) -> None:
