@@ -32,7 +32,7 @@ from memory_extproc.request.identity import (
     LOST,
     NAMES,
     AllowedPeers,
-    VerifiesTokens,
+    TokenVerifier,
     accepted,
     bearer,
     look_up,
@@ -147,7 +147,7 @@ class JwtClaims:
 class Jwt:
     """A bearer token, verified against pinned keys, algorithms, issuer and audience."""
 
-    def __init__(self, tokens: VerifiesTokens, claims: JwtClaims) -> None:
+    def __init__(self, tokens: TokenVerifier, claims: JwtClaims) -> None:
         self._tokens, self._claims = tokens, claims
 
     def principal(self, presented: Presented) -> Principal | None:

@@ -21,7 +21,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, Now
 from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
-from memory_extproc.request.admission import Mode, SignalSources, WireOptions
+from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
 from memory_extproc.settings import Settings
 from memory_extproc.settings.reload import Change, Fixed, merged
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
@@ -201,10 +201,10 @@ def learn_limits(settings: Settings) -> LearnLimits:
     )
 
 
-def wire_options(settings: Settings) -> WireOptions:
+def wire_options(settings: Settings) -> RequestOptions:
     """What the wire is told; the one mapping of the settings that concern it."""
     signals, inject = settings.signals, settings.inject
-    return WireOptions(
+    return RequestOptions(
         enabled=settings.memory.enabled,
         auto_store=settings.memory.auto_store,
         mode=Mode(settings.mode),

@@ -54,7 +54,7 @@ from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.enricher import Enricher
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.policy import Rules
-from memory_extproc.request.replay import Replays
+from memory_extproc.request.replay import BlockReplay
 from memory_extproc.retention.usage import Accesses, CountedRecalls
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import ApiJwt
@@ -74,7 +74,7 @@ class Wire:
     identifies: Identifies
     recalls: Recaller
     accesses: Accesses
-    replays: Replays
+    replays: BlockReplay
     sessions: Sessions
     door: Door
     learns: Learns
@@ -148,7 +148,7 @@ class Wire:
 
 
 async def open_wire(
-    frame: Frame, kept: Kept, writing: Writing, recalls: Recaller, replays: Replays, background: Background
+    frame: Frame, kept: Kept, writing: Writing, recalls: Recaller, replays: BlockReplay, background: Background
 ) -> Wire:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     door, learner, partitions = writing.door, writing.learner, kept.partitions

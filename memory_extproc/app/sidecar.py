@@ -50,7 +50,7 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.request.replay import Replays
+from memory_extproc.request.replay import BlockReplay
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
@@ -96,7 +96,7 @@ async def sidecar(
         writing = await open_writing(frame, kept)
         reading = await open_reading(frame, kept, writing.learner)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
-        replays = Replays(
+        replays = BlockReplay(
             wire_options(settings), kept.coordination, background=background, metrics=metrics, now=now
         )
         forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
@@ -119,7 +119,7 @@ async def sidecar(
 
 
 async def _open_forgetter(
-    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, replays: Replays
+    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, replays: BlockReplay
 ) -> Forgetter:
     """Everything that holds a person's words stands in here."""
     topics = writing.topics

@@ -24,7 +24,7 @@ from memory_extproc.observe.log import Trail, logger
 from memory_extproc.request.admission import Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn, read_plain
 from memory_extproc.request.content_encoding import packed, unpack
-from memory_extproc.request.replay import InView, Replays
+from memory_extproc.request.replay import BlockReplay, InView
 
 
 class ObservedExchange(Exchange):
@@ -187,7 +187,7 @@ class MemoryGetter(Protocol):
 class RequestObserver:
     """What the watching filter knows of requests."""
 
-    def __init__(self, gets: MemoryGetter, replays: Replays, *, request_bytes: int) -> None:
+    def __init__(self, gets: MemoryGetter, replays: BlockReplay, *, request_bytes: int) -> None:
         self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
 
     def use(self, *, request_bytes: int) -> None:

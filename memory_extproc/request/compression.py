@@ -55,7 +55,7 @@ class CompressionLimits:
     wait: timedelta = timedelta(milliseconds=50)  # for a record
 
 
-class KnowsIncognito(Protocol):
+class IncognitoReader(Protocol):
     """Knows which conversations nothing is to be kept of."""
 
     async def holds(self, exchanged: Exchanged) -> bool:
@@ -95,7 +95,7 @@ class Compression:
         metrics: Metrics,
         holder: str,
         now: Now,
-        incognito: KnowsIncognito | None = None,  # None: no conversation is
+        incognito: IncognitoReader | None = None,  # None: no conversation is
     ) -> None:
         """*holder*: this process's name among replicas."""
         self._now, self._incognito = now, incognito

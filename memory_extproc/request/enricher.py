@@ -35,7 +35,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain, KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
-from memory_extproc.request.admission import Admitted, Mode, WireOptions
+from memory_extproc.request.admission import Admitted, Mode, RequestOptions
 from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
 from memory_extproc.request.content_encoding import packed
@@ -53,11 +53,11 @@ from memory_extproc.request.policy import (
     stores,
 )
 from memory_extproc.request.replay import (
+    BlockReplay,
     Blocks,
+    ConversationState,
     Decision,
     InView,
-    Replays,
-    Thread,
     contents_of,
     fitting,
     ids_of,
@@ -88,12 +88,12 @@ class _Leave:
 class Enricher:
     def __init__(
         self,
-        options: WireOptions,
+        options: RequestOptions,
         *,
         identity: Identity,
         rules: Rules,
         recalls: Recalls,
-        replays: Replays,
+        replays: BlockReplay,
         metrics: Metrics,
         chains: KnowsChains | None = None,
         consent: KnowsConsent | None = None,  # None: everybody allows everything
@@ -105,10 +105,10 @@ class Enricher:
         self.compression = compression
         self._options, self._identity, self._rules = options, identity, rules
         self._replays, self._consent, self._incognito, self._traces = replays, consent, incognito, traces
-        self._decider = Decider(
+        self._decider = InjectionPlanner(
             options, recalls=recalls, replays=replays, metrics=metrics, chains=chains, profiles=profiles
         )
-        self._placer = Placer(options, replays=replays, metrics=metrics, traces=traces)
+        self._placer = BlockInserter(options, replays=replays, metrics=metrics, traces=traces)
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
         """*watching*: Envoy takes no answer from us, so nothing can be injected: as mode shadow."""
@@ -126,7 +126,7 @@ class Enricher:
             short = await self._shortened(circumstances, caller)
             circumstances = replace(circumstances, request=short)
         if leave.refused is not None or caller is None:
-            plan = Plan(Decision(leave.refused or Outcome.NO_CALLER))
+            plan = InjectionPlan(Decision(leave.refused or Outcome.NO_CALLER))
         else:
             plan = await self._decider.decided(circumstances, caller)
         enriched = await self._placer.placed(admitted, short, plan, shadowed=shadowed, anew=short is not request)
@@ -134,7 +134,7 @@ class Enricher:
             return enriched
         if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
             # Forgotten while we worked: neither what was found nor what was given before may go out.
-            plan = Plan(Decision(Outcome.UNAVAILABLE))
+            plan = InjectionPlan(Decision(Outcome.UNAVAILABLE))
             enriched = await self._placer.placed(admitted, request, plan, shadowed=shadowed)
         heard = await self._heard(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
@@ -269,12 +269,12 @@ class _Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InjectionPlan:
     """What was made of one request, before it is placed."""
 
     decision: Decision
     form: Form = Form.USER_SUFFIX  # of a new block
-    thread: Thread | None = None  # None: there is no memory for this request, old or new
+    thread: ConversationState | None = None  # None: there is no memory for this request, old or new
     settled: bool = False  # it is all on record
 
     @property
@@ -287,13 +287,13 @@ class Plan:
         return self.thread is not None and bool(self.thread.blocks)
 
 
-class Decider:
+class InjectionPlanner:
     def __init__(
         self,
-        options: WireOptions,
+        options: RequestOptions,
         *,
         recalls: Recalls,
-        replays: Replays,
+        replays: BlockReplay,
         metrics: Metrics,
         chains: KnowsChains | None,
         profiles: KnowsProfile | None,
@@ -301,11 +301,11 @@ class Decider:
         self._options, self._recalls, self._replays = options, recalls, replays
         self._metrics, self._chains, self._profiles = metrics, chains, profiles
 
-    async def decided(self, circumstances: Circumstances, caller: Caller) -> Plan:
+    async def decided(self, circumstances: Circumstances, caller: Caller) -> InjectionPlan:
         """What recall says, or said when this tool loop began, with what the conversation was given before."""
         request, then = circumstances.request, circumstances.then
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
-            return Plan(Decision(Outcome.CONTROL))
+            return InjectionPlan(Decision(Outcome.CONTROL))
         started = time.perf_counter()
         shared = self._options.sharing.owners(caller) if then.shared else ()
         thread = await self._replays.find(caller, request, shared, then.origins)
@@ -315,7 +315,9 @@ class Decider:
         offered, thread = await self._profile(caller, thread)
         profile, seen = offered, frozenset[str]()
         left = self._room(request, thread.blocks)
-        plan = Plan(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
+        plan = InjectionPlan(
+            decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks)
+        )
         if thread.decided is not None:
             decision = thread.decided
         elif not request.asked.strip():
@@ -342,7 +344,7 @@ class Decider:
             self._metrics.profiles.labels("not_told").inc()
         return replace(plan, decision=decision, settled=thread.decided is not None and left.all_fit)
 
-    async def _profile(self, caller: Caller, thread: Thread) -> tuple[Profile | None, Thread]:
+    async def _profile(self, caller: Caller, thread: ConversationState) -> tuple[Profile | None, ConversationState]:
         """Who the caller is, if that is to be told; and *thread* without blocks that tell what no longer holds."""
         if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
             return None, thread
@@ -435,15 +437,15 @@ def _due(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile 
 REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
 
 
-class Placer:
+class BlockInserter:
     """Keeps what it places for the requests that will repeat it."""
 
-    def __init__(self, options: WireOptions, *, replays: Replays, metrics: Metrics, traces: Traces) -> None:
+    def __init__(self, options: RequestOptions, *, replays: BlockReplay, metrics: Metrics, traces: Traces) -> None:
         self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
     async def placed(
-        self, admitted: Admitted, request: ChatRequest, plan: Plan, *, shadowed: bool, anew: bool = False
+        self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, shadowed: bool, anew: bool = False
     ) -> Enriched:
         """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came.
         *anew*: the request's body is no longer the client's."""
@@ -489,7 +491,7 @@ class Placer:
         # Nothing new, because what matters is in view already: the request leaves with memories all the same.
         return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)))
 
-    def _note(self, admitted: Admitted, request: ChatRequest, plan: Plan, *, placed: bool) -> None:
+    def _note(self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, placed: bool) -> None:
         """Keeps what this turn was given for the requests that will repeat it."""
         thread = plan.thread
         if thread is None or not thread.key or plan.settled or admitted.controls.unkept:
@@ -499,7 +501,12 @@ class Placer:
             self._replays.keep(thread, request, plan.decision, plan.form if placed else None)
 
     def with_view(
-        self, heard: PendingTurn, enriched: Enriched, plan: Plan, thread: Thread, admitted: Admitted
+        self,
+        heard: PendingTurn,
+        enriched: Enriched,
+        plan: InjectionPlan,
+        thread: ConversationState,
+        admitted: Admitted,
     ) -> PendingTurn:
         mine = plan.decision.contents if enriched.outcome is Outcome.USED else ()
         seen = tuple(dict.fromkeys((*plan.in_view, *mine)))

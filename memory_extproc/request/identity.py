@@ -26,7 +26,7 @@ MAX_BYTES = 256  # of a user, tenant, project or session in UTF-8; what the stor
 HASH_KEY_BYTES = 16  # fewer and the keyed hash can be undone by trying keys
 
 
-class VerifiesTokens(Protocol):
+class TokenVerifier(Protocol):
     """What `Identity` asks of JWT verification (identity_tokens.py)."""
 
     def claims(self, token: str) -> Mapping[str, Any] | None:
@@ -83,7 +83,7 @@ class IdentityOptions:
 class Identity:
     """Turns what came with a request into a `Caller`. Pure but for the token check, which is in memory."""
 
-    def __init__(self, options: IdentityOptions, tokens: VerifiesTokens | None = None) -> None:
+    def __init__(self, options: IdentityOptions, tokens: TokenVerifier | None = None) -> None:
         if options.claims is not None and tokens is None:
             raise ValueError("identity from JWT claims needs something that verifies tokens")
         if options.hash_key is not None and len(options.hash_key) < HASH_KEY_BYTES:

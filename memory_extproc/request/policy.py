@@ -11,7 +11,7 @@ from types import MappingProxyType
 from memory_extproc.dialect.base import ChatRequest
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.admission import Admitted, WireOptions
+from memory_extproc.request.admission import Admitted, RequestOptions
 
 NO_SIGNALS = Signals()
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -149,7 +149,7 @@ SHARES = 10_000  # steps of *percent*: a hundredth of a percent
 class Circumstances:
     """All that a verdict is made from."""
 
-    options: WireOptions
+    options: RequestOptions
     admitted: Admitted
     request: ChatRequest
     then: Then

@@ -25,7 +25,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.identity import Identity, IdentityOptions
-from memory_extproc.request.replay import InView, Replays
+from memory_extproc.request.replay import BlockReplay, InView
 from memory_extproc.testing.models import RecordedTurns
 from tests.fixtures.sidecar import NOON, wire_options
 
@@ -95,7 +95,7 @@ class Bench:
         self.held = BodyMemoryBudget(process_bytes, self.metrics)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
-        self.replays = Replays(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
+        self.replays = BlockReplay(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
         self.deps = ExchangeDeps(
             admits=Admission(wire, Identity(IdentityOptions())),
             enriches=NeverAsked(),
