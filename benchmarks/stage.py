@@ -29,7 +29,7 @@ from benchmarks.figures import MS, Stage, median
 from benchmarks.lines import ChildFailedError
 from memory_extproc import __version__
 from memory_extproc.app import make_recaller, open_embedder
-from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Role, Source, Wish
+from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds
@@ -72,7 +72,7 @@ async def measured(count: int, questions: int) -> Stage:
         recaller = make_recaller(settings, partitions, embedder, metrics, stack, now=lambda: NOW)
         alone, whole = [], []
         for number in range(questions + WARM_UP):
-            asked = Wish(caller=Caller(ANN), asked=words.question(2 * number), limit=5, threshold=0.6)
+            asked = RecallRequest(caller=Caller(ANN), asked=words.question(2 * number), limit=5, threshold=0.6)
             began = time.perf_counter()
             await recaller.recall(asked)
             between = time.perf_counter()

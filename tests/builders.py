@@ -8,7 +8,7 @@ from typing import Any
 
 from memory_extproc.learn.chunking import PieceLimits
 from memory_extproc.learn.messages import judge
-from memory_extproc.model import Caller, Memory, MemoryType, Owner, Role, Source, Turn, Wish, digest
+from memory_extproc.model import Caller, Memory, MemoryType, Owner, RecallRequest, Role, Source, Turn, digest
 
 MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 ANN = Owner("acme", "ann")
@@ -62,9 +62,9 @@ def a_turn(asked: str, answered: str = "Noted.", owner: Owner = ANN, **changes: 
     return replace(turn, **changes)
 
 
-def a_wish(asked: str, owner: Owner = ANN, **changes: Any) -> Wish:
+def a_wish(asked: str, owner: Owner = ANN, **changes: Any) -> RecallRequest:
     """Recall for Ann's words with the usual limits."""
-    return replace(Wish(caller=Caller(owner), asked=asked), **changes)
+    return replace(RecallRequest(caller=Caller(owner), asked=asked), **changes)
 
 
 def later(**delta: float) -> datetime:

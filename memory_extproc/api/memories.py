@@ -51,9 +51,9 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Outcome,
+    RecallRequest,
     Scope,
     Source,
-    Wish,
     digest,
 )
 from memory_extproc.ports import KnowsConsent, Learns, Now
@@ -335,7 +335,7 @@ _CHOSEN = frozenset({Verdict.INJECTED, Verdict.NO_ROOM})
 class Explains(Protocol):
     """The read path, laid open."""
 
-    async def explain(self, wish: Wish) -> Explanation: ...
+    async def explain(self, wish: RecallRequest) -> Explanation: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,10 +404,10 @@ class Searching:
         *,
         earlier: Sequence[str] = (),
         force: bool,
-    ) -> Wish:
+    ) -> RecallRequest:
         project = fields.name("project_id", request.project_id)
         given = request.HasField("threshold")
-        return Wish(
+        return RecallRequest(
             caller=Caller(call.owner, project=project),
             asked=text,
             earlier=tuple(earlier),
@@ -417,7 +417,7 @@ class Searching:
             scope=Scope(project=project, types=fields.words("type", request.type, MemoryType)),
         )
 
-    async def _explained(self, call: Call, wish: Wish) -> Explanation:
+    async def _explained(self, call: Call, wish: RecallRequest) -> Explanation:
         if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:
             return Explanation(outcome=Outcome.NO_CONSENT)
         with suppress(TimeoutError):

@@ -37,7 +37,7 @@ from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import Likeness, likeness
 from memory_extproc.learn.extract.extractor import Extracts, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.model import Found, MemoryType, Owner, Source, Turn, digest
+from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
 from memory_extproc.request.identity import hashed_user
@@ -259,7 +259,7 @@ class Understanding:
         fact = facts[0]
         return Meaning(fact.subject, fact.attribute, fact.value, fact.exclusive)
 
-    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing:
+    def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing:
         return _STANDING[likeness(_fact(content, meaning), found)]
 
 

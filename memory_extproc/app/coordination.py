@@ -29,7 +29,7 @@ from memory_extproc.erasure.tombstones import Forgotten, HidingStore
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check, SparedJournal, either
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
+from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, RecallRequest, Scope
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Journal, Ledger, MemoryStore, Mirror, Now, Replicas, WrapsKeys
@@ -394,7 +394,7 @@ class AsRecalled:
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
         types = scope.types or frozenset(MemoryType)
-        wish = Wish(
+        wish = RecallRequest(
             caller=Caller(owner),
             asked=query,
             force=True,

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
     Embedded,
-    Found,
+    Hit,
     JournalState,
     Memory,
     MemoryState,
@@ -96,7 +96,7 @@ class Understands(Protocol):
     async def meaning(self, owner: Owner, content: str) -> Meaning:
         """False where *content* is not understood."""
 
-    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing: ...
+    def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing: ...
 
 
 class DuplicateError(MemoryExtprocError):
@@ -247,7 +247,7 @@ class Curator:
         return restored
 
     def _sorted_out(
-        self, row: Memory, meaning: Meaning, found: Sequence[Found]
+        self, row: Memory, meaning: Meaning, found: Sequence[Hit]
     ) -> tuple[Memory | None, Sequence[Memory]]:
         """The memory that says the same, if the newest of those that speak of the same does; and else those whose
         place *row* takes."""

@@ -24,12 +24,12 @@ from memory_extproc.model import (
     DataKey,
     DeadLetter,
     Embedded,
-    Found,
+    Hit,
     JournalState,
     Memory,
     Owner,
     Scope,
-    Searched,
+    SearchResult,
     Turn,
     TurnOutcome,
     Vector,
@@ -86,7 +86,7 @@ class SealedStore:
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         return await self._opened(owner, await self._store.fetch(owner, ids), _embedded)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         searched = await self._store.nearest(owner, to, limit, scope)
         return replace(searched, found=tuple(await self._opened(owner, searched.found, _found)))
 
@@ -172,8 +172,8 @@ def _embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
     return Embedded(unsealed(one.memory), one.vector)
 
 
-def _found(one: Found, unsealed: Callable[[Memory], Memory]) -> Found:
-    return Found(unsealed(one.memory), one.cosine)
+def _found(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
+    return Hit(unsealed(one.memory), one.cosine)
 
 
 # --- journal -----------------------------------------------------------------------------------------

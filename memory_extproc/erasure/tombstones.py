@@ -28,7 +28,7 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
-    Searched,
+    SearchResult,
     Source,
     Turn,
     Vector,
@@ -208,7 +208,7 @@ class HidingStore:
         marks = await self._open_to(owner)
         return [row for row in await self._store.fetch(owner, ids) if not marks.covers(row.memory)]
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         marks = await self._open_to(owner)
         searched = await self._store.nearest(owner, to, limit, scope)
         if not marks:

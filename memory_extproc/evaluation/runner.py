@@ -40,13 +40,13 @@ from memory_extproc.model import (
     Message,
     Outcome,
     Owner,
+    RecallRequest,
     Role,
     Scope,
     Source,
     Turn,
     TurnOutcome,
     Vector,
-    Wish,
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -189,7 +189,7 @@ def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> Asks:
 
 async def filled(there: Played, embedder: Embeds) -> None:
     """Lets the partition be filled, as it is for an owner who has been talking."""
-    wish = Wish(caller=Caller(there.owner), asked="")
+    wish = RecallRequest(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
     await there.partitions.nearest(there.owner, vector, 1, wish.scope)
     while there.partitions.filling:  # noqa: ASYNC110 - a fill tells nobody but those who ask of its owner
@@ -244,7 +244,7 @@ class AsksRecall:
         self._recaller, self._owner, self._bounds, self._metrics = recaller, owner, bounds, metrics
 
     async def ask(self, question: Question, *, timed: bool) -> Answer:
-        wish = Wish(
+        wish = RecallRequest(
             caller=Caller(self._owner),
             asked=question.text,
             earlier=question.earlier,
@@ -255,7 +255,7 @@ class AsksRecall:
         seconds = await self._timed(wish) if timed else {}
         bounded = await self._recaller.explain(wish)
         free = await self._recaller.explain(
-            Wish(caller=wish.caller, asked=wish.asked, earlier=wish.earlier, limit=DEEPEST, threshold=0.0)
+            RecallRequest(caller=wish.caller, asked=wish.asked, earlier=wish.earlier, limit=DEEPEST, threshold=0.0)
         )
         return Answer(
             ranked=_ranked(free.considered),
@@ -266,7 +266,7 @@ class AsksRecall:
             seconds=seconds,
         )
 
-    async def _timed(self, wish: Wish) -> Mapping[str, float]:
+    async def _timed(self, wish: RecallRequest) -> Mapping[str, float]:
         before = _sums(self._metrics)
         await self._recaller.recall(wish)
         after = _sums(self._metrics)

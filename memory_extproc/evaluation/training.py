@@ -16,7 +16,7 @@ from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Que
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
 from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
 from memory_extproc.index.features import CLOSELY
-from memory_extproc.model import Candidates, Scope, Sought
+from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import ReadsWords
 from memory_extproc.recall.fusion import broadened
 from memory_extproc.recall.late_interaction import CloseReader, CloseReadingLimits
@@ -97,7 +97,7 @@ async def _candidates(
     text = plain(question.text, question.earlier).text
     vector = await bench.embedder.embed_query(text) if dense else None
     most = CANDIDATES if reader is None else READ_CLOSELY
-    found = await there.partitions.candidates(there.owner, Sought(text, vector), most, Scope())
+    found = await there.partitions.candidates(there.owner, SearchQuery(text, vector), most, Scope())
     return found if reader is None else await reader.read(text, found)
 
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
-from memory_extproc.model import Found, Memory, Owner, Scope, Source
+from memory_extproc.model import Hit, Memory, Owner, Scope, Source
 from memory_extproc.ports import Completes
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
@@ -86,7 +86,7 @@ class Verdict(StrEnum):
     NONE = "NONE"  # it says what the fact says
 
 
-def likeness(fact: Fact, found: Found) -> Likeness:
+def likeness(fact: Fact, found: Hit) -> Likeness:
     """A high cosine alone makes nothing the same: a flight on May 3 and one on May 8 are 0.96 alike. Below
     it, only facts of which one can hold at a time, and those that say the very same, are the same."""
     there = found.memory
@@ -141,7 +141,7 @@ def _having(attribute: str) -> frozenset[str]:
     return key - {"has"} or key
 
 
-def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected: Sequence[str] = ()) -> Change:
+def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: Sequence[str] = ()) -> Change:
     """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
 
     Messages, other projects and *row* itself are passed over. What only repeats a memory we *injected* is
@@ -167,7 +167,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected:
     return Replace(tuple(sorted(memory.id for memory in same_thing)))
 
 
-def _moved(fact: Fact, others: Iterable[Found]) -> Memory | None:
+def _moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     """The one appointment of several that *fact* says was moved; None where it could be more than one."""
     if not fact.moved:
         return None
@@ -188,7 +188,7 @@ def _moved(fact: Fact, others: Iterable[Found]) -> Memory | None:
     return chosen[0][0] if len(chosen) == 1 else None
 
 
-def unclear(row: Memory, existing: Iterable[Found]) -> list[Memory]:
+def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
     """Those of *existing* that are too near to *row* for a rule to say they have nothing to do with it, the
     nearest first."""
     near = [one for one in existing if one.cosine >= FAR and _comparable(one.memory, row)]

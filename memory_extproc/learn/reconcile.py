@@ -31,7 +31,7 @@ from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import (
     Embedded,
-    Found,
+    Hit,
     Memory,
     MemoryState,
     Owner,
@@ -205,7 +205,7 @@ class Reconciler:
                 await self._settle(proposed, change, there, judge)
         return Decision.KNOWN if there is not None and isinstance(change, Add) else _DECISIONS[type(change)]
 
-    async def _change(self, proposed: _Proposed, found: Sequence[Found], *, known: bool) -> tuple[Change, str]:
+    async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
         """With the version of who judged it; empty: a rule did."""
         change = reconcile_fact(proposed.fact, proposed.row, found, proposed.injected)
         # Of a row that is there the verdict stands in it: a model might say something else this time.
@@ -246,7 +246,7 @@ class Reconciler:
             await self._keeps.put(owner, [Embedded(superseded, proposed.vector)])
         await self._retire_messages(owner, old, newer, since)
 
-    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Found]) -> Decision:
+    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Hit]) -> Decision:
         row = proposed.row
         already = any(one.memory.id == confirmed and one.memory.updated_at >= row.created_at for one in found)
         if already:

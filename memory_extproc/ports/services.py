@@ -24,19 +24,19 @@ from memory_extproc.model import (
     Message,
     Owner,
     Profile,
-    Recalled,
+    RecallRequest,
+    RecallResult,
     Turn,
     TurnOutcome,
     Vector,
     WaitingPlace,
-    Wish,
     Words,
 )
 from memory_extproc.ports.coordination import JournalEntry
 
 
 class Recalls(Protocol):
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         """Never raises for a fault of store, model or time: those are outcomes."""
 
 

@@ -12,8 +12,8 @@ from memory_extproc.model import (
     Memory,
     Owner,
     Scope,
-    Searched,
-    Sought,
+    SearchQuery,
+    SearchResult,
     Vector,
 )
 
@@ -45,7 +45,7 @@ class MemoryStore(Protocol):
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         """As get, with their vectors."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
 
     async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
@@ -71,7 +71,7 @@ class FindsMemories(Protocol):
     async def candidates(
         self,
         owner: Owner,
-        sought: Sought,
+        sought: SearchQuery,
         limit: int,
         scope: Scope,
         vector: ComingVector | None = None,
@@ -131,7 +131,7 @@ class KeepsMemories(Protocol):
         """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
         it. On TransientError the rows stay visible in this process and the caller tries again."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never
         another owner's, never a superseded, deleted, quarantined or expired one."""
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Role, Source, Wish, digest
+from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds, KeepsMemories, MemoryStore, Now, Recalls
@@ -139,6 +139,8 @@ class Canary:
         )
 
     async def _finds(self, memory: Memory, asked: str) -> bool:
-        wish = Wish(caller=Caller(OWNER), asked=asked, limit=self._limits.limit, threshold=self._limits.threshold)
+        wish = RecallRequest(
+            caller=Caller(OWNER), asked=asked, limit=self._limits.limit, threshold=self._limits.threshold
+        )
         recalled = await self._recalls.recall(wish)
         return any(ranked.memory.id == memory.id for ranked in recalled.memories)

@@ -18,7 +18,18 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Recalled, Scope, Sought, Vector, Wish
+from memory_extproc.model import (
+    Candidates,
+    Outcome,
+    Owner,
+    Period,
+    Ranked,
+    RecallRequest,
+    RecallResult,
+    Scope,
+    SearchQuery,
+    Vector,
+)
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, Now
@@ -112,10 +123,10 @@ class Recaller:
         """For what is recalled from now on. A recall under way may end under the new ones."""
         self._limits, self._about_caller = limits, about_caller
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         """What memory has for this request; never raises for a fault of store, model or time."""
         if self._running >= self._limits.max_concurrent:
-            return Recalled(outcome=Outcome.OVERLOADED)
+            return RecallResult(outcome=Outcome.OVERLOADED)
         started = self._clock() - wish.spent.total_seconds()
         self._running += 1
         self._metrics.recalls_running.set(self._running)
@@ -133,25 +144,25 @@ class Recaller:
             self._metrics.injected_tokens.observe(recalled.tokens)
         return replace(recalled, took=timedelta(seconds=took))
 
-    async def _within_deadline(self, wish: Wish, started: float) -> Recalled:
+    async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
             skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
-            return Recalled(outcome=skip)
+            return RecallResult(outcome=skip)
         budget = self._budget(wish)
         if budget < smallest():
-            return Recalled(outcome=Outcome.NO_ROOM)
+            return RecallResult(outcome=Outcome.NO_ROOM)
         try:
             async with asyncio.timeout((self._limits.deadline - wish.spent).total_seconds()):
                 return await self._searched(wish, budget, started)
         except TimeoutError:
             log.warning("recall.out_of_time", deadline_ms=self._limits.deadline / timedelta(milliseconds=1))
-            return Recalled(outcome=Outcome.OUT_OF_TIME)
+            return RecallResult(outcome=Outcome.OUT_OF_TIME)
         except (TransientError, PermanentError) as error:
             log.warning("recall.unavailable", kind=type(error).__name__, detail=str(error))
-            return Recalled(outcome=Outcome.UNAVAILABLE)
+            return RecallResult(outcome=Outcome.UNAVAILABLE)
 
-    async def explain(self, wish: Wish) -> Explanation:
+    async def explain(self, wish: RecallRequest) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
         skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
@@ -180,7 +191,7 @@ class Recaller:
             block=recalled.block,
         )
 
-    async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
+    async def _searched(self, wish: RecallRequest, budget: int, started: float) -> RecallResult:
         found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
@@ -191,13 +202,15 @@ class Recaller:
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
             return replace(self._recalled(wish, found, ranked, budget), in_view=seen)
 
-    async def _threaded(self, wish: Wish, ranked: tuple[Ranked, ...], within: timedelta) -> tuple[Ranked, ...]:
+    async def _threaded(
+        self, wish: RecallRequest, ranked: tuple[Ranked, ...], within: timedelta
+    ) -> tuple[Ranked, ...]:
         if self._threads is None:
             return ranked
         return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within)
 
     async def _found(
-        self, wish: Wish, started: float, patience: Callable[[], timedelta], *, settles: bool = False
+        self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
     ) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
         said a moment ago may take its time to be among them."""
@@ -241,11 +254,11 @@ class Recaller:
         return Period(first, last + timedelta(days=1))
 
     async def _searched_for(
-        self, owner: Owner, wish: Wish, texts: Sequence[str], coming: Coming, scope: Scope
+        self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: Coming, scope: Scope
     ) -> Sequence[Candidates]:
         most = max(self._limits.candidates, wish.limit)
         return [
-            await self._finds.candidates(owner, Sought(text), most, scope, partial(coming.at, place))
+            await self._finds.candidates(owner, SearchQuery(text), most, scope, partial(coming.at, place))
             for place, text in enumerate(texts)
         ]
 
@@ -264,7 +277,7 @@ class Recaller:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
         return self._fusion.fused(found, lost)
 
-    async def _settle(self, wish: Wish) -> None:
+    async def _settle(self, wish: RecallRequest) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
         if self._learns is None:
             return
@@ -276,7 +289,7 @@ class Recaller:
         except TimeoutError:
             log.info("recall.not_settled")
 
-    async def _query(self, wish: Wish, started: float) -> Query:
+    async def _query(self, wish: RecallRequest, started: float) -> Query:
         if self._rewriter is None:
             return plain(wish.asked, wish.earlier, take_apart=self._limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
@@ -309,7 +322,7 @@ class Recaller:
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    async def _reranked(self, wish: Wish, found: _Found, left: timedelta) -> _Found:
+    async def _reranked(self, wish: RecallRequest, found: _Found, left: timedelta) -> _Found:
         """The candidates in the order of the reranker, where there is one and it is in time."""
         on_cosine = self._limits.threshold_on_cosine
         relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
@@ -319,7 +332,7 @@ class Recaller:
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
     async def _weighed(
-        self, wish: Wish, candidates: Sequence[Candidate], within: timedelta, *, whole: bool
+        self, wish: RecallRequest, candidates: Sequence[Candidate], within: timedelta, *, whole: bool
     ) -> list[Considered]:
         on_cosine = self._limits.threshold_on_cosine
         told = frozenset[str]()
@@ -347,18 +360,20 @@ class Recaller:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
-    def _recalled(self, wish: Wish, found: _Found, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
+    def _recalled(
+        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], budget: int
+    ) -> RecallResult:
         if found.total == 0:
-            return Recalled(outcome=Outcome.EMPTY, path=found.path)
+            return RecallResult(outcome=Outcome.EMPTY, path=found.path)
         block = render(ranked, budget, OPENING_AGAIN if wish.continues else OPENING)
         if not block.kept:
             outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
-            return Recalled(outcome=outcome, path=found.path)
-        return Recalled(
+            return RecallResult(outcome=outcome, path=found.path)
+        return RecallResult(
             outcome=Outcome.USED, block=block.text, memories=block.kept, path=found.path, tokens=block.tokens
         )
 
-    def _budget(self, wish: Wish) -> int:
+    def _budget(self, wish: RecallRequest) -> int:
         """Tokens the block may have."""
         return self._limits.token_budget if wish.room is None else min(self._limits.token_budget, wish.room)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Memory, Ranked, Source, Wish
+from memory_extproc.model import Memory, Ranked, RecallRequest, Source
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ReadsMemories
 from memory_extproc.recall.candidate import Considered, Verdict
@@ -98,7 +98,7 @@ class Ongoing:
     def __init__(self, reads: ReadsMemories) -> None:
         self._reads = reads
 
-    async def told(self, found: Sequence[Memory], wish: Wish, within: timedelta) -> frozenset[str]:
+    async def told(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
         """Ids of those of *found*, best first, that sum up what the model sees. A fault tells of none."""
         summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
         behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}

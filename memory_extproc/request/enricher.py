@@ -25,11 +25,11 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     Profile,
+    RecallRequest,
     Role,
     Scope,
     Switch,
     TurnOutcome,
-    Wish,
     digest,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
@@ -388,14 +388,14 @@ class InjectionPlanner:
         given: Sequence[str],
         left: int,
         spent: timedelta,
-    ) -> Wish:
+    ) -> RecallRequest:
         request = circumstances.request
         users = (message.text for message in request.history if message.role is Role.USER)
         said = [text for text in users if not is_state(text)]
         learned_as = self._options.sharing.learned_as(caller)
         chain = await self._chain(learned_as, request.continues)
         limits = limits_of(circumstances)
-        return Wish(
+        return RecallRequest(
             caller=caller,
             asked=request.asked,
             earlier=(*(chain.earlier if chain else ()), *said),

@@ -21,7 +21,7 @@ import msgspec
 from memory_extproc.concurrency import Background, off_loop
 from memory_extproc.dialect.base import ChatRequest, Form, Placing
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Caller, Outcome, Owner, Profile, Recalled, Role, digest
+from memory_extproc.model import Caller, Outcome, Owner, Profile, RecallResult, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Now
@@ -52,7 +52,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     profile: tuple[str, ...] = ()  # ids of those that say who the caller is
 
     @classmethod
-    def of(cls, recalled: Recalled) -> Decision:
+    def of(cls, recalled: RecallResult) -> Decision:
         return cls(
             outcome=recalled.outcome,
             block=recalled.block.encode("utf-8", "replace").decode(),

@@ -16,11 +16,11 @@ from memory_extproc.model import (
     MemoryState,
     Outcome,
     Owner,
-    Recalled,
+    RecallRequest,
+    RecallResult,
     Scope,
-    Searched,
+    SearchResult,
     Vector,
-    Wish,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, Change, KeepsInOrder, KeepsMemories, ListsMemories, Now, Recalls
@@ -139,7 +139,7 @@ class CountedRecalls:
         self._recalls = recalls
         self._accesses = accesses
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         recalled = await self._recalls.recall(wish)
         if recalled.outcome is Outcome.USED:
             self._accesses.note([ranked.memory for ranked in recalled.memories])
@@ -167,7 +167,7 @@ class Noticing:
     ) -> None:
         await self._within.put(owner, rows, shown=shown)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         return await self._within.nearest(owner, to, limit, scope)
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.index.entries import entry_of
-from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Sought, Vector
+from memory_extproc.model import Embedded, Hit, Memory, Owner, Scope, SearchQuery, SearchResult, Vector
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, Now, Steady
@@ -218,7 +218,9 @@ class Words:
     steady: Steady
     settle: timedelta
 
-    async def beside(self, sought: Sought, nearest: Callable[[Vector], Awaitable[Searched]]) -> Sequence[Found]:
+    async def beside(
+        self, sought: SearchQuery, nearest: Callable[[Vector], Awaitable[SearchResult]]
+    ) -> Sequence[Hit]:
         """What *nearest* finds for the question's vector and, each once, what shares words with it. Without a
         vector the words alone; TransientError where the store has no index of them. Beside a vector their failure
         is an empty list."""
@@ -226,12 +228,12 @@ class Words:
             if not self.store.finds_words:
                 raise TransientError("without a vector only what is held in process can be searched")
             rows = self._ours(await self._found(sought.text), self.owned.live_writes())
-            return [Found(row.memory, 0.0) for row in rows]
+            return [Hit(row.memory, 0.0) for row in rows]
         near, worded = await asyncio.gather(nearest(sought.vector), self._found_or_nothing(sought.text))
         known = {one.memory.id for one in near.found}
         # Our own writes were found by their vectors.
         more = (row for row in self._ours(worded, ()) if row.memory.id not in known)
-        return [*near.found, *(Found(row.memory, cosine(row.vector, sought.vector)) for row in more)]
+        return [*near.found, *(Hit(row.memory, cosine(row.vector, sought.vector)) for row in more)]
 
     async def _found(self, text: str) -> Sequence[Embedded]:
         if not self.store.finds_words or self._hidden():

@@ -20,13 +20,13 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Candidates,
     Embedded,
-    Found,
+    Hit,
     Memory,
     MemoryState,
     Owner,
     Scope,
-    Searched,
-    Sought,
+    SearchQuery,
+    SearchResult,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -98,7 +98,7 @@ class Partitions:
         return self._fills.under_way
 
     # --- finding -------------------------------------------------------------------------------------
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         await self._check(owner)
         with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
@@ -108,12 +108,12 @@ class Partitions:
             if held is None or not owned.answers_at(version):
                 return await self._through_store(owner, owned, to, limit, scope)
             found = held.nearest(to, limit, scope, self._now())
-            return Searched(found=tuple(found), total=len(held), path="hybrid")
+            return SearchResult(found=tuple(found), total=len(held), path="hybrid")
 
     async def candidates(
         self,
         owner: Owner,
-        sought: Sought,
+        sought: SearchQuery,
         limit: int,
         scope: Scope,
         vector: ComingVector | None = None,
@@ -184,9 +184,11 @@ class Partitions:
             async with asyncio.timeout(self._limits.patience.total_seconds()):
                 await fill.published.wait()
 
-    async def _through_store(self, owner: Owner, owned: Owned, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def _through_store(
+        self, owner: Owner, owned: Owned, to: Vector, limit: int, scope: Scope
+    ) -> SearchResult:
         more = min(len(owned.overlay), _MOST_COVERED)
-        found: tuple[Found, ...] = ()
+        found: tuple[Hit, ...] = ()
         if not owned.hides_store(self._steady(), self._settle):
             try:
                 found = (await self._store.nearest(owner, to, limit + more, scope)).found
@@ -203,7 +205,7 @@ class Partitions:
             if one.memory.id not in owned.overlay and scope.holds(one.memory) and one.memory.recallable(now)
         ]
         ours = nearest_of(owned.live_writes(), to, limit, scope, now)
-        return Searched(found=tuple(order([*kept, *ours])[:limit]), total=None, path="store")
+        return SearchResult(found=tuple(order([*kept, *ours])[:limit]), total=None, path="store")
 
     async def _fetch(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> list[Embedded]:
         version = await self._version(owner, owned)

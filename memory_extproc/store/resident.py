@@ -14,13 +14,13 @@ from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (
     Candidates,
     Embedded,
-    Found,
+    Hit,
     Matrix,
     Memory,
     MemoryState,
     MemoryType,
     Scope,
-    Sought,
+    SearchQuery,
     Source,
     Vector,
 )
@@ -36,7 +36,7 @@ _TYPE_CODES = {kind: code for code, kind in enumerate(MemoryType)}
 _NEVER = -np.inf
 
 
-def order(found: Iterable[Found]) -> list[Found]:
+def order(found: Iterable[Hit]) -> list[Hit]:
     """Best first; equal cosines newest first, then by id, so that no order of arrival shows."""
     return sorted(found, key=lambda one: (-one.cosine, -one.memory.created_at.timestamp(), one.memory.id))
 
@@ -138,7 +138,7 @@ class Held:
         if self._index.worn:
             self._close_ranks()
 
-    def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Found]:
+    def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Hit]:
         """At most *limit* recallable ones within *scope*, best first; time linear in the rows."""
         count = len(self._memories)
         if not count or limit <= 0:
@@ -152,7 +152,7 @@ class Held:
         worst = np.partition(scores, count - wanted)[count - wanted]
         near = np.flatnonzero(scores >= worst - _ROUNDING)
         exact = cosines(self._vectors[near], to)
-        found = (Found(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
+        found = (Hit(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
         return order(found)[:limit]
 
     def glance(self, text: str, scope: Scope, now: datetime) -> Glance:
@@ -162,7 +162,7 @@ class Held:
         return Glance(worded, within, Table.of(worded.by_name, within))
 
     def candidates(
-        self, sought: Sought, limit: int, scope: Scope, now: datetime, glance: Glance | None = None
+        self, sought: SearchQuery, limit: int, scope: Scope, now: datetime, glance: Glance | None = None
     ) -> Candidates:
         """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows.
         *glance*: at the same words, scope and time. It counts unless something was written or deleted since."""
@@ -178,7 +178,7 @@ class Held:
         return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
 
     def _with_the_past(
-        self, now_holding: Candidates, sought: Sought, limit: int, scope: Scope, now: datetime
+        self, now_holding: Candidates, sought: SearchQuery, limit: int, scope: Scope, now: datetime
     ) -> Candidates:
         """*now_holding* with what held in the period that *scope* asks about and was replaced since, given as if it
         held, with the end of its time; without what took its place only later. Linear in the rows, for the few
@@ -193,7 +193,7 @@ class Held:
             return now_holding
         scores = cosines(self._vectors[[at for at, _ in past]], sought.vector)
         were = order(
-            Found(replace(memory, state=MemoryState.ACTIVE), cosine)
+            Hit(replace(memory, state=MemoryState.ACTIVE), cosine)
             for (_, memory), cosine in zip(past, scores.tolist(), strict=True)
         )[:limit]
         beside = candidates_among(were, sought, limit, now)
@@ -271,7 +271,7 @@ def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | 
     )
 
 
-def candidates_among(found: Sequence[Found], sought: Sought, limit: int, now: datetime) -> Candidates:
+def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now: datetime) -> Candidates:
     """As Held.candidates over what a store's own search found. What stands around a memory is only what was
     found with it."""
     index = OwnerIndex()
@@ -288,10 +288,10 @@ def _newest_first(memory: Memory) -> tuple[float, str]:
     return -memory.created_at.timestamp(), memory.id
 
 
-def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, now: datetime) -> list[Found]:
+def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, now: datetime) -> list[Hit]:
     """As Held.nearest over rows that are not held together; for the few of an overlay."""
     chosen = [row for row in rows if scope.holds(row.memory) and row.memory.recallable(now)]
     if not chosen:
         return []
     exact = cosines(np.stack([row.vector for row in chosen]), to)
-    return order(Found(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]
+    return order(Hit(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]

@@ -22,7 +22,7 @@ from memory_extproc.model import (
     Memory,
     Owner,
     Scope,
-    Searched,
+    SearchResult,
     Turn,
     TurnOutcome,
     Vector,
@@ -109,13 +109,13 @@ class TransientStore:
         await self.weather.pass_through("fetch")
         return self._chosen(owner, ids)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         check_vector(to, self._dimension)
         check_owner(owner)
         await self.weather.pass_through("nearest")
         rows = self._visible(owner, fresh=False)
         found = nearest_of(rows, to, limit, scope, self._now())
-        return Searched(found=tuple(found), total=None, path="store")
+        return SearchResult(found=tuple(found), total=None, path="store")
 
     async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         check_owner(owner)

@@ -11,7 +11,17 @@ import numpy as np
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.inference.batching import of_unit_length, words_of
-from memory_extproc.model import Caller, Exchanged, Matrix, Outcome, Recalled, TurnOutcome, Vector, Wish, Words
+from memory_extproc.model import (
+    Caller,
+    Exchanged,
+    Matrix,
+    Outcome,
+    RecallRequest,
+    RecallResult,
+    TurnOutcome,
+    Vector,
+    Words,
+)
 from memory_extproc.text.words import stems
 
 _AXES_PER_WORD = 4  # few words then share many axes
@@ -130,13 +140,13 @@ Before = Callable[[], Awaitable[None]]
 class CannedRecalls:
     """Implements ports.Recalls with one answer. Keeps the wishes it was given."""
 
-    def __init__(self, recalled: Recalled | None = None, before: Before | None = None) -> None:
+    def __init__(self, recalled: RecallResult | None = None, before: Before | None = None) -> None:
         """*before* is awaited in each recall: a place for slowness and faults."""
-        self.recalled = recalled or Recalled(outcome=Outcome.EMPTY)
+        self.recalled = recalled or RecallResult(outcome=Outcome.EMPTY)
         self.before = before
-        self.wishes: list[Wish] = []
+        self.wishes: list[RecallRequest] = []
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         self.wishes.append(wish)
         if self.before is not None:
             await self.before()

@@ -22,7 +22,7 @@ from memory_extproc.encryption.cipher import sealable
 from memory_extproc.encryption.codecs import SealedStore
 from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
+from memory_extproc.model import Embedded, Hit, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.store.rules import CONTENT_BYTES
@@ -90,7 +90,7 @@ async def settled(store: MemoryStore, owner: Owner, row: Embedded) -> None:
     await until(found, "the row is found")
 
 
-def contents(found: Sequence[Found]) -> list[str]:
+def contents(found: Sequence[Hit]) -> list[str]:
     return [one.memory.content for one in found]
 
 

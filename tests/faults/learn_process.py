@@ -44,7 +44,7 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
-    Searched,
+    SearchResult,
     Turn,
     TurnOutcome,
     Vector,
@@ -145,8 +145,8 @@ class FileStore:
             self._file.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", values)
         self._killer.at("applied")
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
-        return Searched((), None, "store")
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
+        return SearchResult((), None, "store")
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         return []

@@ -11,7 +11,7 @@ import pytest
 
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
 from memory_extproc.inference.onnx import open_onnx_embedder
-from memory_extproc.model import Embedded, Memory, Role, Scope, Sought
+from memory_extproc.model import Embedded, Memory, Role, Scope, SearchQuery
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.rank import chosen, weigh
 from memory_extproc.recall.weights import packaged_weights
@@ -46,7 +46,7 @@ async def injected(
     held = Held()
     for memory, vector in zip(memories, await embedder.embed([one.content for one in memories]), strict=True):
         held.put(Embedded(memory, vector))
-    sought = Sought(question, None if words_alone else await embedder.embed_query(question))
+    sought = SearchQuery(question, None if words_alone else await embedder.embed_query(question))
     found = held.candidates(sought, 200, Scope(), MONDAY)
     fused = Fusion(packaged_weights(), embedder.fingerprint).fused(found, np.zeros(len(found.memories)))
     ranked = chosen(weigh(fused.candidates, now=later(days=1), threshold=0.6, limit=5))

@@ -32,7 +32,7 @@ from memory_extproc.model import (
     OwnerKind,
     Role,
     Scope,
-    Searched,
+    SearchResult,
     Source,
     Turn,
     Vector,
@@ -72,7 +72,7 @@ class Holds(Protocol):
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
         """As ports.ListsMemories has it."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """As ports.KeepsMemories has it."""
 
 

@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError
-from memory_extproc.model import Embedded, Found, Memory, MemoryType, Owner, Scope, Searched, Source, Vector, digest
+from memory_extproc.model import (
+    Embedded,
+    Hit,
+    Memory,
+    MemoryType,
+    Owner,
+    Scope,
+    SearchResult,
+    Source,
+    Vector,
+    digest,
+)
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store.milvus import rows
@@ -239,7 +250,7 @@ class MilvusStore:
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         return self._readable(await self._by_ids("fetch", owner, ids, _ALL, STRONG), rows.to_embedded)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         check_owner(owner)
         check_vector(to, self._options.dimension)
         opened = self._ready()
@@ -261,7 +272,7 @@ class MilvusStore:
         found = self._readable(hits, _found)
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         ours = tuple(held)[: max(0, limit)]
-        return Searched(found=ours, total=None, path="store")
+        return SearchResult(found=ours, total=None, path="store")
 
     async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         check_owner(owner)
@@ -366,5 +377,5 @@ def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
     return Embedded(memory, vector)
 
 
-def _found(hit: Mapping[str, Any]) -> Found:
-    return Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))
+def _found(hit: Mapping[str, Any]) -> Hit:
+    return Hit(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))

@@ -13,7 +13,7 @@ from memory_extproc.curation.editor import Correction, Curator, Meaning, Standin
 from memory_extproc.erasure.cascade import closure
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import Blind, Kind
-from memory_extproc.model import ForgetScope, Found, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
+from memory_extproc.model import ForgetScope, Hit, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
 from tests.builders import ANN, a_memory, a_message
 from tests.unit.erasure.forgetting import World, complete
 
@@ -22,7 +22,7 @@ class NothingUnderstood:
     async def meaning(self, owner: Owner, content: str) -> Meaning:
         return Meaning()
 
-    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing:
+    def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing:
         return Standing.OTHER
 
 

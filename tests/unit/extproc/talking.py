@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.model import Memory, Outcome, Owner, Ranked, Recalled, Wish
+from memory_extproc.model import Memory, Outcome, Owner, Ranked, RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render
 from memory_extproc.request.body import Enriched
 from memory_extproc.testing.adapters import TransientCoordination
@@ -30,15 +30,15 @@ class Remembers(CannedRecalls):
         super().__init__()
         self.known = known or dict(KNOWN)
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         await super().recall(wish)
         found = [text for word, text in self.known.items() if word in wish.asked and text not in wish.in_view]
         memories: list[Memory] = [a_memory(text, wish.caller.owner) for text in found]
         opening = OPENING_AGAIN if wish.continues else OPENING
         block = render([Ranked(memory, 0.9) for memory in memories], wish.room or 0, opening)
         if not block.kept:
-            return Recalled(outcome=Outcome.NO_ROOM if found else Outcome.NOTHING_RELEVANT, path="hybrid")
-        return Recalled(outcome=Outcome.USED, block=block.text, memories=block.kept, path="hybrid")
+            return RecallResult(outcome=Outcome.NO_ROOM if found else Outcome.NOTHING_RELEVANT, path="hybrid")
+        return RecallResult(outcome=Outcome.USED, block=block.text, memories=block.kept, path="hybrid")
 
 
 class Talk:

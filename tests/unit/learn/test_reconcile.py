@@ -30,7 +30,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Decision, Reconciler, row_of
 from memory_extproc.model import (
     Embedded,
-    Found,
+    Hit,
     Memory,
     MemoryState,
     MemoryType,
@@ -66,9 +66,9 @@ def a_fact(
     return replace(fact, **changes)  # type: ignore[arg-type]  # builders take any field
 
 
-def stored(fact: Fact, at: datetime = MONDAY, cosine: float = 1.0, **changes: object) -> Found:
+def stored(fact: Fact, at: datetime = MONDAY, cosine: float = 1.0, **changes: object) -> Hit:
     row = row_of(fact, a_turn(fact.content, at=at), 0, "canned")
-    return Found(replace(row, **changes), cosine)  # type: ignore[arg-type]  # builders take any field
+    return Hit(replace(row, **changes), cosine)  # type: ignore[arg-type]  # builders take any field
 
 
 OLD = a_fact("User's budget for the Hawaii trip is $10,000")
@@ -119,7 +119,7 @@ def test_an_older_value_that_comes_late_does_not_end_the_newer() -> None:
 
 
 def test_messages_other_projects_and_other_owners_are_no_facts_to_reconcile_with() -> None:
-    message = Found(a_message(OLD.content), 1.0)
+    message = Hit(a_message(OLD.content), 1.0)
     elsewhere = stored(OLD, project="work")
     anothers = stored(OLD, owner=OTHER_ANN)
     assert reconcile_fact(NEW, row(NEW, later(hours=1)), [message, elsewhere, anothers]) == Add()
@@ -133,22 +133,22 @@ def test_what_one_member_says_of_themselves_neither_replaces_nor_confirms_what_a
         return replace(fact, turn_id=turn.id), row_of(replace(fact, turn_id=turn.id), turn, 0, "canned")
 
     _, anns = of("ann", "Vim", "user", MONDAY)
-    there = [Found(anns, 0.97)]
+    there = [Hit(anns, 0.97)]
     assert reconcile_fact(*of("bob", said, "user", later(hours=1)), there) == Add()
     assert reconcile_fact(*of("bob", said, "user's sister", later(hours=1)), there) == Add()
     assert reconcile_fact(*of("ann", "Emacs", "user", later(hours=1)), there) == Replace((anns.id,))
     _, projects = of("ann", "Vim", "Atlas project", MONDAY)
     theirs = of("bob", "Emacs", "Atlas project", later(hours=1))
-    assert reconcile_fact(*theirs, [Found(projects, 0.97)]) == Replace((projects.id,))
+    assert reconcile_fact(*theirs, [Hit(projects, 0.97)]) == Replace((projects.id,))
 
 
 def test_a_memory_with_the_same_words_is_confirmed_whoever_wrote_it() -> None:
-    told = Found(a_memory("The user's budget for the Hawaii trip is 10k.", source=Source.API), 0.8)
+    told = Hit(a_memory("The user's budget for the Hawaii trip is 10k.", source=Source.API), 0.8)
     assert reconcile_fact(OLD, row(OLD, later(hours=1)), [told]) == Confirm(told.memory.id)
 
 
 def test_what_only_repeats_an_injected_memory_is_never_new() -> None:
-    told = Found(a_memory("User prefers tea over coffee", source=Source.API), 0.95)
+    told = Hit(a_memory("User prefers tea over coffee", source=Source.API), 0.95)
     part = a_fact("User prefers tea", attribute="hot drink", value="tea")
     turned = a_fact("User prefers coffee over tea", attribute="hot drink", value="coffee over tea")
     injected = (told.memory.content,)
@@ -176,7 +176,7 @@ THERES = st.lists(
 
 @given(THERES, st.randoms(use_true_random=False), VALUES, st.booleans())
 def test_the_order_in_which_a_search_finds_things_decides_nothing(
-    there: list[Found],
+    there: list[Hit],
     random: object,
     value: str,
     exclusive: bool,
@@ -190,7 +190,7 @@ def test_the_order_in_which_a_search_finds_things_decides_nothing(
 
 
 @given(THERES, VALUES)
-def test_a_fact_is_never_lost_it_is_stored_or_something_says_the_same(there: list[Found], value: str) -> None:
+def test_a_fact_is_never_lost_it_is_stored_or_something_says_the_same(there: list[Hit], value: str) -> None:
     fact = a_fact(f"User's Hawaii budget is {value}", "Hawaii budget", value)
     change = reconcile_fact(fact, row(fact, later(hours=3)), there)
     if isinstance(change, Confirm):

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
-from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, Recalled, Wish
+from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, RecallRequest, RecallResult
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
 from memory_extproc.request.identity import accepted
@@ -36,15 +36,15 @@ class Finds:
     store: TransientStore
     lost: set[str] = field(default_factory=set)
     broken: bool = False
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[RecallRequest] = field(default_factory=list)
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         self.wishes.append(wish)
         if self.broken:
             raise RuntimeError("a bug")
         there = await stored(self.store)
         found = [each for each in there if each.content == ANSWERS[wish.asked] and each.content not in self.lost]
-        return Recalled(
+        return RecallResult(
             outcome=Outcome.USED if found else Outcome.NOTHING_RELEVANT,
             memories=tuple(Ranked(each, 1.0) for each in found),
         )

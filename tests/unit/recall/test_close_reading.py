@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
 from memory_extproc.index.features import ANOTHER, CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE, FOREIGN
-from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Sought
+from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, SearchQuery
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.late_interaction import (
     FADES,
@@ -50,7 +50,7 @@ class Bench:
         for memory, vector in zip(memories, rows, strict=True):
             held.put(Embedded(memory, vector))
         vector = await self.embedder.embed_query(ASKED) if vectors else None
-        return held.candidates(Sought(ASKED, vector), 10, Scope(), MONDAY)
+        return held.candidates(SearchQuery(ASKED, vector), 10, Scope(), MONDAY)
 
     def ended(self, how: CloseReading) -> float:
         labels = {"outcome": how.value}

@@ -23,8 +23,8 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     Scope,
+    SearchQuery,
     Signals,
-    Sought,
     Source,
     TurnOutcome,
     Vector,
@@ -213,7 +213,7 @@ class Parked:
     async def candidates(
         self,
         owner: Owner,
-        sought: Sought,
+        sought: SearchQuery,
         limit: int,
         scope: Scope,
         vector: ComingVector | None = None,

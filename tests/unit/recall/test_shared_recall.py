@@ -21,10 +21,10 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     OwnerKind,
+    RecallRequest,
     Scope,
-    Sought,
+    SearchQuery,
     TurnOutcome,
-    Wish,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector, Learns
@@ -54,7 +54,7 @@ class Finds:
     cancelled: int = 0
 
     async def candidates(
-        self, owner: Owner, sought: Sought, limit: int, scope: Scope, vector: ComingVector | None = None
+        self, owner: Owner, sought: SearchQuery, limit: int, scope: Scope, vector: ComingVector | None = None
     ) -> Candidates:
         if owner in self.failing:
             raise self.failing[owner]
@@ -109,7 +109,7 @@ async def bench() -> AsyncIterator[Bench]:
         yield Bench(finds, embedder, metrics)
 
 
-def asks(words: str, *shared: Owner, **changes: object) -> Wish:
+def asks(words: str, *shared: Owner, **changes: object) -> RecallRequest:
     return replace(a_wish(words), shared=shared or SHARED, **changes)  # type: ignore[arg-type]
 
 

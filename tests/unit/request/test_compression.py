@@ -13,7 +13,7 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, Recalled, Role, Switch
+from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, RecallResult, Role, Switch
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import Mode
 from memory_extproc.request.compression import KIND, OPENING, Compression, CompressionLimits, rendered
@@ -25,7 +25,7 @@ from tests.fixtures.desk import Desk
 from tests.fixtures.sidecar import NOON, used
 
 ANN = Owner("", "ann")
-NOTHING = Recalled(outcome=Outcome.NOTHING_RELEVANT)
+NOTHING = RecallResult(outcome=Outcome.NOTHING_RELEVANT)
 LIMITS = CompressionLimits(enabled=True, above_tokens=300, keep_turns=2, wait=timedelta(seconds=5))
 
 

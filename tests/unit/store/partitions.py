@@ -10,7 +10,7 @@ from datetime import timedelta
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.model import Embedded, Owner, Scope, Searched, Vector
+from memory_extproc.model import Embedded, Owner, Scope, SearchResult, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import TransientCoordination, TransientStore
@@ -62,11 +62,11 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def search(
     partitions: Partitions, owner: Owner = ANN, limit: int = 10, scope: Scope = EVERYTHING
-) -> Searched:
+) -> SearchResult:
     return await partitions.nearest(owner, pointing(0.0), limit, scope)
 
 
-async def up_to_date(partitions: Partitions, owner: Owner = ANN) -> Searched:
+async def up_to_date(partitions: Partitions, owner: Owner = ANN) -> SearchResult:
     """The first answer of a partition that knows of every write."""
     for _ in range(10):
         searched = await search(partitions, owner)

@@ -16,13 +16,13 @@ from memory_extproc.index.features import DENSE, FEATURES
 from memory_extproc.model import (
     Candidates,
     Embedded,
-    Found,
+    Hit,
     MemoryState,
     MemoryType,
     Owner,
     Role,
     Scope,
-    Sought,
+    SearchQuery,
     Source,
     Vector,
 )
@@ -32,8 +32,8 @@ from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
 from tests.unit.store.partitions import a_row, a_setting, pointing, until, up_to_date
 
 EVERYTHING = Scope()
-TEA = Sought("tea", pointing(0.0))
-BY_WORDS = Sought("tea")
+TEA = SearchQuery("tea", pointing(0.0))
+BY_WORDS = SearchQuery("tea")
 
 
 def contents(found: Candidates) -> set[str]:
@@ -47,7 +47,7 @@ def column(found: Candidates, name: str) -> dict[str, float]:
     }
 
 
-async def ask(partitions: Partitions, sought: Sought = TEA, owner: Owner = ANN, limit: int = 50) -> Candidates:
+async def ask(partitions: Partitions, sought: SearchQuery = TEA, owner: Owner = ANN, limit: int = 50) -> Candidates:
     return await partitions.candidates(owner, sought, limit, EVERYTHING)
 
 
@@ -98,7 +98,7 @@ async def test_the_store_is_read_while_the_vector_of_the_question_is_made() -> N
             await until(lambda: not partitions.filling, "it is read")
             return TEA.vector
 
-        found = await partitions.candidates(ANN, Sought(TEA.text), 10, EVERYTHING, made_once_the_store_is_read)
+        found = await partitions.candidates(ANN, SearchQuery(TEA.text), 10, EVERYTHING, made_once_the_store_is_read)
         assert (contents(found), found.path, found.total) == ({"User likes tea"}, "hybrid", 1)
 
 
@@ -222,7 +222,7 @@ def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
 
 
 def as_told(held: Held) -> dict[str, list[float]]:
-    found = held.candidates(Sought("the tea and the dog", pointing(0.2)), 5, EVERYTHING, later(days=1))
+    found = held.candidates(SearchQuery("the tea and the dog", pointing(0.2)), 5, EVERYTHING, later(days=1))
     return {
         memory.id: [round(float(value), 4) for value in np.nan_to_num(row, nan=-9.0)]
         for memory, row in zip(found.memories, found.features, strict=True)
@@ -279,7 +279,7 @@ async def test_without_the_vector_that_was_waited_for_words_alone_find() -> None
 
 
 @pytest.mark.parametrize("sought", [TEA, BY_WORDS])
-async def test_features_stand_in_one_order_whoever_searched(sought: Sought) -> None:
+async def test_features_stand_in_one_order_whoever_searched(sought: SearchQuery) -> None:
     """What held before is found by another search and laid beside what holds now."""
     setting = a_setting()
     async with setting.process() as partitions:
@@ -289,4 +289,4 @@ async def test_features_stand_in_one_order_whoever_searched(sought: Sought) -> N
     names = [name for name in FEATURES if sought.vector is not None or name not in DENSE]
     assert list(held.names) == names
     memory = held.memories[0]
-    assert list(candidates_among([Found(memory, 1.0)], sought, 5, MONDAY).names) == names
+    assert list(candidates_among([Hit(memory, 1.0)], sought, 5, MONDAY).names) == names

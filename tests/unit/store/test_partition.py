@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.model import Embedded, MemoryState, MemoryType, Scope, Searched, Source
+from memory_extproc.model import Embedded, MemoryState, MemoryType, Scope, SearchResult, Source
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
 
@@ -32,7 +32,7 @@ async def test_an_owner_without_memories_is_known_to_have_none() -> None:
     await setting.store.put(BOB, [a_row("Bob's", BOB)])
     async with setting.process() as partitions:
         searched = await search(partitions)
-    assert searched == Searched(found=(), total=0, path="hybrid")
+    assert searched == SearchResult(found=(), total=0, path="hybrid")
 
 
 @pytest.mark.parametrize("lags", [False, True])

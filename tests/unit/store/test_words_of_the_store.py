@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.model import Candidates, MemoryState, Owner, Scope, Sought
+from memory_extproc.model import Candidates, MemoryState, Owner, Scope, SearchQuery
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB
 from tests.unit.store.partitions import Setting, a_row, a_setting, pointing
 
 EVERYTHING = Scope()
-TEA = Sought("Which oolong do I like?", pointing(0.0))
-BY_WORDS = Sought("Which oolong do I like?")
+TEA = SearchQuery("Which oolong do I like?", pointing(0.0))
+BY_WORDS = SearchQuery("Which oolong do I like?")
 OOLONG = a_row("User likes oolong", angle=3.0)
 
 
@@ -38,7 +38,7 @@ async def partitions(setting: Setting) -> AsyncIterator[Partitions]:
 
 
 async def ask(
-    partitions: Partitions, sought: Sought = TEA, owner: Owner = ANN, scope: Scope = EVERYTHING
+    partitions: Partitions, sought: SearchQuery = TEA, owner: Owner = ANN, scope: Scope = EVERYTHING
 ) -> set[str]:
     found = await partitions.candidates(owner, sought, 50, scope)
     assert found.path == "store"
