@@ -16,8 +16,8 @@ from memory_extproc.model import Embedded, Hit, Memory, Owner, Scope, SearchQuer
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, Now, Steady
-from memory_extproc.store.overlay import Owned, Roster
-from memory_extproc.store.resident import Held
+from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
+from memory_extproc.store.resident import ResidentRows
 
 log = logger(__name__)
 _WAITING = 16  # times as many as run
@@ -37,14 +37,14 @@ class Fill:
     published: asyncio.Event  # something can be served, or nothing will come of it
 
 
-class Fills:
+class PartitionLoader:
     """At most one of each owner at a time. To be ended."""
 
     def __init__(
         self,
         store: MemoryStore,
         coordination: Coordination,
-        roster: Roster,
+        roster: PartitionCache,
         limits: FillLimits,
         metrics: Metrics,
         *,
@@ -70,7 +70,7 @@ class Fills:
         """Those that run or wait."""
         return len(self._fills)
 
-    def start(self, owner: Owner, owned: Owned) -> Fill | None:
+    def start(self, owner: Owner, owned: OwnerOverlay) -> Fill | None:
         """The one that runs, if one does; None where it is not the time for one."""
         running = self._fills.get(owner)
         if running is not None:
@@ -94,7 +94,7 @@ class Fills:
                     published.set()
                 await self._read_all(owner, owned, fresh=self._store.lags)
 
-    async def _read_all(self, owner: Owner, owned: Owned, *, fresh: bool) -> None:
+    async def _read_all(self, owner: Owner, owned: OwnerOverlay, *, fresh: bool) -> None:
         if owned.too_large:
             return
         attempt = owned.begin_fill(await self._coordination.version(owner))
@@ -116,7 +116,7 @@ class Fills:
             owned.end_fill(attempt, complete=fresh or not self._store.lags)
         self._roster.account(owned)
 
-    def _filled(self, owner: Owner, owned: Owned, fill: Fill) -> None:
+    def _filled(self, owner: Owner, owned: OwnerOverlay, fill: Fill) -> None:
         """The end of a fill's task, however it came."""
         del self._fills[owner]
         fill.published.set()
@@ -163,7 +163,7 @@ async def read_ahead(memories: Sequence[Memory]) -> None:
             await asyncio.sleep(0)
 
 
-async def held_rows(owned: Owned, held: Held) -> AsyncIterator[Sequence[Memory]]:
+async def held_rows(owned: OwnerOverlay, held: ResidentRows) -> AsyncIterator[Sequence[Memory]]:
     """What is held in process, as it was when this began, without what was deleted since."""
     memories, generation = held.memories(), owned.generation
     for start in range(0, len(memories), _SHOWN_AT_A_TIME):
@@ -174,7 +174,7 @@ async def held_rows(owned: Owned, held: Held) -> AsyncIterator[Sequence[Memory]]
 
 
 async def stored_rows(
-    store: MemoryStore, owner: Owner, owned: Owned, page: int, now: datetime, settle: timedelta
+    store: MemoryStore, owner: Owner, owned: OwnerOverlay, page: int, now: datetime, settle: timedelta
 ) -> AsyncIterator[Sequence[Memory]]:
     """What the store has of *owner*, each row once, with our own writes laid over it."""
     generation, given = owned.generation, set[str]()
@@ -212,7 +212,7 @@ class Words:
 
     store: MemoryStore
     owner: Owner
-    owned: Owned
+    owned: OwnerOverlay
     scope: Scope
     now: Now
     steady: Steady

@@ -31,9 +31,9 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now, Steady
-from memory_extproc.store.loader import FillLimits, Fills, Words, held_rows, read_ahead, stored_rows
-from memory_extproc.store.overlay import Owned, Roster
-from memory_extproc.store.resident import Glance, candidates_among, nearest_of, order
+from memory_extproc.store.loader import FillLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
+from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
+from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, order
 
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
@@ -72,8 +72,10 @@ class Partitions:
         self._now = now
         self._steady = steady or now
         self._forgotten = forgotten
-        self._roster = Roster(limits.bytes, lambda: self._settle, metrics, steady=self._steady)
-        self._fills = Fills(store, coordination, self._roster, _of_fills(limits), metrics, steady=self._steady)
+        self._roster = PartitionCache(limits.bytes, lambda: self._settle, metrics, steady=self._steady)
+        self._fills = PartitionLoader(
+            store, coordination, self._roster, _of_fills(limits), metrics, steady=self._steady
+        )
 
     def use(self, limits: PartitionLimits) -> None:
         """Another bound for what is held. Lower: what is too much goes when it is next used."""
@@ -119,7 +121,7 @@ class Partitions:
         vector: ComingVector | None = None,
     ) -> Candidates:
         with self._roster.using(owner) as owned:
-            glance: Glance | None = None
+            glance: LexicalScan | None = None
             if vector is not None:
                 # Only numbers, and of use only while nothing changes: whether it may be used is asked below.
                 if owned.held is not None:
@@ -165,7 +167,7 @@ class Partitions:
         if self._forgotten is not None:
             await self._forgotten.check(owner)
 
-    async def _version(self, owner: Owner, owned: Owned) -> int:
+    async def _version(self, owner: Owner, owned: OwnerOverlay) -> int:
         try:
             return await self._coordination.version(owner)
         except TransientError:
@@ -173,7 +175,7 @@ class Partitions:
             # no place to fail for it. Writes ask for their version too, and are told.
             return owned.seen
 
-    async def _let_fill(self, owner: Owner, owned: Owned) -> None:
+    async def _let_fill(self, owner: Owner, owned: OwnerOverlay) -> None:
         """Sees to it that a fill runs; waits for it shortly where it is likely to be done in time."""
         outdated = owned.held is not None
         fill = self._fills.start(owner, owned)
@@ -185,7 +187,7 @@ class Partitions:
                 await fill.published.wait()
 
     async def _through_store(
-        self, owner: Owner, owned: Owned, to: Vector, limit: int, scope: Scope
+        self, owner: Owner, owned: OwnerOverlay, to: Vector, limit: int, scope: Scope
     ) -> SearchResult:
         more = min(len(owned.overlay), _MOST_COVERED)
         found: tuple[Hit, ...] = ()
@@ -207,7 +209,7 @@ class Partitions:
         ours = nearest_of(owned.live_writes(), to, limit, scope, now)
         return SearchResult(found=tuple(order([*kept, *ours])[:limit]), total=None, path="store")
 
-    async def _fetch(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> list[Embedded]:
+    async def _fetch(self, owner: Owner, owned: OwnerOverlay, ids: Sequence[str]) -> list[Embedded]:
         version = await self._version(owner, owned)
         known, unknown = owned.look_up(ids, whole=owned.answers_at(version))
         if unknown:
@@ -280,12 +282,12 @@ class Partitions:
         """Those of whom anything is held."""
         return self._roster.owners()
 
-    def _withdraw(self, owned: Owned, ids: Sequence[str]) -> None:
+    def _withdraw(self, owned: OwnerOverlay, ids: Sequence[str]) -> None:
         """Under `owned.writes`, here and below."""
         owned.withdraw(ids)
         self._roster.account(owned)
 
-    async def _delete(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> None:
+    async def _delete(self, owner: Owner, owned: OwnerOverlay, ids: Sequence[str]) -> None:
         mark = owned.delete(ids)
         self._roster.account(owned)
         with owned.writing():
@@ -293,7 +295,7 @@ class Partitions:
             owned.acknowledge(mark, self._steady())
             owned.count_own(await self._coordination.bump(owner))
 
-    async def _delete_all(self, owner: Owner, owned: Owned) -> None:
+    async def _delete_all(self, owner: Owner, owned: OwnerOverlay) -> None:
         owned.forget(await self._version(owner, owned))
         self._roster.account(owned)
         with owned.writing():
@@ -331,7 +333,7 @@ class Partitions:
         await self.change(owner, id, lambda row: [Embedded(change(row.memory), row.vector)])
 
     async def _write(
-        self, owner: Owner, owned: Owned, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
+        self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
     ) -> None:
         """Under `owned.writes`. Visible here, and *shown*, before the store is asked."""
         if self._forgotten is not None:

@@ -55,7 +55,7 @@ def memory_bytes(memory: Memory) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Glance:
+class LexicalScan:
     """What the words of a question say, while its vector is on its way."""
 
     worded: Worded
@@ -63,7 +63,7 @@ class Glance:
     table: Table
 
 
-class Held:
+class ResidentRows:
     """Every row of one owner, in any state. Not safe across threads; one event loop owns it.
 
     A row keeps its place until it is taken out or replaced; places left empty go when there are many."""
@@ -155,14 +155,14 @@ class Held:
         found = (Hit(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
         return order(found)[:limit]
 
-    def glance(self, text: str, scope: Scope, now: datetime) -> Glance:
+    def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
         worded = self._index.worded(text, now.date())
         within = np.flatnonzero(self._allowed(len(self._memories), scope, now)[worded.places])
-        return Glance(worded, within, Table.of(worded.by_name, within))
+        return LexicalScan(worded, within, Table.of(worded.by_name, within))
 
     def candidates(
-        self, sought: SearchQuery, limit: int, scope: Scope, now: datetime, glance: Glance | None = None
+        self, sought: SearchQuery, limit: int, scope: Scope, now: datetime, glance: LexicalScan | None = None
     ) -> Candidates:
         """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows.
         *glance*: at the same words, scope and time. It counts unless something was written or deleted since."""

@@ -15,7 +15,7 @@ from memory_extproc.model import Embedded, Memory, Role, Scope, SearchQuery
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.rank import chosen, weigh
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from tests.builders import MONDAY, a_memory, a_message, later
 
 BUDGET = a_memory("User's budget for Hawaii is $10,000")
@@ -43,7 +43,7 @@ async def embedder(int8_model_dir: Path) -> AsyncIterator[BatchingEmbedder]:
 async def injected(
     embedder: BatchingEmbedder, memories: Sequence[Memory], question: str, *, words_alone: bool = False
 ) -> list[Memory]:
-    held = Held()
+    held = ResidentRows()
     for memory, vector in zip(memories, await embedder.embed([one.content for one in memories]), strict=True):
         held.put(Embedded(memory, vector))
     sought = SearchQuery(question, None if words_alone else await embedder.embed_query(question))

@@ -26,7 +26,7 @@ from memory_extproc.recall.late_interaction import (
     surroundings,
     telling,
 )
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.models import CannedWords
 from tests.builders import MONDAY, a_memory, a_message
 
@@ -45,7 +45,7 @@ class Bench:
         return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
 
     async def candidates_of(self, *memories: Memory, vectors: bool = True) -> Candidates:
-        held = Held()
+        held = ResidentRows()
         rows = await self.embedder.embed([memory.content for memory in memories])
         for memory, vector in zip(memories, rows, strict=True):
             held.put(Embedded(memory, vector))

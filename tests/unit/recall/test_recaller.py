@@ -40,7 +40,7 @@ from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.adapters import TransientCoordination, TransientStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder, CannedReranker
 from memory_extproc.text.persons import about_caller
@@ -220,7 +220,7 @@ class Parked:
     ) -> Candidates:
         self.begun.set()
         await self.let_go.wait()
-        return Held().candidates(sought, limit, scope, MONDAY)
+        return ResidentRows().candidates(sought, limit, scope, MONDAY)
 
 
 async def test_more_recalls_at_once_than_allowed_pass_untouched(bench: Bench) -> None:

@@ -27,7 +27,7 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.store.partition import Partitions
-from memory_extproc.store.resident import Held, candidates_among
+from memory_extproc.store.resident import ResidentRows, candidates_among
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
 from tests.unit.store.partitions import a_row, a_setting, pointing, until, up_to_date
 
@@ -198,7 +198,7 @@ ROWS = st.lists(
 def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
     changes: list[tuple[int, str, bool]],
 ) -> None:
-    grown, kept = Held(), dict[str, Embedded]()
+    grown, kept = ResidentRows(), dict[str, Embedded]()
     for number, words, put in changes * 4:  # so that places are left and ranks are closed
         row = Embedded(
             a_message(words, id=f"{number}", session=f"s{number % 2}", seq=number), pointing(number / 10)
@@ -209,7 +209,7 @@ def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
         else:
             grown.remove(row.memory.id)
             kept.pop(row.memory.id, None)
-    fresh = Held()
+    fresh = ResidentRows()
     for row in reversed(kept.values()):
         fresh.put(row)
     assert (len(grown), {row.memory.id for row in grown}) == (len(fresh), set(kept))
@@ -221,7 +221,7 @@ def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
         assert (held.vector == row.vector).all()
 
 
-def as_told(held: Held) -> dict[str, list[float]]:
+def as_told(held: ResidentRows) -> dict[str, list[float]]:
     found = held.candidates(SearchQuery("the tea and the dog", pointing(0.2)), 5, EVERYTHING, later(days=1))
     return {
         memory.id: [round(float(value), 4) for value in np.nan_to_num(row, nan=-9.0)]
@@ -230,7 +230,7 @@ def as_told(held: Held) -> dict[str, list[float]]:
 
 
 def test_what_is_held_is_counted_with_its_index_and_let_go_again() -> None:
-    held = Held()
+    held = ResidentRows()
     for number in range(200):
         held.put(a_row(f"tea number {number} with many other words beside it"))
     full = held.size

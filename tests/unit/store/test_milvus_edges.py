@@ -27,7 +27,7 @@ from memory_extproc.store.milvus.connect import Capabilities
 from memory_extproc.store.milvus.options import Layout, MilvusOptions, Placement
 from memory_extproc.store.milvus.schema import check, schema
 from memory_extproc.store.milvus.session import Gate
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from memory_extproc.store.rules import fit
 from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
 
@@ -406,7 +406,7 @@ def test_a_collection_without_our_properties_is_not_ours() -> None:
 # --- rows held ----------------------------------------------------------------------------------------
 @given(st.lists(st.tuples(st.sampled_from(["put", "question", "remove"]), st.integers(0, 60)), max_size=150))
 def test_held_rows_are_those_that_were_put_and_not_removed(steps: list[tuple[str, int]]) -> None:
-    held = Held()
+    held = ResidentRows()
     expected: dict[str, Embedded] = {}
     for step, (kind, n) in enumerate(steps):
         source = Source.QUESTION if kind == "question" else Source.RULES
