@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from memory_extproc.learn.chunking import PieceLimits
+from memory_extproc.learn.chunking import ChunkLimits
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Caller, Memory, MemoryType, Owner, RecallRequest, Role, Source, Turn, digest
 
@@ -72,6 +72,6 @@ def later(**delta: float) -> datetime:
     return MONDAY + timedelta(**delta)
 
 
-def memories_of(turn: Turn, now: datetime, limits: PieceLimits | None = None) -> list[Memory]:
+def memories_of(turn: Turn, now: datetime, limits: ChunkLimits | None = None) -> list[Memory]:
     """What is remembered of *turn* word for word, the caller's message first; none at all is possible."""
-    return [judged.memory for judged in judge(turn, now, limits or PieceLimits()) if judged.memory is not None]
+    return [judged.memory for judged in judge(turn, now, limits or ChunkLimits()) if judged.memory is not None]

@@ -34,7 +34,7 @@ from memory_extproc.app.context import Live, api_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.curation.editor import Catalogue, Curator, Meaning, Standing
 from memory_extproc.extproc.server import GrpcServer
-from memory_extproc.learn.conflicts import Likeness, likeness
+from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Extracts, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
@@ -238,9 +238,9 @@ def _names_user(settings: Settings) -> NamesUser:
 # What people write themselves, understood as the write path understands what they say.
 
 _STANDING = {
-    Likeness.OTHER: Standing.OTHER,
-    Likeness.SAME: Standing.SAME,
-    Likeness.CHANGED: Standing.CHANGED,
+    FactRelation.OTHER: Standing.OTHER,
+    FactRelation.SAME: Standing.SAME,
+    FactRelation.CHANGED: Standing.CHANGED,
 }
 
 

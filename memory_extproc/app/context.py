@@ -14,7 +14,7 @@ from memory_extproc import __version__
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
-from memory_extproc.learn.chunking import PIECE_TOKENS, PieceLimits
+from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
@@ -145,12 +145,12 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
     )
 
 
-def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
+def piece_limits(settings: Settings, embedder: Embeds) -> ChunkLimits:
     """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
     the default model, because what is injected should be to the point."""
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
     content = settings.limits.content_bytes
-    return PieceLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
+    return ChunkLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
 
 
 def partition_limits(settings: Settings) -> PartitionLimits:

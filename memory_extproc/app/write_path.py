@@ -24,7 +24,7 @@ from memory_extproc.app.storage import Kept, make_master_key
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.commands.parser import Act, LlmCommands, Markers, Obeyed
+from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
 from memory_extproc.learn.commands.runner import CommandOptions, Commands, Unextracted, Unsaid
 from memory_extproc.learn.conflicts import LlmJudge
 from memory_extproc.learn.extract.extractor import Extracts, Fallback, Measured
@@ -267,7 +267,7 @@ def make_commands(
 def command_options(settings: Settings) -> CommandOptions:
     markers = settings.learn.markers
     return CommandOptions(
-        obeyed=Obeyed(settings.chat_commands),
+        obeyed=CommandMode(settings.chat_commands),
         markers=Markers(markers.create, markers.delete),
         patience=settings.learn.model_patience,
     )
@@ -295,7 +295,7 @@ def read_by(live: Live, extractor: Extracts | None) -> Extracts | None:
 
 
 def _forgets(settings: Settings) -> bool:
-    return Act.FORGET in Obeyed(settings.chat_commands).acts
+    return Act.FORGET in CommandMode(settings.chat_commands).acts
 
 
 # --- screening ---------------------------------------------------------------------------------------

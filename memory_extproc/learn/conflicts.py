@@ -58,7 +58,7 @@ class Outdate:
 Change = Add | Confirm | Replace | Outdate
 
 
-class Likeness(StrEnum):
+class FactRelation(StrEnum):
     """How an existing fact stands to the one in hand."""
 
     OTHER = "other"  # it speaks of something else
@@ -67,13 +67,13 @@ class Likeness(StrEnum):
 
 
 # (does the newest of those that speak of the same say the same?, is the fact in hand the newer?)
-VERDICTS: Mapping[tuple[Likeness, bool], type[Add | Confirm | Replace | Outdate]] = {
-    (Likeness.OTHER, True): Add,
-    (Likeness.OTHER, False): Add,
-    (Likeness.SAME, True): Confirm,
-    (Likeness.SAME, False): Confirm,
-    (Likeness.CHANGED, True): Replace,
-    (Likeness.CHANGED, False): Outdate,
+VERDICTS: Mapping[tuple[FactRelation, bool], type[Add | Confirm | Replace | Outdate]] = {
+    (FactRelation.OTHER, True): Add,
+    (FactRelation.OTHER, False): Add,
+    (FactRelation.SAME, True): Confirm,
+    (FactRelation.SAME, False): Confirm,
+    (FactRelation.CHANGED, True): Replace,
+    (FactRelation.CHANGED, False): Outdate,
 }
 
 
@@ -86,23 +86,23 @@ class Verdict(StrEnum):
     NONE = "NONE"  # it says what the fact says
 
 
-def likeness(fact: Fact, found: Hit) -> Likeness:
+def likeness(fact: Fact, found: Hit) -> FactRelation:
     """A high cosine alone makes nothing the same: a flight on May 3 and one on May 8 are 0.96 alike. Below
     it, only facts of which one can hold at a time, and those that say the very same, are the same."""
     there = found.memory
     named = there.metadata
     if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
-        return Likeness.SAME
+        return FactRelation.SAME
     named_whole = {"subject", "attribute", "value"} <= named.keys()
     if not named_whole or about(fact.subject) != about(str(named["subject"])):
-        return Likeness.OTHER
+        return FactRelation.OTHER
     if fact.ends or named.get("ends"):
         return _likeness_of_endings(fact, there)
     if about(fact.attribute) != about(str(named["attribute"])):
-        return Likeness.SAME if _same_said(fact, there) else Likeness.OTHER
+        return FactRelation.SAME if _same_said(fact, there) else FactRelation.OTHER
     if agree(fact.value, str(named["value"])):
-        return Likeness.SAME
-    return Likeness.CHANGED if fact.exclusive or found.cosine >= ALIKE else Likeness.OTHER
+        return FactRelation.SAME
+    return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
 
 
 def _currencies_agree(one: str, other: str) -> bool:
@@ -119,20 +119,20 @@ def _same_said(fact: Fact, there: Memory) -> bool:
     )
 
 
-def _likeness_of_endings(fact: Fact, there: Memory) -> Likeness:
+def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
     """An ending changes what it ends, and what begins again changes the ending; nothing else of the same is
     touched: who no longer lives in Paris may live in Tokyo."""
     named = there.metadata
     attribute, value = str(named["attribute"]), str(named["value"])
     if _having(fact.attribute) != _having(attribute):
-        return Likeness.OTHER
+        return FactRelation.OTHER
     if fact.ends and named.get("ends"):
-        return Likeness.SAME if agree(fact.value, value) else Likeness.OTHER
+        return FactRelation.SAME if agree(fact.value, value) else FactRelation.OTHER
     if not fact.ends:
         begins_again = fact.exclusive or agree(fact.value, value)
-        return Likeness.CHANGED if begins_again else Likeness.OTHER
+        return FactRelation.CHANGED if begins_again else FactRelation.OTHER
     words = {*saying(there.content), *saying(attribute), *saying(value)}
-    return Likeness.CHANGED if set(saying(fact.value)) <= words else Likeness.OTHER
+    return FactRelation.CHANGED if set(saying(fact.value)) <= words else FactRelation.OTHER
 
 
 def _having(attribute: str) -> frozenset[str]:
@@ -149,9 +149,9 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     """
     others = [one for one in existing if _comparable(one.memory, row)]
     alike = {one.memory.id: likeness(fact, one) for one in others}
-    if (moved := _moved(fact, others)) is not None and alike[moved.id] is Likeness.OTHER:
-        alike[moved.id] = Likeness.CHANGED
-    same_thing = [one.memory for one in others if alike[one.memory.id] is not Likeness.OTHER]
+    if (moved := _moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
+        alike[moved.id] = FactRelation.CHANGED
+    same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
     if newest is None:
         known = [

@@ -56,8 +56,8 @@ class Intake:
         metrics: Metrics,
         *,
         screens: Screens,
-        sifting: Sifting,
-        unsettled: Unsettled,
+        sifting: TombstoneFilter,
+        unsettled: PendingWrites,
         journalled: Callable[[Turn], None],
         ends: Callable[[Caller], Awaitable[None]],
         intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
@@ -368,7 +368,7 @@ def _encoded(exchanged: Exchanged) -> bytes:
 # Who has said something that cannot be found yet, and who waits until it can.
 
 
-class Unsettled:
+class PendingWrites:
     """One event loop owns it."""
 
     def __init__(self) -> None:
@@ -411,7 +411,7 @@ class Unsettled:
 # What of the exchanges and turns is not learned because its owner had it forgotten.
 
 
-class Sifting:
+class TombstoneFilter:
     """Asked before a turn goes into the journal, once it is there, and whenever it is read from it. Without
     *forgotten* everything may be learned."""
 

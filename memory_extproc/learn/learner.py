@@ -17,10 +17,18 @@ from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Extracts, Fact, Finding
-from memory_extproc.learn.ingest import Intake, LearnLimits, Sifting, Unsettled
+from memory_extproc.learn.ingest import Intake, LearnLimits, PendingWrites, TombstoneFilter
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.messages import Judges, Messages, judge
-from memory_extproc.learn.queue import Evidence, Gatherings, Lanes, Revival, TakeUp, TakeUpLimits, Trigger
+from memory_extproc.learn.queue import (
+    Evidence,
+    JournalPoller,
+    JournalPollerLimits,
+    OwnerQueues,
+    Revival,
+    SessionBatcher,
+    Trigger,
+)
 from memory_extproc.learn.screening import Screens, Unscreened
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
@@ -82,10 +90,10 @@ class Learner:
         self._metrics = metrics
         self._reconciler = reconciler
         self._traces = traces
-        self._unsettled = Unsettled()
+        self._unsettled = PendingWrites()
         self._remember_evidence, self._extract_evidence = Evidence(store_works), Evidence(store_works)
         revival = Revival(journal, (self._remember_evidence, self._extract_evidence), store_works)
-        self._sifting = Sifting(forgotten, journal)
+        self._sifting = TombstoneFilter(forgotten, journal)
         self._obeying = Obeying(commands, journal)
         self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
         self._finding = _finding(extractor, stand_in, limits, now)
@@ -95,11 +103,11 @@ class Learner:
             journalled=self._to_remember, ends=self.end_session, intake_log=intake_log,
         )  # fmt: skip
         self._remembering, self._extracting = self._lanes(chance)
-        self._gatherings = Gatherings(
+        self._gatherings = SessionBatcher(
             self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
         self._following = Following(topics, self._gatherings)
-        self._take_up = TakeUp(
+        self._take_up = JournalPoller(
             journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, chance=chance
         )
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
@@ -107,15 +115,15 @@ class Learner:
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
-    def _lanes(self, chance: Chance) -> tuple[Lanes[str], Lanes[tuple[str, ...]]]:
+    def _lanes(self, chance: Chance) -> tuple[OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Of the two steps: by turn id, and by the turn ids of a part of a session."""
         limits, stepped = self._limits, self._traces.stepped
-        lanes = partial(Lanes, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
-        remembering: Lanes[str] = lanes(
+        lanes = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
+        remembering: OwnerQueues[str] = lanes(
             "remember", stepped("learn.remember", self._remember), self._not_remembered,
             at_once=limits.remembering, together=limits.together,
         )  # fmt: skip
-        extracting: Lanes[tuple[str, ...]] = lanes(
+        extracting: OwnerQueues[tuple[str, ...]] = lanes(
             "extract", stepped("learn.extract", self._extract), self._not_extracted,
             at_once=limits.extracting, together=1,
         )  # fmt: skip
@@ -338,8 +346,8 @@ def _finding(
     return Finding(extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now)
 
 
-def _take_up_limits(limits: LearnLimits) -> TakeUpLimits:
-    return TakeUpLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
+def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:
+    return JournalPollerLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
 
 
 # --- following ---------------------------------------------------------------------------------------
@@ -361,7 +369,7 @@ class FollowsTopics(Protocol):
 class Following:
     """A session's turns are due for extraction when its topic has changed. Without *topics* nothing happens."""
 
-    def __init__(self, topics: FollowsTopics | None, gatherings: Gatherings) -> None:
+    def __init__(self, topics: FollowsTopics | None, gatherings: SessionBatcher) -> None:
         self._topics, self._gatherings = topics, gatherings
         if topics is not None:
             topics.shifted = self._shifted

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from memory_extproc.learn.chunking import PieceLimits, pieces
+from memory_extproc.learn.chunking import ChunkLimits, pieces
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -30,7 +30,7 @@ from memory_extproc.text.words import words_hash
 # Which messages of a turn become memories, at once and without a model. Pure.
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
-_USUAL = PieceLimits()
+_USUAL = ChunkLimits()
 _ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
@@ -56,7 +56,7 @@ class Judged:
     memory: Memory | None
 
 
-def judge(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> tuple[Judged, ...]:
+def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judged, ...]:
     """The caller's message and the answer, in this order, long ones in pieces. The same turn gives the same
     ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
     fractions."""
@@ -98,7 +98,7 @@ def _at_a_glance(text: str) -> Decision | None:
     return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
 
 
-def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: PieceLimits) -> Iterator[Judged]:
+def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: ChunkLimits) -> Iterator[Judged]:
     role = _MESSAGES[ordinal]
     if decision not in {Decision.KEPT, Decision.QUESTION}:
         yield Judged(role, decision, None)

@@ -36,13 +36,13 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class _Lane(Generic[Job]):
+class _OwnerQueue(Generic[Job]):
     jobs: list[Job] = field(default_factory=list)
     tried: int = 0  # of the first of them: tried in vain, waiting to be tried again
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Lanes(Generic[Job]):
+class OwnerQueues(Generic[Job]):
     """One lane for each owner with work: its jobs run in order, up to *together* in one call, and at most
     *at_once* calls run at a time, those of different tenants in turn. A call that raises TransientError is
     made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
@@ -70,8 +70,8 @@ class Lanes(Generic[Job]):
         self._in_vain = in_vain
         self._backoff = backoff
         self._chance = chance
-        self._slots = FairSlots(at_once)
-        self._lanes: dict[Owner, _Lane[Job]] = {}
+        self._slots = FairSemaphore(at_once)
+        self._lanes: dict[Owner, _OwnerQueue[Job]] = {}
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._waiting = 0  # sum of tried over all lanes
         self._finishing = False
@@ -84,7 +84,7 @@ class Lanes(Generic[Job]):
         """Queues *job* behind the owner's others; says whether it is tried as soon as its turn comes."""
         lane = self._lanes.get(owner)
         if lane is None:
-            lane = self._lanes[owner] = _Lane()
+            lane = self._lanes[owner] = _OwnerQueue()
             self._tasks[owner] = asyncio.create_task(self._run(owner, lane), name=f"{self._name} lane")
         lane.jobs.append(job)
         lane.news.set()
@@ -105,7 +105,7 @@ class Lanes(Generic[Job]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, owner: Owner, lane: _Lane[Job]) -> None:
+    async def _run(self, owner: Owner, lane: _OwnerQueue[Job]) -> None:
         try:
             await self._work_off(owner, lane)
         finally:
@@ -113,7 +113,7 @@ class Lanes(Generic[Job]):
             del self._lanes[owner], self._tasks[owner]
             self._waiting -= lane.tried
 
-    async def _work_off(self, owner: Owner, lane: _Lane[Job]) -> None:
+    async def _work_off(self, owner: Owner, lane: _OwnerQueue[Job]) -> None:
         clock = asyncio.get_running_loop().time
         failures = singly = 0
         again = 0.0  # when what was tried in vain is tried again
@@ -149,7 +149,7 @@ class Lanes(Generic[Job]):
                     again = clock() + self._backoff.seconds(failures, self._chance())
                     log.warning("learn.waits", work=self._name, error=type(error).__name__, failures=failures)
 
-    def _count_tried(self, lane: _Lane[Job], tried: int) -> None:
+    def _count_tried(self, lane: _OwnerQueue[Job], tried: int) -> None:
         self._waiting += tried - lane.tried
         lane.tried = tried
 
@@ -196,7 +196,7 @@ async def _either(news: asyncio.Event, seconds: float) -> None:
 # Places for so many at once, given to waiting tenants in turn.
 
 
-class FairSlots:
+class FairSemaphore:
     """Like a semaphore, but whoever frees a place gives it to the tenant that has waited longest since its last
     turn: one with a thousand waiting callers delays another's by one place and not by a thousand."""
 
@@ -264,12 +264,12 @@ class Trigger(StrEnum):
 
 
 @dataclass(slots=True)
-class _Gathering:
+class _SessionBatch:
     turn_ids: dict[str, None] = field(default_factory=dict)  # in order, each once
     timer: asyncio.TimerHandle | None = None
 
 
-class Gatherings:
+class SessionBatcher:
     """Gives each session's turn ids to *due* when *batch* of them have come together, when the session was
     *idle* for so long, or when it is told to."""
 
@@ -286,7 +286,7 @@ class Gatherings:
         self._told = told
         self._batch = batch
         self._idle = idle.total_seconds()
-        self._open: dict[Owner, dict[str, _Gathering]] = {}
+        self._open: dict[Owner, dict[str, _SessionBatch]] = {}
 
     def use(self, *, batch: int, idle: timedelta) -> None:
         """For what is added from now on: a clock that runs is not set anew."""
@@ -294,7 +294,7 @@ class Gatherings:
 
     def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
         """*last*: the session ends with this turn."""
-        gathering = self._open.setdefault(owner, {}).setdefault(session, _Gathering())
+        gathering = self._open.setdefault(owner, {}).setdefault(session, _SessionBatch())
         gathering.turn_ids[turn_id] = None
         if last or len(gathering.turn_ids) >= self._batch:
             self.flush(owner, session, Trigger.ENDED if last else Trigger.BATCH)
@@ -343,14 +343,14 @@ _PAGE = 500  # entries taken up at once
 
 
 @dataclass(frozen=True, slots=True)
-class TakeUpLimits:
+class JournalPollerLimits:
     look: timedelta = timedelta(seconds=1)  # between two looks for what came by other ways than our own append
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
     backoff: Backoff = field(default_factory=Backoff)
 
 
-class TakeUp:
+class JournalPoller:
     """Gives what arrives to *taken*, a page at a time. Both loops end with *closing*, and what had arrived by then
     is given first."""
 
@@ -358,7 +358,7 @@ class TakeUp:
         self,
         journal: Journal,
         taken: Callable[[Sequence[JournalEntry]], Awaitable[None]],
-        limits: TakeUpLimits,
+        limits: JournalPollerLimits,
         metrics: Metrics,
         *,
         revive: Callable[[], Awaitable[None]],
@@ -370,7 +370,7 @@ class TakeUp:
         self._revive = revive
         self._now, self._chance = now, chance
 
-    def use(self, limits: TakeUpLimits) -> None:
+    def use(self, limits: JournalPollerLimits) -> None:
         self._limits = limits
 
     async def arrivals(self, closing: asyncio.Event) -> None:

@@ -26,7 +26,7 @@ from memory_extproc.learn.conflicts import (
     unclear,
 )
 from memory_extproc.learn.extract.extractor import Extracts, Fact
-from memory_extproc.learn.extract.statements import statements
+from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import (
@@ -282,7 +282,7 @@ def _says_no_more(message: Memory, fact: Memory, facts: int) -> bool:
     whole = message.source is Source.VERBATIM and "piece" not in message.metadata
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
-    return fact.source is Source.LLM or len(statements(message.content)) <= facts
+    return fact.source is Source.LLM or len(first_person_statements(message.content)) <= facts
 
 
 def _turns_of(facts: Iterable[Memory]) -> list[str]:

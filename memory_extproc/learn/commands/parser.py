@@ -43,7 +43,7 @@ class Act(StrEnum):
     RETRACT = "retract"  # what holds no longer
 
 
-class Obeyed(StrEnum):
+class CommandMode(StrEnum):
     """What `chat_commands` may be set to."""
 
     OFF = "off"
@@ -56,9 +56,9 @@ class Obeyed(StrEnum):
 
 
 _ACTS = {
-    Obeyed.OFF: frozenset[Act](),
-    Obeyed.REMEMBER: frozenset({Act.REMEMBER}),
-    Obeyed.REMEMBER_AND_FORGET: frozenset(Act),
+    CommandMode.OFF: frozenset[Act](),
+    CommandMode.REMEMBER: frozenset({Act.REMEMBER}),
+    CommandMode.REMEMBER_AND_FORGET: frozenset(Act),
 }
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed, commands_of, doubtful, forgets
+from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers, commands_of, doubtful, forgets
 from memory_extproc.learn.conflicts import FACTS
 from memory_extproc.learn.extract.extractor import Extracts, Fact
 from memory_extproc.learn.extract.statements import no_longer
@@ -81,7 +81,7 @@ class Reconciles(Protocol):
         """Repeating it changes nothing more."""
 
 
-class Doubts(Protocol):
+class CommandClassifier(Protocol):
     """Knows what people mean where no rule does."""
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
@@ -90,7 +90,7 @@ class Doubts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    obeyed: Obeyed = Obeyed.REMEMBER_AND_FORGET
+    obeyed: CommandMode = CommandMode.REMEMBER_AND_FORGET
     patience: timedelta = timedelta(hours=24)  # with a model that is away, before a turn in doubt is left alone
     markers: Markers = NO_MARKERS
 
@@ -110,7 +110,7 @@ class Commands:
         metrics: Metrics,
         *,
         now: Now,
-        doubts: Doubts | None = None,
+        doubts: CommandClassifier | None = None,
     ) -> None:
         """*extractor* turns what is to be kept into facts, where it understands it. Without *doubts* nothing is
         done in doubt."""
@@ -127,7 +127,7 @@ class Commands:
     def of(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
         of them says."""
-        if self._options.obeyed is Obeyed.OFF:
+        if self._options.obeyed is CommandMode.OFF:
             return ()
         found = (*commands_of(turn.asked), *self._options.markers.commands_of(turn.answered))
         # Hardly a turn commands anything, and only of one that does it matters whether it may.
@@ -135,7 +135,7 @@ class Commands:
         return [command for command in found if command.act in acts]
 
     def _acts(self, turn: Turn) -> frozenset[Act]:
-        if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
+        if self._options.obeyed is CommandMode.OFF or suspicion(turn.asked) is not None:
             return frozenset()
         acts = self._options.obeyed.acts
         return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}

@@ -158,7 +158,7 @@ def confirmed(answer: str) -> list[str]:
         return []
     for pattern, own in _SECOND_PERSON:
         stated = pattern.sub(own, stated)
-    return statements(f"{stated}.")
+    return first_person_statements(f"{stated}.")
 
 
 def without_quotes(text: str) -> str:
@@ -181,7 +181,7 @@ def meant(text: str) -> str:
     return bare
 
 
-def statements(text: str) -> list[str]:
+def first_person_statements(text: str) -> list[str]:
     """The clauses of *text* in which the writer states something, in order, without end marks, openers
     ("By the way, ...") and typographic apostrophes; each can be understood by itself."""
     bare = _QUOTED.sub(_unquote, meant(text))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.learn.queue import Backoff, Lanes
+from memory_extproc.learn.queue import Backoff, OwnerQueues
 from memory_extproc.model import Owner
 from tests.builders import ANN, BOB, OTHER_ANN
 from tests.unit.learn.learning import QUICK, until
@@ -30,7 +30,7 @@ class Bench:
         self.gate = asyncio.Event()
         self.gate.set()
         self.running = self.most_running = 0
-        self.lanes: Lanes[int] = Lanes(
+        self.lanes: OwnerQueues[int] = OwnerQueues(
             "test",
             self._work,
             self._failed,

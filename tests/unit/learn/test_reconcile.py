@@ -17,7 +17,7 @@ from memory_extproc.learn.conflicts import (
     VERDICTS,
     Add,
     Confirm,
-    Likeness,
+    FactRelation,
     Outdate,
     Replace,
     about,
@@ -82,7 +82,7 @@ def row(fact: Fact, at: datetime) -> Memory:
 
 # --- the decision ------------------------------------------------------------------------------------
 def test_there_is_a_verdict_for_every_likeness_and_age() -> None:
-    assert set(VERDICTS) == {(likeness, newer) for likeness in Likeness for newer in (True, False)}
+    assert set(VERDICTS) == {(likeness, newer) for likeness in FactRelation for newer in (True, False)}
 
 
 def test_with_nothing_there_a_fact_is_new() -> None:
