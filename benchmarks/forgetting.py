@@ -22,7 +22,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
@@ -90,7 +90,7 @@ async def measured(scratch: Path, scope: ForgetScope) -> Took:
         forgotten = Forgotten(ledger, SoleReplica())
         partitions = await stack.enter_async_context(
             Partitions(
-                HidingStore(store, forgotten), coordination, PartitionLimits(), metrics, now=utc_now,
+                TombstoneFilteringStore(store, forgotten), coordination, PartitionLimits(), metrics, now=utc_now,
                 forgotten=forgotten,
             )
         )  # fmt: skip

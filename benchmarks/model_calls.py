@@ -51,7 +51,7 @@ from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, SubjectRules, Subjects
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
@@ -177,8 +177,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(CollectorRegistry(), "bench")
-        self.coordination = TransientCoordination(self.clock)
-        self.store = TransientStore(self.embedder.dimension, now=self.clock)
+        self.coordination = InMemoryCoordination(self.clock)
+        self.store = InMemoryStore(self.embedder.dimension, now=self.clock)
         self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.clock)
         self.budget = Budget(BudgetLimits(), now=self.clock)
 

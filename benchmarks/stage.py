@@ -35,7 +35,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Embeds
 from memory_extproc.settings import load
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 
 SIZES = {1_000: 3.0, 10_000: 5.0}  # memories → the most that recall may cost, in embeddings of the query
 SESSION = 20  # messages
@@ -62,8 +62,8 @@ async def measured(count: int, questions: int) -> Stage:
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
-        store = TransientStore(embedder.dimension, now=lambda: NOW)
-        coordination = TransientCoordination(lambda: NOW)
+        store = InMemoryStore(embedder.dimension, now=lambda: NOW)
+        coordination = InMemoryCoordination(lambda: NOW)
         limits = PartitionLimits(bytes=settings.recall.partition_bytes)
         partitions = await stack.enter_async_context(
             Partitions(store, coordination, limits, metrics, now=lambda: NOW)

@@ -25,9 +25,9 @@ from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.journal.failover import Check, SparedJournal, either
+from memory_extproc.journal.failover import Check, FailoverJournal, either
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, RecallRequest, Scope
 from memory_extproc.observe.log import logger
@@ -112,7 +112,7 @@ async def open_journal(
         return file, file.check, nothing_waits
     await refuse_volatile(settings, link)
     shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
-    return SparedJournal(shared, file), either(shared.check, file.check), file.oldest
+    return FailoverJournal(shared, file), either(shared.check, file.check), file.oldest
 
 
 async def _shared_journal(
@@ -220,8 +220,8 @@ class Erasing:
     fleet: Fleet | None = None  # None: one replica
     holder: str = "alone"  # of leases: the same at every start from a data directory, and no other's
 
-    def hiding(self, store: MemoryStore) -> HidingStore:
-        return HidingStore(store, self.forgotten)
+    def hiding(self, store: MemoryStore) -> TombstoneFilteringStore:
+        return TombstoneFilteringStore(store, self.forgotten)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.erasure.receipts import Look, Proof, look_again
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.screening import Quarantine
@@ -93,7 +93,7 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
         await store.open()
         forgotten = await read_forgotten(settings, data, link, stack)
         unsealed = sealed_store(settings, store, keys, metrics)
-        hiding = HidingStore(unsealed, forgotten)
+        hiding = TombstoneFilteringStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
             Partitions(hiding, coordination, limits, metrics, now=now, steady=steady_now, forgotten=forgotten)

@@ -21,7 +21,7 @@ from memory_extproc.app.coordination import (
 )
 from memory_extproc.app.models import open_embedder
 from memory_extproc.coordination.replicas import OldestWaiting
-from memory_extproc.encryption.codecs import SealedCoordination, SealedJournal, SealedStore
+from memory_extproc.encryption.codecs import EncryptedCoordination, EncryptedJournal, EncryptedStore
 from memory_extproc.encryption.keys import (
     KeyTable,
     MasterKeyFile,
@@ -31,7 +31,7 @@ from memory_extproc.encryption.keys import (
     UnknownMasterKeyError,
     WrappedKeys,
 )
-from memory_extproc.erasure.tombstones import HidingStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
@@ -56,7 +56,7 @@ class Kept:
     coordination: Coordination
     store: MilvusStore
     unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
-    shown: HidingStore  # without that
+    shown: TombstoneFilteringStore  # without that
     erasing: Erasing
     partitions: Partitions
     journal: Journal
@@ -177,15 +177,17 @@ def _note_sealed(data: Path, place: Path) -> None:
 
 
 def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None, metrics: Metrics) -> MemoryStore:
-    return store if keys is None else SealedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
+    return (
+        store if keys is None else EncryptedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
+    )
 
 
 def sealed_journal(journal: Journal, keys: WrappedKeys | None) -> Journal:
-    return journal if keys is None else SealedJournal(journal, keys)
+    return journal if keys is None else EncryptedJournal(journal, keys)
 
 
 def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) -> Coordination:
-    return coordination if keys is None else SealedCoordination(coordination, keys)
+    return coordination if keys is None else EncryptedCoordination(coordination, keys)
 
 
 def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> Keys | None:
@@ -221,7 +223,7 @@ async def journals_to_join(
     theirs = WrappedKeys(await stack.enter_async_context(SqliteKeyTable(beside)), master) if left_keys else ours
     for keys in (theirs, ours):
         await keys.check()
-    return SealedJournal(source, theirs), SealedJournal(target, ours)
+    return EncryptedJournal(source, theirs), EncryptedJournal(target, ours)
 
 
 async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:

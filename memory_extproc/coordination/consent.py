@@ -195,7 +195,7 @@ CREATE INDEX changes_by_owner ON changes (owner, number)
 )
 
 
-class TransientConsent:
+class InMemoryConsent:
     """ConsentRecords in a dictionary. Several users of one object see one another's changes, as replicas do."""
 
     def __init__(self) -> None:

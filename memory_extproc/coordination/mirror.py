@@ -93,7 +93,7 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
     return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
 
 
-class TransientMirror:
+class InMemoryMirror:
     """For tests. Several users of one object share it. *fault*, when set, is raised by every call."""
 
     def __init__(self) -> None:

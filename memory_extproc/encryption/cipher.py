@@ -23,7 +23,7 @@ _ID_BYTES, _NONCE_BYTES, _TAG_BYTES = 8, 12, 16
 OVERHEAD = len(_VERSION) + _ID_BYTES + _NONCE_BYTES + _TAG_BYTES
 
 
-class SealedAwayError(PermanentError):
+class KeyDestroyedError(PermanentError):
     """Sealed with a key that is no more: nobody can read it again."""
 
 
@@ -34,13 +34,13 @@ def seal(key: DataKey, context: bytes, plain: bytes) -> bytes:
 
 
 def unseal(key: DataKey | None, context: bytes, sealed: bytes) -> bytes:
-    """What was sealed. SealedAwayError where another key than *key* sealed it; PermanentError if damaged or
+    """What was sealed. KeyDestroyedError where another key than *key* sealed it; PermanentError if damaged or
     belongs elsewhere."""
     body = len(_VERSION) + _ID_BYTES
     if len(sealed) < OVERHEAD or sealed[:1] != _VERSION:
         raise PermanentError("a sealed text that is damaged or of a newer version")
     if key is None or sealed[1:body] != key.id:
-        raise SealedAwayError("a text sealed with a key that is gone")
+        raise KeyDestroyedError("a text sealed with a key that is gone")
     nonce, rest = sealed[body : body + _NONCE_BYTES], sealed[body + _NONCE_BYTES :]
     try:
         return AESGCM(key.secret).decrypt(nonce, rest, context)

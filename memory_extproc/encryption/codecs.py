@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from memory_extproc.encryption.cipher import (
-    SealedAwayError,
+    KeyDestroyedError,
     context_of,
     is_sealed,
     seal,
@@ -44,7 +44,7 @@ _ROW_MARK = "sealed"  # the one key of a sealed row's metadata; behind it, seale
 _TRIES = 4
 
 
-class SealedStore:
+class EncryptedStore:
     """A MemoryStore over another, with keys by owner. Rows from before it was sealed are read as they are and
     sealed when they are next written. *content_bytes*: what the other keeps of a content,
     about three quarters of which are left for what is sealed."""
@@ -142,7 +142,7 @@ class SealedStore:
         for one in sealed:
             try:
                 yield opened(one)
-            except SealedAwayError:
+            except KeyDestroyedError:
                 away += 1
             except PermanentError:
                 damaged += 1
@@ -211,7 +211,7 @@ class OpenedEntry:
         return self.sealed.attempts
 
 
-class SealedJournal:
+class EncryptedJournal:
     """A Journal over another, with keys by owner. Turns from before it was sealed are read as they are."""
 
     def __init__(self, journal: Journal, keys: Keys) -> None:
@@ -337,7 +337,7 @@ def _entry_context(turn: Turn, what: str) -> bytes:
 # Coordination whose records (blocks given, words kept with response ids) rest only as they were sealed.
 
 
-class SealedCoordination:
+class EncryptedCoordination:
     """A Coordination over another, with keys by owner. A record that cannot be read was never there: every one of
     them is made up for. Counters and leases hold no words and pass as they are."""
 

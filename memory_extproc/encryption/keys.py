@@ -249,7 +249,7 @@ class MasterKeyFile:
         self._unusable = why
 
 
-class TransientMaster:
+class InMemoryMasterKey:
     """WrapsKeys with a key of its own that ends with the process. For tests and demonstrations."""
 
     def __init__(self) -> None:
@@ -350,7 +350,7 @@ _SCHEMA = Schema(
 _KEYS_PAGE = 500
 
 
-class TransientKeyTable:
+class InMemoryKeyTable:
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
 

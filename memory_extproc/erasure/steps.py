@@ -11,7 +11,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from memory_extproc.erasure.cascade import Closure, closure
+from memory_extproc.erasure.cascade import Cascade, cascade
 from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Forgotten, Job, Kind, items_of_turn
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import (
@@ -130,7 +130,7 @@ class Eraser:
         asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
         items = {blind.item(Kind.MEMORY, owner, one) for one in asked}
         unstored = self._holders.partitions.unstored(owner)
-        return items | closure(unstored, scope, until, self._now().timestamp()).items(blind)
+        return items | cascade(unstored, scope, until, self._now().timestamp()).items(blind)
 
     async def find_waiting(self, job: Job) -> Waiting:
         """What keeps *job* from being clean once all that can be reached is erased."""
@@ -199,7 +199,7 @@ class Eraser:
         missing -= coming.keys()
         return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
 
-    async def _erased(self, job: Job, known: _Known, taken: Closure, alone: Alone) -> tuple[Job, frozenset[str]]:
+    async def _erased(self, job: Job, known: _Known, taken: Cascade, alone: Alone) -> tuple[Job, frozenset[str]]:
         """Hashes first: what is erased after them stays erased whatever happens in between. With the ids of the
         turns that are left."""
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
@@ -298,9 +298,9 @@ class Eraser:
             drop(owner)
 
 
-async def worked_out(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Closure:
-    """As `closure`, with others' requests in between."""
-    return await _beside(len(rows), closure, rows, scope, at, now)
+async def worked_out(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Cascade:
+    """As `cascade`, with others' requests in between."""
+    return await _beside(len(rows), cascade, rows, scope, at, now)
 
 
 async def _beside(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -36,7 +36,7 @@ from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.tracker import Topics
 
 
@@ -113,7 +113,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         await store.open()
         # It reads once, what is there now: versions of other replicas play no part.
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
-        coordination = TransientCoordination(now)
+        coordination = InMemoryCoordination(now)
         link = await open_link(settings, metrics, stack)
         kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))

@@ -54,7 +54,7 @@ from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.text.sentences import sentences
 from memory_extproc.topics.tracker import Topics
 
@@ -426,9 +426,9 @@ async def played(
     learned: figures of half a conversation would be worth nothing."""
     owner = Owner(TENANT, conversation.name)
     clock = Clock(conversation.ends)
-    coordination = TransientCoordination(clock)
-    store = TransientStore(embedder.dimension, now=clock)
-    journal = TransientJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
+    coordination = InMemoryCoordination(clock)
+    store = InMemoryStore(embedder.dimension, now=clock)
+    journal = InMemoryJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     async with AsyncExitStack() as stack:
         partitions = Partitions(store, coordination, partition, metrics, now=clock)

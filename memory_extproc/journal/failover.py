@@ -57,7 +57,7 @@ _MOVED_AT_ONCE = 50
 
 
 @dataclass(slots=True)
-class SparedJournal:
+class FailoverJournal:
     """Implements ports.Journal: *shared*, and *spare* while *shared* raises TransientError at an append."""
 
     shared: Journal

@@ -56,7 +56,7 @@ class Weather:
             raise PermanentError(self.refuse)
 
 
-class TransientStore:
+class InMemoryStore:
     """A MemoryStore in a dictionary. *weather* is shared with who made it."""
 
     def __init__(
@@ -183,7 +183,7 @@ class _Row:
     reason: str = ""
 
 
-class TransientJournal:
+class InMemoryJournal:
     """As SqliteJournal, bounds included. *fault*, when set, is raised by every call: a journal that fails."""
 
     def __init__(self, *, now: Now, max_turns: int = 100_000, max_dead: int = 1_000) -> None:
@@ -339,7 +339,7 @@ def _letter(row: _Row) -> DeadLetter:
 _RecordKey = tuple[str, Owner, str]
 
 
-class TransientCoordination:
+class InMemoryCoordination:
     """Passes the contract suite of Coordination. Two users of one object see each other's writes, so it
     also stands in for what two replicas share. Expired records and leases go when they are touched. What rests
     in *records* may be looked at, and damaged, from outside."""
@@ -416,7 +416,7 @@ class TransientCoordination:
 # The ledger of forgets kept in memory. For tests; passes the contract suite of Ledger.
 
 
-class TransientLedger:
+class InMemoryLedger:
     """Several users of one object are replicas that share it. *fault*, when set, is raised by every call.
     What rests in *jobs* may be looked at."""
 

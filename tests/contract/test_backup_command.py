@@ -22,7 +22,7 @@ from memory_extproc.app.offline import Tended, tending
 from memory_extproc.cli.root import app
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import new_master_key
-from memory_extproc.erasure.tombstones import Blind, Kind
+from memory_extproc.erasure.tombstones import KeyedHasher, Kind
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, LedgerJob, Memory, Owner, Scope
 from memory_extproc.settings import load
@@ -97,7 +97,7 @@ class Place:
 
         async def forget() -> None:
             async with SqliteLedger(self.data / "erasure.db") as ledger:
-                blind = Blind(await ledger.key())
+                blind = KeyedHasher(await ledger.key())
                 kind, name = by or (Kind.MEMORY, memory.id)
                 item = blind.item(kind, memory.owner, name)
                 subject = blind.subject(memory.owner)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.consent import RedisConsent, SqliteConsent, TransientConsent
+from memory_extproc.coordination.consent import InMemoryConsent, RedisConsent, SqliteConsent
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import PermanentError
@@ -32,7 +32,7 @@ PLENTY = timedelta(seconds=10)  # the machine that runs the tests may be busy wi
 async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsentRecords]:
     match request.param:
         case "transient":
-            yield TransientConsent()
+            yield InMemoryConsent()
         case "sqlite":
             async with SqliteConsent(tmp_path / "consent.db") as sqlite:
                 yield sqlite

@@ -12,12 +12,12 @@ import pytest
 
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.encryption.codecs import SealedCoordination
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
+from memory_extproc.encryption.codecs import EncryptedCoordination
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
 
@@ -37,10 +37,10 @@ def utc_now() -> datetime:
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     match request.param:
         case "transient":
-            yield TransientCoordination(utc_now)
+            yield InMemoryCoordination(utc_now)
         case "sealed":
-            keys = WrappedKeys(TransientKeyTable(), TransientMaster())
-            yield SealedCoordination(TransientCoordination(utc_now), keys)
+            keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
+            yield EncryptedCoordination(InMemoryCoordination(utc_now), keys)
         case "sqlite":
             async with SqliteCoordination(tmp_path / "coordination.sqlite", now=utc_now) as sqlite:
                 yield sqlite

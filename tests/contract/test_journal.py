@@ -14,14 +14,14 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.encryption.codecs import SealedJournal
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
-from memory_extproc.journal.failover import SparedJournal
+from memory_extproc.encryption.codecs import EncryptedJournal
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 
@@ -51,16 +51,16 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
         if request.param == "transient":
-            yield TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            yield InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
             return
         if request.param == "spared":
-            shared = TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            shared = InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
             async with SqliteJournal(tmp_path / "spare.sqlite", now=clock) as spare:
-                yield SparedJournal(shared, spare)
+                yield FailoverJournal(shared, spare)
             return
-        keys = WrappedKeys(TransientKeyTable(), TransientMaster())
+        keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
         if request.param == "sealed":
-            yield SealedJournal(TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead), keys)
+            yield EncryptedJournal(InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead), keys)
             return
         if request.param == "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
@@ -75,7 +75,7 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
             return
         path = tmp_path / "journal.sqlite"
         async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
-            yield SealedJournal(journal, keys) if request.param == "sealed_sqlite" else journal
+            yield EncryptedJournal(journal, keys) if request.param == "sealed_sqlite" else journal
 
     return opened
 

@@ -20,10 +20,10 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.curation.editor import Catalogue
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
 from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientLedger
+from memory_extproc.testing.adapters import InMemoryLedger
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.fixtures.memory_api import KEY, ApiStand, violations_of
 
@@ -50,9 +50,9 @@ class ByWord:
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
     made = ApiStand(tmp_path)
-    ledger, sole = TransientLedger(), SoleReplica()
+    ledger, sole = InMemoryLedger(), SoleReplica()
     forgotten = Forgotten(ledger, sole)
-    hiding = HidingStore(made.store, forgotten)
+    hiding = TombstoneFilteringStore(made.store, forgotten)
     made.partitions = Partitions(
         hiding, made.coordination, PartitionLimits(), made.metrics, now=made.now, forgotten=forgotten
     )

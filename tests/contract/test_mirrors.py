@@ -10,9 +10,9 @@ import pytest
 
 from memory_extproc.coordination.mirror import (
     Copied,
+    InMemoryMirror,
     Kind,
     SqliteMirror,
-    TransientMirror,
     decoded,
     encoded,
     of_items,
@@ -36,7 +36,7 @@ __all__ = ["milvus", "milvus_lite"]
 async def mirror(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mirror]:
     match request.param:
         case "transient":
-            yield TransientMirror()
+            yield InMemoryMirror()
         case "sqlite":
             async with SqliteMirror(tmp_path / "mirror.db") as sqlite:
                 yield sqlite

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.encryption.cipher import sealable
-from memory_extproc.encryption.codecs import SealedStore
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
+from memory_extproc.encryption.codecs import EncryptedStore
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, Hit, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.store.rules import CONTENT_BYTES
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import MONDAY, a_memory
 from tests.fixtures.milvus_stores import (
     DIMENSION,
@@ -62,10 +62,10 @@ async def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[MemoryStore]:
     if request.param == "transient":
-        yield TransientStore(DIMENSION, now=on_monday, finds_words=True)
+        yield InMemoryStore(DIMENSION, now=on_monday, finds_words=True)
         return
     if request.param == "sealed":
-        yield sealed(TransientStore(DIMENSION, now=on_monday, finds_words=True))
+        yield sealed(InMemoryStore(DIMENSION, now=on_monday, finds_words=True))
         return
     path: Path = tmp_path_factory.mktemp("store")
     fixture = {"lite_server": "milvus_lite", "milvus": "milvus"}.get(request.param)
@@ -75,9 +75,9 @@ async def store(
         yield sealed(store) if request.param == "sealed_lite" else store
 
 
-def sealed(store: MemoryStore) -> SealedStore:
-    keys = WrappedKeys(TransientKeyTable(), TransientMaster())
-    return SealedStore(store, keys, Metrics(CollectorRegistry(), "test"), content_bytes=CONTENT_BYTES)
+def sealed(store: MemoryStore) -> EncryptedStore:
+    keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
+    return EncryptedStore(store, keys, Metrics(CollectorRegistry(), "test"), content_bytes=CONTENT_BYTES)
 
 
 async def settled(store: MemoryStore, owner: Owner, row: Embedded) -> None:
@@ -136,7 +136,7 @@ async def test_everybody_of_whom_there_is_a_row_is_listed_once(store: MemoryStor
         rows = [Embedded(a_memory(f"row {number}", owner), pointing(0.1)) for number in range(3)]
         await store.put(owner, rows)
     await store.delete_owner(gone)
-    inner = store._store if isinstance(store, SealedStore) else store
+    inner = store._store if isinstance(store, EncryptedStore) else store
     listed = [owner async for page in inner.owners() for owner in page]  # type: ignore[attr-defined]
     assert {ann, bob} <= set(listed)
     assert gone not in listed
@@ -379,7 +379,7 @@ async def test_an_owner_whose_name_cannot_be_stored_is_refused_everywhere(store:
 
 async def test_long_content_is_cut_between_two_characters(store: MemoryStore) -> None:
     ann, _, _ = somebody()
-    room = sealable(CONTENT_BYTES) if isinstance(store, SealedStore) else CONTENT_BYTES
+    room = sealable(CONTENT_BYTES) if isinstance(store, EncryptedStore) else CONTENT_BYTES
     exact, longer = "x" + "ž" * ((room - 1) // 2), "🌴" * 3000
     rows = [a_row(exact, ann, id="exact"), a_row(longer, ann, id="longer"), a_row("a\ud800b", ann, id="surrogate")]
     await store.put(ann, rows)

@@ -21,7 +21,7 @@ from memory_extproc.errors import (
     TransientError,
     UnknownFaultError,
 )
-from memory_extproc.journal.failover import SparedJournal
+from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import TurnOutcome
@@ -175,7 +175,7 @@ async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
         await fault(operator, tmp_path)
         with pytest.raises(TransientError):
             await RedisCoordination(link).bump(ANN)
-        assert await SparedJournal(shared, spare).append(a_turn("kept")) is TurnOutcome.JOURNALLED
+        assert await FailoverJournal(shared, spare).append(a_turn("kept")) is TurnOutcome.JOURNALLED
 
 
 def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:

@@ -18,7 +18,7 @@ import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app.coordination import Erasing, open_erasing, open_link
-from memory_extproc.coordination.mirror import Copied, TransientMirror
+from memory_extproc.coordination.mirror import Copied, InMemoryMirror
 from memory_extproc.coordination.recovery import FILE
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
@@ -44,7 +44,7 @@ class Replica:
 
     data: Path
     settings: Settings
-    shared: TransientMirror | None
+    shared: InMemoryMirror | None
     metrics: Metrics = field(default_factory=lambda: Metrics(CollectorRegistry(), "test"))
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     link: RedisLink = field(init=False)
@@ -109,7 +109,7 @@ class Place:
     scratch: Path
     stack: AsyncExitStack
     server: RedisServer
-    shared: TransientMirror | None = field(default_factory=TransientMirror)
+    shared: InMemoryMirror | None = field(default_factory=InMemoryMirror)
     prefix: str = field(default_factory=lambda: uuid4().hex)
 
     async def replica(self, name: str) -> Replica:
@@ -404,10 +404,10 @@ async def test_a_forget_that_redis_lost_is_found_though_others_went_on_before_it
     await until(known, "the other knows it")
 
 
-class Unwritable(TransientMirror):
+class Unwritable(InMemoryMirror):
     """A way to Milvus on which reads pass and writes do not."""
 
-    def __init__(self, of: TransientMirror) -> None:
+    def __init__(self, of: InMemoryMirror) -> None:
         super().__init__()
         self.kept = of.kept
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, ConsentChange, Owner
 
@@ -27,7 +27,7 @@ class Clock:
         self.time += span
 
 
-class Records(TransientConsent):
+class Records(InMemoryConsent):
     """Records that can be out of reach."""
 
     def __init__(self) -> None:

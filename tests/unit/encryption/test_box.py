@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.encryption.cipher import (
     OVERHEAD,
-    SealedAwayError,
+    KeyDestroyedError,
     context_of,
     seal,
     seal_text,
@@ -49,7 +49,7 @@ def test_it_cannot_be_read_elsewhere_or_by_another_owner() -> None:
 
 @pytest.mark.parametrize("key", [None, OTHER, DataKey(b"n" * 8, KEY.secret)])
 def test_what_was_sealed_with_a_key_that_is_gone_is_told_from_what_is_damaged(key: DataKey | None) -> None:
-    with pytest.raises(SealedAwayError):
+    with pytest.raises(KeyDestroyedError):
         unseal(key, HERE, seal(KEY, HERE, b"secret"))
 
 

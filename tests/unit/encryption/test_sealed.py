@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from memory_extproc.encryption.codecs import SealedJournal, SealedStore
-from memory_extproc.encryption.keys import TransientMaster, WrappedKeys
+from memory_extproc.encryption.codecs import EncryptedJournal, EncryptedStore
+from memory_extproc.encryption.keys import InMemoryMasterKey, WrappedKeys
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Scope, Turn
 from memory_extproc.store.rules import CONTENT_BYTES
@@ -92,10 +92,10 @@ async def test_a_turn_that_lost_its_key_is_a_dead_letter_and_keeps_nobody_waitin
 async def test_while_the_master_key_is_not_at_hand_nothing_is_given_up(bench: Bench) -> None:
     await bench.journal.append(a_turn("said"))
     await bench.store.put(ANN, [a_row("kept")])
-    elsewhere = WrappedKeys(bench.keys._table, TransientMaster())
+    elsewhere = WrappedKeys(bench.keys._table, InMemoryMasterKey())
     for call in (
-        SealedJournal(bench.plain_journal, elsewhere).pending(10),
-        SealedStore(bench.plain, elsewhere, bench.metrics, content_bytes=CONTENT_BYTES).get(
+        EncryptedJournal(bench.plain_journal, elsewhere).pending(10),
+        EncryptedStore(bench.plain, elsewhere, bench.metrics, content_bytes=CONTENT_BYTES).get(
             ANN, [a_row("kept").memory.id]
         ),
     ):
@@ -126,10 +126,10 @@ class Meddled:
 
 
 async def test_what_is_written_while_a_forget_destroys_the_key_stays_readable(bench: Bench) -> None:
-    store = SealedStore(bench.plain, Meddled(bench.keys, 1), bench.metrics, content_bytes=CONTENT_BYTES)
+    store = EncryptedStore(bench.plain, Meddled(bench.keys, 1), bench.metrics, content_bytes=CONTENT_BYTES)
     await store.put(ANN, [a_row("after the forget")])
     assert await bench.contents() == ["after the forget"]
-    journal = SealedJournal(bench.plain_journal, Meddled(bench.keys, 1))
+    journal = EncryptedJournal(bench.plain_journal, Meddled(bench.keys, 1))
     await journal.append(a_turn("after the forget"))
     (entry,) = await bench.journal.pending(10)
     assert entry.turn.asked == "after the forget"
@@ -137,11 +137,11 @@ async def test_what_is_written_while_a_forget_destroys_the_key_stays_readable(be
 
 async def test_a_key_that_is_destroyed_over_and_over_is_tried_again_later(bench: Bench) -> None:
     with pytest.raises(TransientError):
-        await SealedStore(bench.plain, Meddled(bench.keys, 99), bench.metrics, content_bytes=100).put(
+        await EncryptedStore(bench.plain, Meddled(bench.keys, 99), bench.metrics, content_bytes=100).put(
             ANN, [a_row("never")]
         )
     with pytest.raises(TransientError):
-        await SealedJournal(bench.plain_journal, Meddled(bench.keys, 99)).append(a_turn("never"))
+        await EncryptedJournal(bench.plain_journal, Meddled(bench.keys, 99)).append(a_turn("never"))
 
 
 async def test_metadata_that_is_no_json_is_refused(bench: Bench) -> None:

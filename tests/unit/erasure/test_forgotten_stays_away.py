@@ -34,7 +34,7 @@ from memory_extproc.model import (
     Turn,
     TurnOutcome,
 )
-from memory_extproc.testing.adapters import TransientCoordination, TransientLedger
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryLedger
 from tests.builders import ANN, BOB, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import ListingExtractor, until
@@ -66,7 +66,7 @@ async def test_words_noted_with_a_response_that_was_on_its_way_go_with_the_forge
 ) -> None:
     gate, noting = asyncio.Event(), asyncio.Event()
 
-    class Late(TransientCoordination):
+    class Late(InMemoryCoordination):
         async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
             noting.set()
             await gate.wait()
@@ -250,7 +250,7 @@ async def test_a_forget_that_a_newer_version_wrote_is_left_to_it_and_keeps_none_
     assert {one.id for one in await world.ledger.unfinished()} >= {"newer"}
 
 
-class OverheardLedger(TransientLedger):
+class OverheardLedger(InMemoryLedger):
     """Whoever lists what is unfinished hears of a job before the one who writes it hears that it is written."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ import structlog
 from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
@@ -38,7 +38,7 @@ from memory_extproc.model import (
     message_id_of,
 )
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientJournal, TransientLedger, TransientStore
+from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
@@ -100,13 +100,13 @@ class OneMachine(FakeReplicas):
 class Durable(Surroundings):
     """What outlives a process."""
 
-    ledger: TransientLedger = field(default_factory=TransientLedger)
+    ledger: InMemoryLedger = field(default_factory=InMemoryLedger)
     replicas: OneMachine = field(default_factory=OneMachine)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.embedder = CannedEmbedder(8)
-        self.store = TransientStore(8, now=lambda: self.now)
+        self.store = InMemoryStore(8, now=lambda: self.now)
         self.limits = replace(LEARN_LIMITS, batch=2, attempts=1_000_000)
 
 
@@ -115,7 +115,7 @@ class Process:
 
     def __init__(self, durable: Durable, fate: Fate, *, store_away: bool = False) -> None:
         self.fate, self.store_away, self._replicas = fate, store_away, durable.replicas
-        assert isinstance(durable.journal, TransientJournal)
+        assert isinstance(durable.journal, InMemoryJournal)
         durable.journal.reopen()
         self.store = Unsteady(durable.store, fate, away=lambda: self.store_away)
         store, journal = self.store, Unsteady(durable.journal, fate)
@@ -126,7 +126,7 @@ class Process:
 
         self.limits = durable.limits
         self.forgotten = Forgotten(ledger, durable.replicas)
-        hiding = HidingStore(store, self.forgotten)
+        hiding = TombstoneFilteringStore(store, self.forgotten)
         self.partitions = Partitions(
             hiding, coordination, PartitionLimits(), durable.metrics, now=now, forgotten=self.forgotten
         )
@@ -249,7 +249,7 @@ class Run:
         while self.durable.replicas.parked:
             await self.durable.journal.append(self.durable.replicas.parked[-1])
             self.durable.replicas.parked.pop()
-        assert isinstance(self.durable.journal, TransientJournal)
+        assert isinstance(self.durable.journal, InMemoryJournal)
         self.durable.journal.reopen()
 
     async def _say(self, process: Process) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from memory_extproc.curation.editor import Correction, Curator, Meaning, Standing
-from memory_extproc.erasure.cascade import closure
+from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.tombstones import Blind, Kind
+from memory_extproc.erasure.tombstones import KeyedHasher, Kind
 from memory_extproc.model import ForgetScope, Hit, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
 from tests.builders import ANN, a_memory, a_message
 from tests.unit.erasure.forgetting import World, complete
@@ -100,11 +100,11 @@ def test_what_a_corrected_message_takes_along_does_not_hang_on_the_order_of_the_
     made_of_it = a_memory("Often speaks of Lisbon", metadata={"sources": [lives.id]})
     # The version that a correction left is history, and is erased in the end.
     rows = [corrected, lives, made_of_it, *([version] if version_kept else [])]
-    blind = Blind(b"key")
+    blind = KeyedHasher(b"key")
     for order in permutations(rows):
         for listed in range(1, len(order) + 1):
             named = {corrected.id, *(memory.id for memory in order[:listed])}
-            taken = closure(order, ForgetScope(ids=tuple(named)), world_ends())
+            taken = cascade(order, ForgetScope(ids=tuple(named)), world_ends())
             assert taken.memories.keys() == {memory.id for memory in rows}
             assert blind.item(Kind.HEARD, ANN, "h1") in taken.items(blind)  # the client may send it again
 

@@ -11,7 +11,7 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Memory, Outcome, Owner, Ranked, RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render
 from memory_extproc.request.body import Enriched
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedRecalls
 from tests.builders import a_memory
 from tests.fixtures.desk import Desk
@@ -84,7 +84,7 @@ class Talk:
 
 def a_desk(**options: Any) -> Desk:
     recalls = options.pop("recalls", None) or Remembers()
-    shared = options.pop("shared", TransientCoordination(now=lambda: NOON))
+    shared = options.pop("shared", InMemoryCoordination(now=lambda: NOON))
     return Desk(recalls=recalls, shared=shared, **options)
 
 
@@ -100,7 +100,7 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
-class Faulty(TransientCoordination):
+class Faulty(InMemoryCoordination):
     """Fails what its *down* names."""
 
     def __init__(self) -> None:

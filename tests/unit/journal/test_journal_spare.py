@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.journal.failover import SparedJournal, either
+from memory_extproc.journal.failover import FailoverJournal, either
 from memory_extproc.journal.sqlite import Entry
 from memory_extproc.model import Caller, Turn, TurnOutcome, digest
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.learn.learning import LIMITS, Surroundings, until
 
@@ -26,9 +26,9 @@ def turn(words: str, **changes: Any) -> Turn:
 
 class World:
     def __init__(self, *, shared_turns: int = 100) -> None:
-        self.shared = TransientJournal(now=lambda: MONDAY, max_turns=shared_turns)
-        self.spare = TransientJournal(now=lambda: MONDAY, max_turns=2)
-        self.journal = SparedJournal(self.shared, self.spare)
+        self.shared = InMemoryJournal(now=lambda: MONDAY, max_turns=shared_turns)
+        self.spare = InMemoryJournal(now=lambda: MONDAY, max_turns=2)
+        self.journal = FailoverJournal(self.shared, self.spare)
 
     async def arrived(self) -> list[str]:
         return [entry.turn.asked for entry in await self.journal.arrivals(10)]
@@ -55,7 +55,7 @@ async def test_what_came_while_the_shared_journal_was_away_arrives_from_it_when_
 async def test_what_moved_arrives_though_the_shared_journal_goes_away_again_as_it_moves(reached: int) -> None:
     world = World()
 
-    class Leaving(TransientJournal):
+    class Leaving(InMemoryJournal):
         left = reached
 
         async def append(self, turn: Turn) -> TurnOutcome:

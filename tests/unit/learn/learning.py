@@ -24,7 +24,7 @@ from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, S
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal, KeepsMemories
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore, Weather
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, MONDAY
 
@@ -90,7 +90,7 @@ class Surroundings:
     now: datetime = MONDAY
     limits: LearnLimits = LIMITS
     weather: Weather = field(default_factory=Weather)
-    shared_store: TransientStore | None = None  # of another process
+    shared_store: InMemoryStore | None = None  # of another process
     embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
     extractor: Extracts | None = field(default_factory=ListingExtractor)
@@ -107,9 +107,9 @@ class Surroundings:
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, "test")
-        self.coordination = TransientCoordination(lambda: self.now)
-        self.store = self.shared_store or TransientStore(32, now=lambda: self.now, weather=self.weather)
-        self.journal: Journal = TransientJournal(now=lambda: self.now)
+        self.coordination = InMemoryCoordination(lambda: self.now)
+        self.store = self.shared_store or InMemoryStore(32, now=lambda: self.now, weather=self.weather)
+        self.journal: Journal = InMemoryJournal(now=lambda: self.now)
         self.partitions = Partitions(
             self.store, self.coordination, PartitionLimits(), self.metrics, now=lambda: self.now
         )
@@ -118,7 +118,7 @@ class Surroundings:
         self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
 
     def build(self) -> Learner:
-        if isinstance(self.journal, TransientJournal):
+        if isinstance(self.journal, InMemoryJournal):
             self.journal.reopen()
         return Learner(
             self.journal,

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
-from memory_extproc.encryption.codecs import SealedJournal
+from memory_extproc.encryption.codecs import EncryptedJournal
 from memory_extproc.encryption.keys import MasterKeyFile, SqliteKeyTable, WrappedKeys, new_master_key
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, Kind
@@ -157,7 +157,7 @@ async def fill_sealed(directory: Path, waiting: Sequence[str], master: Path) -> 
         keys = WrappedKeys(table, MasterKeyFile(master))
         await keys.check()
         for words in waiting:
-            assert await SealedJournal(journal, keys).append(turn(words)) is TurnOutcome.JOURNALLED
+            assert await EncryptedJournal(journal, keys).append(turn(words)) is TurnOutcome.JOURNALLED
 
 
 def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_ours(
@@ -181,7 +181,7 @@ def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_o
 
     async def ours() -> list[str]:
         async with a_journal(learn.data) as journal, SqliteKeyTable(learn.data / "keys.db") as table:
-            sealed = SealedJournal(journal, WrappedKeys(table, MasterKeyFile(master)))
+            sealed = EncryptedJournal(journal, WrappedKeys(table, MasterKeyFile(master)))
             return [entry.turn.asked for entry in await sealed.pending(10)]
 
     assert asyncio.run(ours()) == ["a", "b"]

@@ -29,7 +29,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import Now
 from memory_extproc.store.partition import Partitions
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
@@ -161,7 +161,7 @@ async def test_the_pieces_of_a_long_turn_reach_the_store_in_calls_of_a_bounded_s
     assert max(counted.sizes) == 2
 
 
-class SlowJournal(TransientJournal):
+class SlowJournal(InMemoryJournal):
     """Takes a turn, or refuses it with *fault*, once its gate is open."""
 
     def __init__(self, *, now: Now) -> None:
@@ -221,7 +221,7 @@ async def test_a_caller_that_is_cancelled_takes_nothing_with_it() -> None:
 @pytest.mark.parametrize("fault", [TransientError("locked"), PermanentError("damaged"), ZeroDivisionError("a bug")])
 async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Exception) -> None:
     world = Surroundings()
-    journal = TransientJournal(now=lambda: world.now)
+    journal = InMemoryJournal(now=lambda: world.now)
     world.journal = journal
     world.limits = replace(LIMITS, sweep=timedelta(hours=1), look=timedelta(hours=1))
     await journal.append(a_turn("before", ""))
@@ -241,7 +241,7 @@ async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Except
 
 async def test_a_full_journal_is_an_outcome() -> None:
     world = Surroundings()
-    world.journal = TransientJournal(now=lambda: world.now, max_turns=1)
+    world.journal = InMemoryJournal(now=lambda: world.now, max_turns=1)
     world.weather.down = True
     world.limits = replace(LIMITS, grace=timedelta(0))
     async with world.learner() as learner:
@@ -488,7 +488,7 @@ async def test_what_an_earlier_process_left_is_taken_up() -> None:
 
 async def test_a_journal_that_cannot_be_read_at_first_is_taken_up_later() -> None:
     world = Surroundings()
-    journal = TransientJournal(now=lambda: world.now)
+    journal = InMemoryJournal(now=lambda: world.now)
     world.journal = journal
     await journal.append(a_turn(BUDGET, ""))
     journal.fault = TransientError("locked")

@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import TurnOutcome
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
@@ -74,7 +74,7 @@ async def test_a_model_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> 
 
 async def test_a_backlog_is_bounded_and_says_so() -> None:
     world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5)))
-    world.journal = TransientJournal(now=lambda: world.now, max_turns=10)
+    world.journal = InMemoryJournal(now=lambda: world.now, max_turns=10)
     async with world.learner() as learner:
         world.weather.down = True
         outcomes = await talk_for_an_hour(world, learner)

@@ -43,7 +43,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore, Weather
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
@@ -296,7 +296,7 @@ class Rig:
         found = (await self.keeps.nearest(owner, anything, 100, Scope())).found
         return sorted(one.memory.content for one in found)
 
-    async def rows(self, store: TransientStore) -> dict[str, tuple[MemoryState, str, str, object]]:
+    async def rows(self, store: InMemoryStore) -> dict[str, tuple[MemoryState, str, str, object]]:
         return {
             one.memory.id: (
                 one.memory.state,
@@ -310,11 +310,11 @@ class Rig:
 
 
 @asynccontextmanager
-async def a_rig(store: TransientStore, crash_after: int | None = None) -> AsyncIterator[Rig]:
+async def a_rig(store: InMemoryStore, crash_after: int | None = None) -> AsyncIterator[Rig]:
     metrics = Metrics(CollectorRegistry(), "0")
     partitions = Partitions(
         store,
-        TransientCoordination(now=lambda: MONDAY),
+        InMemoryCoordination(now=lambda: MONDAY),
         PartitionLimits(),
         now=lambda: later(days=1),
         metrics=metrics,
@@ -325,8 +325,8 @@ async def a_rig(store: TransientStore, crash_after: int | None = None) -> AsyncI
         yield Rig(partitions, store.weather, metrics, Reconciler(keeps, embedder, metrics))  # type: ignore[arg-type]  # the crashing one answers with object
 
 
-def a_store() -> TransientStore:
-    return TransientStore(DIMENSION, now=lambda: later(days=1))
+def a_store() -> InMemoryStore:
+    return InMemoryStore(DIMENSION, now=lambda: later(days=1))
 
 
 FIRST = a_turn("My budget for the Hawaii trip is $10,000.", seq=0)

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import Sharing
 from memory_extproc.safety.policy import Found, Policy
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings
 
@@ -26,7 +26,7 @@ MOST = 65_536
 CALLER = Caller(ANN)
 
 
-class Watched(TransientJournal):
+class Watched(InMemoryJournal):
     """A journal that tells all that was ever written to it."""
 
     def __init__(self, now: Now) -> None:
@@ -38,7 +38,7 @@ class Watched(TransientJournal):
         return await super().append(turn)
 
 
-class AwayCoordination(TransientCoordination):
+class AwayCoordination(InMemoryCoordination):
     """Records out of reach."""
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
@@ -54,7 +54,7 @@ class Door:
     def __init__(self, quota: QuotaLimits | None = None, default: Consent = Consent.ON) -> None:
         self.world = Surroundings()
         now = lambda: self.world.now  # noqa: E731
-        self.consent = Consents(TransientConsent(), ConsentTerms(default=default), ConsentLimits(), now=now)
+        self.consent = Consents(InMemoryConsent(), ConsentTerms(default=default), ConsentLimits(), now=now)
         self.incognito = Incognito(self.world.coordination, IncognitoLimits())
         self.screening = Screening(
             self.consent,
@@ -240,7 +240,7 @@ async def test_marks_reach_other_replicas() -> None:
 
 
 async def test_a_mark_that_takes_long_is_written_all_the_same_and_waited_for_at_the_end() -> None:
-    class Slow(TransientCoordination):
+    class Slow(InMemoryCoordination):
         async def put_record(self, *record: Any) -> None:
             await slow.wait()
             await super().put_record(*record)
@@ -295,7 +295,7 @@ async def test_marks_are_written_again_where_the_records_were_lost() -> None:
     door = Door()
     caller = Caller(ANN, session="s-1")
     await door.incognito.mark(caller, (), "I like pizza.", "")
-    lost = Incognito(TransientCoordination(now=lambda: MONDAY), IncognitoLimits())
+    lost = Incognito(InMemoryCoordination(now=lambda: MONDAY), IncognitoLimits())
     door.incognito._records = lost._records
     assert not await lost.holds(said("And more.", caller=caller))
     await door.incognito.write_again()

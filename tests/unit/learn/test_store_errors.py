@@ -14,7 +14,7 @@ from pymilvus import MilvusException, exceptions
 
 from memory_extproc.errors import PermanentError, UnknownFaultError
 from memory_extproc.model import Embedded, Matrix, Owner
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.fixtures.ailing import MilvusWeather
@@ -60,7 +60,7 @@ async def test_an_outage_of_the_store_makes_no_dead_letter_whatever_it_is_called
     assert (await world.journal.depth()).dead == 0
 
 
-class PickyStore(TransientStore):
+class PickyStore(InMemoryStore):
     """Fails for rows that name *poison*, with an error that nobody has sorted."""
 
     poison = "poison"

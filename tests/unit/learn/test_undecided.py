@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings, until
 
@@ -38,7 +38,7 @@ class Outage:
             raise TransientError("away")
 
 
-class Records(TransientCoordination):
+class Records(InMemoryCoordination):
     def __init__(self, outage: Outage) -> None:
         super().__init__(lambda: MONDAY)
         self.outage = outage
@@ -58,7 +58,7 @@ class Records(TransientCoordination):
         return await super().replace_record(kind, owner, key, old, new, ttl)
 
 
-class Choices(TransientConsent):
+class Choices(InMemoryConsent):
     def __init__(self, outage: Outage) -> None:
         super().__init__()
         self.outage = outage
@@ -72,7 +72,7 @@ class Choices(TransientConsent):
         return await super().history(owner)
 
 
-class Failing(TransientJournal):
+class Failing(InMemoryJournal):
     def __init__(self, now: datetime) -> None:
         super().__init__(now=lambda: now)
         self.error: Exception | None = None

@@ -31,7 +31,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
 
@@ -44,7 +44,7 @@ class Desk:
     """What is known of Ann, told turn by turn, a minute apart."""
 
     keeps: Partitions
-    store: TransientStore
+    store: InMemoryStore
     reconciler: Reconciler
     told: int = 0
 
@@ -71,8 +71,8 @@ class Desk:
 @asynccontextmanager
 async def a_desk(judges: Judges | None = None) -> AsyncIterator[Desk]:
     metrics = Metrics(CollectorRegistry(), "0")
-    store = TransientStore(64, now=lambda: later(days=1))
-    coordination = TransientCoordination(now=lambda: MONDAY)
+    store = InMemoryStore(64, now=lambda: later(days=1))
+    coordination = InMemoryCoordination(now=lambda: MONDAY)
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: later(days=1)) as keeps:
         yield Desk(keeps, store, Reconciler(keeps, EMBEDDER, metrics, judges=judges))
 

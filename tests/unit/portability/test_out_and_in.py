@@ -30,7 +30,7 @@ from memory_extproc.portability.importer import Exporter, ExportLimits, Importer
 from memory_extproc.portability.records import line_of, record_of
 from memory_extproc.ports import Exported, JournalEntry
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
@@ -77,7 +77,7 @@ class ForgottenWords:
         return turns
 
 
-class BusyStore(TransientStore):
+class BusyStore(InMemoryStore):
     """Refuses the next *busy* writes."""
 
     busy = 0
@@ -94,8 +94,8 @@ class Desk:
 
     def __init__(self) -> None:
         self.store = BusyStore(EMBEDDER.dimension, now=lambda: MONDAY)
-        self.coordination = TransientCoordination(lambda: MONDAY)
-        self.journal = TransientJournal(now=lambda: MONDAY)
+        self.coordination = InMemoryCoordination(lambda: MONDAY)
+        self.journal = InMemoryJournal(now=lambda: MONDAY)
         self.consent = SaidConsent()
         self.forgotten = ForgottenWords("CANARY")
         metrics = Metrics(CollectorRegistry(), "test")

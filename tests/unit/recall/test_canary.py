@@ -17,7 +17,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
 from memory_extproc.request.identity import accepted
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.fixtures.sidecar import NOON
 from tests.fixtures.waiting import until
@@ -25,7 +25,7 @@ from tests.fixtures.waiting import until
 ANSWERS = {asked: said for said, asked in KNOWN}
 
 
-async def stored(store: TransientStore) -> list[Memory]:
+async def stored(store: InMemoryStore) -> list[Memory]:
     return [row.memory async for page in store.pages(OWNER, 100, fresh=True) for row in page]
 
 
@@ -33,7 +33,7 @@ async def stored(store: TransientStore) -> list[Memory]:
 class Finds:
     """Recall that finds what the question is for, out of what is in the store; but for what a test takes away."""
 
-    store: TransientStore
+    store: InMemoryStore
     lost: set[str] = field(default_factory=set)
     broken: bool = False
     wishes: list[RecallRequest] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Finds:
         )
 
 
-class Away(TransientStore):
+class Away(InMemoryStore):
     """A store that can be away."""
 
     away = False
@@ -80,7 +80,7 @@ async def bench() -> AsyncIterator[Bench]:
     clock = [NOON]
     embedder = CannedEmbedder()
     store = Away(embedder.dimension, now=lambda: clock[0])
-    coordination = TransientCoordination(lambda: clock[0])
+    coordination = InMemoryCoordination(lambda: clock[0])
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: clock[0]) as partitions:
         finds = Finds(store)
         limits = CanaryLimits(every=timedelta(milliseconds=1), limit=3, threshold=0.7)

@@ -17,7 +17,7 @@ from memory_extproc.recall.prompt_block import (
     rendered,
     without_blocks,
 )
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.text.words import estimate_tokens
 from tests.builders import ANN, MONDAY, a_memory
 
@@ -100,7 +100,7 @@ def test_no_value_can_close_the_block_and_a_block_that_comes_back_is_taken_out()
     assert without_blocks(f"Hello\n\n{profile.text}") == "Hello"
 
 
-class Rows(TransientStore):
+class Rows(InMemoryStore):
     """Memories as the partition lists them."""
 
     def __init__(self, *memories: Memory) -> None:

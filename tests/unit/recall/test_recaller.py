@@ -41,7 +41,7 @@ from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.resident import ResidentRows
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder, CannedReranker
 from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
@@ -53,7 +53,7 @@ BUDGET = "User's budget for the Hawaii trip is $10,000"
 class Bench:
     """A recaller with everything behind it in reach."""
 
-    store: TransientStore
+    store: InMemoryStore
     partitions: Partitions
     embedder: CannedEmbedder
     metrics: Metrics
@@ -86,8 +86,8 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     metrics = Metrics(CollectorRegistry(), "test")
     embedder = CannedEmbedder()
-    store = TransientStore(embedder.dimension, now=lambda: MONDAY)
-    coordination = TransientCoordination(lambda: MONDAY)
+    store = InMemoryStore(embedder.dimension, now=lambda: MONDAY)
+    coordination = InMemoryCoordination(lambda: MONDAY)
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: MONDAY) as partitions:
         yield Bench(store, partitions, embedder, metrics)
 

@@ -33,7 +33,7 @@ from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
@@ -102,8 +102,8 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     metrics = Metrics(CollectorRegistry(), "test")
     embedder = CannedEmbedder()
-    store = TransientStore(embedder.dimension, now=lambda: MONDAY)
-    coordination = TransientCoordination(lambda: MONDAY)
+    store = InMemoryStore(embedder.dimension, now=lambda: MONDAY)
+    coordination = InMemoryCoordination(lambda: MONDAY)
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: MONDAY) as partitions:
         finds = Finds(partitions)
         yield Bench(finds, embedder, metrics)

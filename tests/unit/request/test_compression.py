@@ -19,7 +19,7 @@ from memory_extproc.request.admission import Mode
 from memory_extproc.request.compression import KIND, OPENING, Compression, CompressionLimits, rendered
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.policy import Rule, Then, When
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedCompletions
 from tests.fixtures.desk import Desk
 from tests.fixtures.sidecar import NOON, used
@@ -45,7 +45,7 @@ class Counting:
         return replace(before, topic=f"state {self.made}", decisions=(*before.decisions, messages[0].text[:20]))
 
 
-class Noting(TransientCoordination):
+class Noting(InMemoryCoordination):
     """Knows under which keys states were put."""
 
     def __init__(self, now: Now) -> None:

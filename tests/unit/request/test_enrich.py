@@ -22,7 +22,7 @@ from memory_extproc.request.body import Enriched
 from memory_extproc.request.identity import IdentityOptions
 from memory_extproc.request.policy import Rule, Then, When, in_control_group
 from memory_extproc.request.replay import Decision
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.desk import Desk, a_chat, in_a_tool_loop
 from tests.fixtures.sidecar import BLOCK, used
 
@@ -351,7 +351,7 @@ async def test_another_callers_tool_loop_is_another() -> None:
 
 
 async def test_a_tool_loop_goes_on_at_another_replica() -> None:
-    shared = TransientCoordination(now=lambda: used().memories[0].memory.created_at)
+    shared = InMemoryCoordination(now=lambda: used().memories[0].memory.created_at)
     chat = in_a_tool_loop("my budget?")
     await Desk(shared=shared).enrich({**chat, "messages": chat["messages"][:1]})
     there = Desk(RecallResult(outcome=Outcome.EMPTY), shared=shared)
@@ -359,7 +359,7 @@ async def test_a_tool_loop_goes_on_at_another_replica() -> None:
     assert there.recalls.wishes == []
 
 
-class Unreachable(TransientCoordination):
+class Unreachable(InMemoryCoordination):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         raise TransientError("out of reach")
 

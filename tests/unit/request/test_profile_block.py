@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Caller, Outcome, Profile, RecallResult
 from memory_extproc.recall.prompt_block import CLOSING, OPENING_PROFILE
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.desk import Desk
 from tests.fixtures.sidecar import NOON, used
 
@@ -37,7 +37,7 @@ class Known:
 class Talk:
     def __init__(self, recalled: RecallResult = NOTHING, *facts: str, mode: str = "always", **options: Any) -> None:
         self.known = Known(*(facts or ("home: Oslo",)))
-        shared = TransientCoordination(now=lambda: NOON)
+        shared = InMemoryCoordination(now=lambda: NOON)
         self.desk = Desk(recalled, shared=shared, profile=mode, profiles=self.known, **options)
         self.items: list[dict[str, Any]] = []
         self.sent: list[bytes] = []

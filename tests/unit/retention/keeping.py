@@ -16,7 +16,7 @@ from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.store.partition import Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, Clock, a_memory, later
 
@@ -29,8 +29,8 @@ class Desk:
     """A store, its partitions and a keeper before them."""
 
     clock: Clock
-    store: TransientStore
-    coordination: TransientCoordination
+    store: InMemoryStore
+    coordination: InMemoryCoordination
     partitions: Partitions
     embedder: CannedEmbedder
     metrics: Metrics

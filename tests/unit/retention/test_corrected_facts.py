@@ -16,7 +16,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, a_turn, later
 from tests.unit.retention.keeping import Desk, three_budgets
@@ -47,7 +47,7 @@ class Told:
             desk.embedder,
             RulesExtractor(),
             Reconciler(desk.partitions, desk.embedder, desk.metrics),
-            TransientJournal(now=desk.clock, max_turns=10),
+            InMemoryJournal(now=desk.clock, max_turns=10),
             desk.coordination,
             desk.metrics,
             now=desk.clock,

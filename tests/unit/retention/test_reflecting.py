@@ -19,7 +19,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, a_memory, later
 
@@ -39,8 +39,8 @@ class Place:
     def __init__(self, *answers: str | Exception) -> None:
         self.completes = CannedCompletions(answers)
         self.embedder = CannedEmbedder()
-        self.store = TransientStore(384, now=self.now)
-        coordination = TransientCoordination(self.now)
+        self.store = InMemoryStore(384, now=self.now)
+        coordination = InMemoryCoordination(self.now)
         metrics = Metrics(CollectorRegistry(), "test")
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
         reflector = LlmReflector(self.completes, Budget(BudgetLimits(), now=self.now))

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.model import Embedded, Owner, Scope, SearchResult, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from tests.builders import ANN, Clock, a_memory
 
 DIMENSION = 4
@@ -35,8 +35,8 @@ class Setting:
     """One store and one coordination, with as many processes in front of them as a test wants."""
 
     clock: Clock
-    store: TransientStore
-    coordination: TransientCoordination
+    store: InMemoryStore
+    coordination: InMemoryCoordination
     registry: CollectorRegistry
 
     def process(self, **limits: object) -> Partitions:
@@ -48,8 +48,8 @@ class Setting:
 
 def a_setting(*, lags: bool = False, finds_words: bool = False) -> Setting:
     clock = Clock()
-    store = TransientStore(DIMENSION, now=clock, lags=lags, finds_words=finds_words)
-    return Setting(clock, store, TransientCoordination(clock), CollectorRegistry())
+    store = InMemoryStore(DIMENSION, now=clock, lags=lags, finds_words=finds_words)
+    return Setting(clock, store, InMemoryCoordination(clock), CollectorRegistry())
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

@@ -13,7 +13,7 @@ import structlog.testing
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import MemoryState, MemoryType, Source, message_ids
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.boundaries import ShiftLimits
 from tests.builders import ANN, BOB, Clock
 from tests.fixtures.waiting import until
@@ -105,7 +105,7 @@ async def test_a_session_ends_when_it_has_been_silent_for_as_long_whatever_the_c
         assert len(await around.topics()) == 1
 
 
-class CountsHolds(TransientCoordination):
+class CountsHolds(InMemoryCoordination):
     """Counts how often a lease was asked for, which is a commit each time."""
 
     asked = 0
