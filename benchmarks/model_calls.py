@@ -48,7 +48,7 @@ from memory_extproc.ports import Embeds
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, SubjectRules, Subjects
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -241,12 +241,12 @@ class Bench:
             vectors = await self.embedder.embed([fact.content for fact in facts])
             await self.partitions.put(ANN, [Embedded(*pair) for pair in zip(facts, vectors, strict=True)])
         of, partitions = self.counted.of, self.partitions
-        keeper = Keeper(
+        keeper = RetentionPass(
             self.store,
             partitions,
             partitions,
             self.embedder,
-            KeeperRules(),
+            RetentionPassRules(),
             Wording(says=saying, about=about, agree=agree),
             now=self.clock,
             subjects=Subjects(

@@ -22,7 +22,7 @@ from memory_extproc.api.call import (
     time_of,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.curation.editor import Catalogue
+from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.tombstones import WAITING_TURNS
 from memory_extproc.errors import NotConfirmedError
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
@@ -33,7 +33,7 @@ _FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query",
 
 
 class Forgetting:
-    def __init__(self, forgets: Forgets, catalogue: Catalogue, repeats: Repeats) -> None:
+    def __init__(self, forgets: Forgets, catalogue: MemoryCatalog, repeats: Repeats) -> None:
         self._forgets, self._catalogue, self._repeats = forgets, catalogue, repeats
 
     @property

@@ -33,12 +33,12 @@ from memory_extproc.api.call import (
 )
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.curation.editor import (
-    Catalogue,
     Correction,
-    Curator,
     Cursor,
     DuplicateError,
     Filter,
+    MemoryCatalog,
+    MemoryEditor,
     NotActiveError,
     OnDuplicate,
     Told,
@@ -74,8 +74,8 @@ class MemoriesLimits:
 class Memories:
     def __init__(
         self,
-        catalogue: Catalogue,
-        curator: Curator,
+        catalogue: MemoryCatalog,
+        curator: MemoryEditor,
         repeats: Repeats,
         pages: PageTokens,
         limits: MemoriesLimits,

@@ -32,7 +32,7 @@ from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options
 from memory_extproc.app.read_path import open_tokens, token_options
-from memory_extproc.curation.editor import Catalogue, Curator, Meaning, Standing
+from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Extracts, Fact
@@ -41,7 +41,7 @@ from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
 from memory_extproc.request.identity import hashed_user
-from memory_extproc.retention.usage import Noticing
+from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.safety.secrets import find_secrets, masked
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
@@ -60,7 +60,7 @@ class ApiParts:
     """What the memory API is made of."""
 
     partitions: Partitions
-    noticing: Noticing  # the same, where corrections are heard of
+    noticing: ChangeNotifier  # the same, where corrections are heard of
     embedder: Embeds
     coordination: Coordination
     journal: Journal
@@ -136,7 +136,7 @@ def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: Async
 
 def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str, Operation]:
     memory = settings.memory
-    catalogue = Catalogue(
+    catalogue = MemoryCatalog(
         parts.partitions,
         parts.partitions,
         parts.journal,
@@ -148,7 +148,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     forgetting = Forgetting(parts.forgets, catalogue, repeats)
     memories = Memories(
         catalogue,
-        Curator(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
+        MemoryEditor(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
         repeats,
         PageTokens(derived(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),

@@ -29,7 +29,7 @@ from memory_extproc.store.partition import PartitionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class AppContext:
     """Who opens a part puts it on *stack*: the order of opening is the order of closing reversed."""
 
     live: Live

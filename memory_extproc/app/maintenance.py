@@ -18,7 +18,7 @@ from memory_extproc.model import message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, KeepsMemories, ListsOwners, MemoryStore, Now
 from memory_extproc.retention.merge import DuplicateRules, HistoryRules
-from memory_extproc.retention.passes import Keeper, KeeperRules, Rebuilds, Wording
+from memory_extproc.retention.passes import Rebuilds, RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import (
     Consolidates,
     ReflectionLimits,
@@ -44,9 +44,9 @@ from memory_extproc.topics.writer import Closing, Rebuilding
 _WORDING = Wording(says=saying, about=about, agree=agree)
 
 
-def keeper_rules(settings: Settings) -> KeeperRules:
+def keeper_rules(settings: Settings) -> RetentionPassRules:
     given = settings.retention
-    return KeeperRules(
+    return RetentionPassRules(
         retention=RetentionRules(
             weight=given.weight,
             half_life=given.half_life,
@@ -114,7 +114,7 @@ def make_retention(
         reflections = Reflections(reflects, partitions, embedder, coordination, limits, about, now=now)
     if consolidates is not None:
         subjects = Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
-    keeper = Keeper(
+    keeper = RetentionPass(
         store, partitions, partitions, embedder, keeper_rules(settings), _WORDING,
         now=now, reflections=reflections, rebuilds=rebuilds, subjects=subjects,
     )  # fmt: skip
@@ -135,7 +135,11 @@ def make_retention(
 
 
 def _use(
-    keeper: Keeper, job: RetentionJob, reflections: Reflections | None, subjects: Subjects | None, new: Settings
+    keeper: RetentionPass,
+    job: RetentionJob,
+    reflections: Reflections | None,
+    subjects: Subjects | None,
+    new: Settings,
 ) -> None:
     keeper.use(keeper_rules(new))
     job.use(job_limits(new))

@@ -60,7 +60,7 @@ _SMALL = 1 << 20  # bytes of memories held: a command reads everybody's once
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class OfflineContext:
     """Everybody's memories as configured, without a sidecar around them: what is changed shows in running ones."""
 
     store: MilvusStore
@@ -78,7 +78,9 @@ class Tended:
 
 
 @asynccontextmanager
-async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool = False) -> AsyncIterator[Tended]:
+async def tending(
+    settings: Settings, data: Path, *, now: Now, reflecting: bool = False
+) -> AsyncIterator[OfflineContext]:
     """Whoever asks holds *data*, where that is needed (`hold_lite`). Of what the ledger of forgets names nothing
     comes back, as in a sidecar. *reflecting*: a model draws conclusions whether or not that is switched on;
     ConfigurationError without one."""
@@ -105,7 +107,7 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
             raise ConfigurationError(
                 ["external_models: no model of role memory_extraction is configured to reflect"]
             )
-        yield Tended(
+        yield OfflineContext(
             store,
             unsealed,
             hiding,
@@ -134,7 +136,7 @@ async def read_forgotten(
     return Forgotten(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
 
 
-def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
+def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:
     return make_retention(
         settings,
         tended.store,
@@ -152,7 +154,7 @@ def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
 
 @asynccontextmanager
 async def reembedding(
-    settings: Settings, data: Path, tended: Tended, *, source: str = "", says: Says, now: Now
+    settings: Settings, data: Path, tended: OfflineContext, *, source: str = "", says: Says, now: Now
 ) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
     """With *source*, the name of another collection of the same Milvus, also that one: as it is."""
     lists: MilvusStore = tended.store
@@ -258,7 +260,7 @@ def _copied(path: Path, to: Path) -> None:
         raise TransientError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
 
 
-async def back_up_memories(tended: Tended, to: Path, says: Says) -> int:
+async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
     """Says how many rows there are."""
     head = Head(model=tended.embedder.fingerprint, dimension=tended.embedder.dimension)
     owners = [owner async for page in tended.store.owners() for owner in page]
@@ -284,7 +286,7 @@ def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, lis
     return done
 
 
-async def restore_memories(tended: Tended, source: Path, says: Says) -> Counter[str]:
+async def restore_memories(tended: OfflineContext, source: Path, says: Says) -> Counter[str]:
     """Counts rows: restored; newer, which were there as new already and stay; forgotten, which were not taken in;
     unreadable, of a newer version. Can be broken off and run again. PermanentError before anything is changed where
     the backup is damaged or of another model."""
@@ -311,7 +313,7 @@ def _pages(path: Path) -> Iterator[tuple[Owner, list[Row]]]:
             yield Owner(tenant, user), page
 
 
-async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[str]:
+async def _restored(tended: OfflineContext, owner: Owner, page: list[Row]) -> Counter[str]:
     found: list[Embedded] = readable(page, to_embedded, tended.metrics.unreadable)
     there = {memory.id: memory for memory in await tended.store.get(owner, [row.memory.id for row in found])}
     older = [
@@ -336,7 +338,7 @@ async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[st
     )
 
 
-async def _forgotten_among(tended: Tended, owner: Owner, ids: Sequence[str]) -> set[str]:
+async def _forgotten_among(tended: OfflineContext, owner: Owner, ids: Sequence[str]) -> set[str]:
     """Those of *ids* that are in the store and are not to be seen any more."""
     marks = await tended.forgotten.of(owner)
     if not marks:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import Frame, Live, caller_tag, profile_limits, recall_limits, wire_options
+from memory_extproc.app.context import AppContext, Live, caller_tag, profile_limits, recall_limits, wire_options
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
-from memory_extproc.app.storage import Kept
+from memory_extproc.app.storage import Storage
 from memory_extproc.app.write_path import Door, Extraction, Writing
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import ConfigurationError
@@ -148,7 +148,12 @@ class Wire:
 
 
 async def open_wire(
-    frame: Frame, kept: Kept, writing: Writing, recalls: Recaller, replays: BlockReplay, background: Background
+    frame: AppContext,
+    kept: Storage,
+    writing: Writing,
+    recalls: Recaller,
+    replays: BlockReplay,
+    background: Background,
 ) -> Wire:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     door, learner, partitions = writing.door, writing.learner, kept.partitions
@@ -186,7 +191,7 @@ class Reading:
     canary: Canary | None  # None: it is switched off
 
 
-async def open_reading(frame: Frame, kept: Kept, learns: Learns) -> Reading:
+async def open_reading(frame: AppContext, kept: Storage, learns: Learns) -> Reading:
     """The read path of a sidecar, with what watches over it."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     recaller = make_recaller(

@@ -22,11 +22,19 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from memory_extproc import __version__
 from memory_extproc.api.transfer import Transfers
 from memory_extproc.app.api import ApiParts, memory_api
-from memory_extproc.app.context import Applies, Frame, Live, api_options, open_traces, server_options, wire_options
+from memory_extproc.app.context import (
+    AppContext,
+    Applies,
+    Live,
+    api_options,
+    open_traces,
+    server_options,
+    wire_options,
+)
 from memory_extproc.app.coordination import AsRecalled, open_forgetter
 from memory_extproc.app.data_dir import DataDirectory, FilesInUse, watched_files
 from memory_extproc.app.read_path import Wire, open_reading, open_wire
-from memory_extproc.app.storage import Kept, open_kept, renewed_keys
+from memory_extproc.app.storage import Storage, open_kept, renewed_keys
 from memory_extproc.app.write_path import Door, Writing, open_writing
 from memory_extproc.concurrency import Background
 from memory_extproc.erasure.forgetter import Forgetter
@@ -91,7 +99,7 @@ async def sidecar(
     async with AsyncExitStack() as stack:
         data = stack.enter_context(DataDirectory(settings)).path
         traces = await open_traces(settings, stack)
-        frame = Frame(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
+        frame = AppContext(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
         kept = await open_kept(frame)
         writing = await open_writing(frame, kept)
         reading = await open_reading(frame, kept, writing.learner)
@@ -119,7 +127,7 @@ async def sidecar(
 
 
 async def _open_forgetter(
-    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, replays: BlockReplay
+    frame: AppContext, kept: Storage, writing: Writing, recaller: Recaller, replays: BlockReplay
 ) -> Forgetter:
     """Everything that holds a person's words stands in here."""
     topics = writing.topics
@@ -154,8 +162,8 @@ class _Serving:
 
 
 async def _open_serving(
-    frame: Frame,
-    kept: Kept,
+    frame: AppContext,
+    kept: Storage,
     writing: Writing,
     recaller: Recaller,
     wire: Wire,
@@ -180,7 +188,9 @@ async def _open_serving(
     return _Serving(server, api, f"{host}:{endpoint.port}")
 
 
-def _api_parts(frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, forgetter: Forgetter) -> ApiParts:
+def _api_parts(
+    frame: AppContext, kept: Storage, writing: Writing, recaller: Recaller, forgetter: Forgetter
+) -> ApiParts:
     consent = writing.door.consent
     transfers = make_transfers(
         frame.settings,

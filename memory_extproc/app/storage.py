@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memory_extproc.app.context import Frame, milvus_options, partition_limits, steady_now
+from memory_extproc.app.context import AppContext, milvus_options, partition_limits, steady_now
 from memory_extproc.app.coordination import (
     Erasing,
     open_coordination,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Storage:
     """What both paths stand on; it outlasts whatever writes to it."""
 
     embedder: Embeds
@@ -64,7 +64,7 @@ class Kept:
     oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
 
-async def open_kept(frame: Frame) -> Kept:
+async def open_kept(frame: AppContext) -> Storage:
     settings, data, stack, now = frame.settings, frame.data, frame.stack, frame.now
     embedder = await open_embedder(settings, frame.metrics, stack, frame.live)
     link = await open_link(settings, frame.metrics, stack, frame.live)
@@ -99,7 +99,7 @@ async def open_kept(frame: Frame) -> Kept:
         reports_held=frame.metrics.journal_parts.set,
     )
     await take_part(erasing, partitions, stack)
-    return Kept(
+    return Storage(
         embedder=embedder,
         link=link,
         keys=keys,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from memory_extproc.app.context import Frame, Live, learn_limits, partition_limits, piece_limits, steady_now
+from memory_extproc.app.context import AppContext, Live, learn_limits, partition_limits, piece_limits, steady_now
 from memory_extproc.app.coordination import Fleet
 from memory_extproc.app.maintenance import (
     make_consolidator,
@@ -20,7 +20,7 @@ from memory_extproc.app.maintenance import (
     open_topics,
 )
 from memory_extproc.app.models import completions_for
-from memory_extproc.app.storage import Kept, make_master_key
+from memory_extproc.app.storage import Storage, make_master_key
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
@@ -53,7 +53,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ConsentRecords, Coordination, Embeds, Journal, Now
 from memory_extproc.retention.passes import Rebuilds
 from memory_extproc.retention.scheduler import RetentionJob
-from memory_extproc.retention.usage import Noticing, Partition
+from memory_extproc.retention.usage import ChangeNotifier, Partition
 from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
@@ -68,12 +68,12 @@ class Writing:
     extraction: Extraction
     topics: Topics | None  # None: they are switched off
     retention: RetentionJob  # to be entered by who looks after the order of leaving
-    noticing: Noticing  # the partitions, where retention hears of what is written
+    noticing: ChangeNotifier  # the partitions, where retention hears of what is written
     foresees: ComingMemories
     learner: Learner
 
 
-async def open_writing(frame: Frame, kept: Kept) -> Writing:
+async def open_writing(frame: AppContext, kept: Storage) -> Writing:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, frame.data, metrics, stack)
@@ -88,7 +88,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
         settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
     )
     retention = _retention(frame, kept, extraction, rebuilds)
-    noticing = Noticing(partitions, retention.soon)
+    noticing = ChangeNotifier(partitions, retention.soon)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
     learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
     replicas = kept.erasing.replicas
@@ -113,7 +113,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     )
 
 
-def _retention(frame: Frame, kept: Kept, extraction: Extraction, rebuilds: Rebuilds) -> RetentionJob:
+def _retention(frame: AppContext, kept: Storage, extraction: Extraction, rebuilds: Rebuilds) -> RetentionJob:
     settings, live, metrics, stack = frame.settings, frame.live, frame.metrics, frame.stack
     return make_retention(
         settings,
@@ -132,12 +132,12 @@ def _retention(frame: Frame, kept: Kept, extraction: Extraction, rebuilds: Rebui
 
 
 async def _open_learner(
-    frame: Frame,
-    kept: Kept,
+    frame: AppContext,
+    kept: Storage,
     door: Door,
     sessions: Sessions,
     extraction: Extraction,
-    noticing: Noticing,
+    noticing: ChangeNotifier,
     topics: Topics | None,
     judged: Judging,
     intake_log: IntakeLog,

@@ -20,7 +20,7 @@ from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.app.offline import Tended
+    from memory_extproc.app.offline import OfflineContext
     from memory_extproc.ports import MemoryStore
     from memory_extproc.retention.reembed import Checked, Reembedding
 
@@ -182,7 +182,7 @@ async def _compacted(settings: Settings, data: Path) -> bool:
         return await (await _tended(settings, data, stack)).store.compact()
 
 
-async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Tended:
+async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
     from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import tending  # noqa: PLC0415
 

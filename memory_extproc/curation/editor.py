@@ -136,7 +136,7 @@ class Correction:
         return self.values.get("content")
 
 
-class Curator:
+class MemoryEditor:
     """Writes one owner's memories at their own word."""
 
     def __init__(
@@ -475,7 +475,7 @@ class Stats:
     newest: datetime | None
 
 
-class Catalogue:
+class MemoryCatalog:
     """Reads; changes nothing."""
 
     def __init__(

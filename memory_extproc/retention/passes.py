@@ -48,7 +48,7 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperRules:
+class RetentionPassRules:
     retention: RetentionRules = field(default_factory=RetentionRules)
     duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: they stay
     histories: HistoryRules = field(default_factory=HistoryRules)
@@ -73,7 +73,7 @@ class Rebuilds(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
+class PassReport:
     """What became of one owner's memories, or would."""
 
     memories: int = 0  # rows in any state, before
@@ -85,8 +85,8 @@ class Kept:
     rebuilt: int = 0  # summaries, without what was forgotten or corrected
     erased: int = 0
 
-    def __add__(self, other: Kept) -> Kept:
-        return Kept(
+    def __add__(self, other: PassReport) -> PassReport:
+        return PassReport(
             self.memories + other.memories,
             self.themes + other.themes,
             self.retired + other.retired,
@@ -98,7 +98,7 @@ class Kept:
         )
 
 
-class Keeper:
+class RetentionPass:
     """One owner at a time; who else runs for the same owner is for the caller to see to."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Keeper:
         keeps: KeepsMemories,
         rows: KeepsInOrder,
         embedder: Embeds,
-        rules: KeeperRules,
+        rules: RetentionPassRules,
         wording: Wording,
         *,
         now: Now,
@@ -129,14 +129,14 @@ class Keeper:
         self._wording = wording
         self._now = now
 
-    def use(self, rules: KeeperRules) -> None:
+    def use(self, rules: RetentionPassRules) -> None:
         self._rules = rules
 
-    async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+    async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
         """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
-        kept = Kept(memories=len(known))
+        kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=dry_run)
         memories = [row.memory for row in known.values()]
         # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
@@ -151,22 +151,22 @@ class Keeper:
             await self._reflect(owner, self._reflections, list(known.values()), kept, dry_run=dry_run)
         return kept
 
-    async def reflect(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+    async def reflect(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
         """What keep does about conclusions, and nothing else."""
         known = await self._read(owner)
-        kept = Kept(memories=len(known))
+        kept = PassReport(memories=len(known))
         if self._reflections is not None:
             rows = list(known.values())
             kept.themes = len(await self._reflections.due(owner, rows))
             kept.derived = 0 if dry_run else await self._reflections.reflect(owner, rows)
         return kept
 
-    async def mend(self, owner: Owner) -> Kept:
+    async def mend(self, owner: Owner) -> PassReport:
         """What keep does about what was made of memories that were forgotten or corrected, and nothing else: it is
         no time for anything to grow old."""
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
-        kept = Kept(memories=len(known))
+        kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=False)
         due = await asyncio.to_thread(unfounded, [row.memory for row in known.values()])
         await self._leave(owner, known, due, kept, now, dry_run=False)
@@ -187,7 +187,7 @@ class Keeper:
         return len(done)
 
     async def _make(
-        self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool
+        self, owner: Owner, known: dict[str, Embedded], kept: PassReport, now: datetime, *, dry_run: bool
     ) -> None:
         if self._rebuilds is not None and not dry_run:
             kept.rebuilt += await self._rebuilt(owner, known, self._rebuilds)
@@ -214,7 +214,7 @@ class Keeper:
         return rebuilt
 
     async def _tell_together(
-        self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: Kept, *, dry_run: bool
+        self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: PassReport, *, dry_run: bool
     ) -> None:
         """A text that is refused, or a model that is away, leaves the facts as they are and holds up nothing."""
         memories = [row.memory for row in known.values()]
@@ -232,7 +232,7 @@ class Keeper:
             kept.derived += bool(rows) or dry_run
 
     async def _reflect(
-        self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: Kept, *, dry_run: bool
+        self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: PassReport, *, dry_run: bool
     ) -> None:
         """A model that is away, or has no tokens left for the caller, holds up nothing else."""
         kept.themes = len(await reflections.due(owner, rows))
@@ -244,7 +244,14 @@ class Keeper:
             log.warning("retention.not_reflected", error=type(error).__name__)
 
     async def _leave(
-        self, owner: Owner, known: dict[str, Embedded], due: Leaving, kept: Kept, now: datetime, *, dry_run: bool
+        self,
+        owner: Owner,
+        known: dict[str, Embedded],
+        due: Leaving,
+        kept: PassReport,
+        now: datetime,
+        *,
+        dry_run: bool,
     ) -> None:
         becoming = {one: retired(known[one].memory, why, now) for one, why in due.retire.items()}
         becoming |= {one: revived(known[one].memory) for one in due.revive}
@@ -269,7 +276,7 @@ class Keeper:
         owner: Owner,
         known: dict[str, Embedded],
         rules: DuplicateRules,
-        kept: Kept,
+        kept: PassReport,
         now: datetime,
         *,
         dry_run: bool,

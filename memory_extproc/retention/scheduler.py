@@ -17,7 +17,7 @@ from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, ListsOwners, Now
-from memory_extproc.retention.passes import Keeper, Kept
+from memory_extproc.retention.passes import PassReport, RetentionPass
 
 log = logger(__name__)
 RECORD = "retention"  # kind of the record that an owner was seen to
@@ -51,7 +51,7 @@ class Round:
     owners: int = 0
     passed_over: int = 0  # seen to within this round already, or by another runner now
     failed: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: PassReport = field(default_factory=PassReport)
 
 
 class RetentionJob:
@@ -60,7 +60,7 @@ class RetentionJob:
     def __init__(
         self,
         lists: ListsOwners,
-        keeper: Keeper,
+        keeper: RetentionPass,
         coordination: Coordination,
         limits: JobLimits,
         metrics: Metrics,
@@ -162,7 +162,7 @@ class RetentionJob:
                 self._metrics.retention_owners.labels("kept").inc()
         return True
 
-    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> Kept | None:
+    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
         """None: seen to already, or another runner has them."""
         coordination, limits = self._coordination, self._limits
         if dry_run:
@@ -182,7 +182,7 @@ class RetentionJob:
                 await coordination.release(lease, self._holder)
         return kept
 
-    async def _seeing(self, owner: Owner, work: Work, *, dry_run: bool = False) -> Kept:
+    async def _seeing(self, owner: Owner, work: Work, *, dry_run: bool = False) -> PassReport:
         match work:
             case Work.KEEP:
                 return await self._keeper.keep(owner, dry_run=dry_run)
@@ -191,7 +191,7 @@ class RetentionJob:
             case Work.REFLECT:
                 return await self._keeper.reflect(owner, dry_run=dry_run)
 
-    async def _holding(self, seeing: Coroutine[None, None, Kept], lease: str) -> Kept | None:
+    async def _holding(self, seeing: Coroutine[None, None, PassReport], lease: str) -> PassReport | None:
         """Stops when the lease can no longer be held: another may have it."""
         keeping = asyncio.create_task(seeing, name="retention of one")
         third = self._limits.lease.total_seconds() / 3
@@ -206,7 +206,7 @@ class RetentionJob:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
-    def _count(self, kept: Kept) -> None:
+    def _count(self, kept: PassReport) -> None:
         metrics = self._metrics
         for reason, count in kept.retired.items():
             metrics.retired.labels(reason.value).inc(count)
@@ -293,7 +293,7 @@ class RetentionJob:
         return every if not report.failed else min(every, self._limits.again * 10)
 
 
-def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
+def _came_to(keeping: asyncio.Task[PassReport]) -> PassReport:
     """A bug that one owner's memories bring out is that owner's alone: the others are seen to all the same."""
     error = keeping.exception()
     if error is not None and not isinstance(error, MemoryExtprocError):

@@ -154,7 +154,7 @@ class Partition(KeepsMemories, ListsMemories, Protocol):
     """Both sides of an owner's memories."""
 
 
-class Noticing:
+class ChangeNotifier:
     """KeepsMemories and ListsMemories around others. *tell* hears the owner after a memory of theirs was replaced,
     deleted or got other words: what was made of it may not hold any more."""
 

@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from memory_extproc.app import utc_now
-from memory_extproc.app.offline import Tended, tending
+from memory_extproc.app.offline import OfflineContext, tending
 from memory_extproc.cli.root import app
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import new_master_key
@@ -56,7 +56,7 @@ class Place:
             self.data.mkdir()
             kept.write_bytes(content)
 
-    def _tending(self) -> AbstractAsyncContextManager[Tended]:
+    def _tending(self) -> AbstractAsyncContextManager[OfflineContext]:
         """The store as a sidecar would have it, sealing and all."""
         self.data.mkdir(exist_ok=True)
         return tending(load(self.config, {}), self.data, now=utc_now)

@@ -17,7 +17,7 @@ from memory_extproc.api.forget import Forgetting
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.settings import Consents
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.curation.editor import Catalogue
+from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
@@ -74,7 +74,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         chance=lambda: 0.0,
         seeks=ByWord(made),
     )
-    catalogue = Catalogue(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)
+    catalogue = MemoryCatalog(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)
     forgetting = Forgetting(forgetter, catalogue, Repeats(made.coordination, KEY))
     made.operations = {**forgetting.operations, **Consents(made.consent, forgetting.forget).operations}
     async with forgetter, made:

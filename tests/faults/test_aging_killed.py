@@ -28,7 +28,7 @@ from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, m
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
@@ -148,7 +148,7 @@ class Life:
             provenance=lambda turn: provenance(turn.origin),
         )
 
-    def keeper(self) -> Keeper:
+    def keeper(self) -> RetentionPass:
         reflections = Reflections(
             LlmReflector(self.completes, Budget(BudgetLimits(), now=self.clock)),
             self.partitions,
@@ -158,12 +158,12 @@ class Life:
             about,
             now=self.clock,
         )
-        return Keeper(
+        return RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            KeeperRules(retention=RetentionRules(max_memories=14, protect=timedelta(), prune_share=0)),
+            RetentionPassRules(retention=RetentionRules(max_memories=14, protect=timedelta(), prune_share=0)),
             Wording(says=saying, about=about, agree=agree),
             now=self.clock,
             reflections=reflections,

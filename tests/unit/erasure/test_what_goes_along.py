@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.curation.editor import Correction, Curator, Meaning, Standing
+from memory_extproc.curation.editor import Correction, Meaning, MemoryEditor, Standing
 from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import KeyedHasher, Kind
@@ -82,7 +82,7 @@ async def test_a_corrected_message_goes_with_all_that_was_made_of_what_it_said_f
         metadata={"derived": "reflection", "sources": [lives.id, other.id], "retired": "sources"},
     )
     await world.put(asked, lives, other, retired)
-    curator = Curator(
+    curator = MemoryEditor(
         world.partitions, world.partitions, world.embedder, NothingUnderstood(), now=lambda: world.now
     )
     await curator.correct(ANN, asked.id, Correction(values={"content": "I moved to Porto last week."}))

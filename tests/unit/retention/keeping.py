@@ -12,7 +12,7 @@ from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.store.partition import Partitions
@@ -37,10 +37,10 @@ class Desk:
 
     def keeper(
         self, *, reads: MemoryStore | None = None, embedder: CannedEmbedder | None = None, **rules: Any
-    ) -> Keeper:
-        given = KeeperRules(retention=RetentionRules(**rules))
+    ) -> RetentionPass:
+        given = RetentionPassRules(retention=RetentionRules(**rules))
         partitions, embeds = self.partitions, embedder or self.embedder
-        return Keeper(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
+        return RetentionPass(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
 
     def job(
         self,

@@ -16,7 +16,7 @@ from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmReflector
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -45,12 +45,12 @@ class Place:
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
         reflector = LlmReflector(self.completes, Budget(BudgetLimits(), now=self.now))
         limits = ReflectionLimits(themes=ThemeRules(above=3, near=0.3))
-        self.keeper = Keeper(
+        self.keeper = RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            KeeperRules(),
+            RetentionPassRules(),
             Wording(says=saying, about=about, agree=agree),
             now=self.now,
             reflections=Reflections(

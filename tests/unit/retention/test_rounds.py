@@ -12,7 +12,7 @@ import structlog.testing
 
 from memory_extproc.errors import TransientError
 from memory_extproc.model import MemoryState, Owner
-from memory_extproc.retention.passes import Kept
+from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.scheduler import Clocks, JobLimits
 from tests.builders import ANN, BOB, MONDAY, a_memory, later
 from tests.fixtures.waiting import until
@@ -91,7 +91,7 @@ async def test_a_bug_that_one_owners_memories_bring_out_ends_no_round(desk: Desk
     class Broken:
         """The one method that a round asks for."""
 
-        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
             if owner == ANN:
                 raise ValueError("what nobody thought of")
             return await keeper.keep(owner, dry_run=dry_run)
@@ -165,15 +165,15 @@ async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_
             yield callers
 
     class Keeps:
-        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
             if not seen:
                 job.soon(BOB)  # who forgets something while the round is with its first caller
             seen.append(owner)
-            return Kept()
+            return PassReport()
 
-        async def mend(self, owner: Owner) -> Kept:
+        async def mend(self, owner: Owner) -> PassReport:
             seen.append(owner)
-            return Kept()
+            return PassReport()
 
     job = desk.job(Lists(), keeper=Keeps(), limits=JobLimits(pause=timedelta(), settle=timedelta()))
     report = await job.round()
@@ -205,12 +205,12 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
     class Keeps:
         """Whom a round keeps is counted by the round itself; who is seen to soon stands in *seen*."""
 
-        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
-            return Kept()
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
+            return PassReport()
 
-        async def mend(self, owner: Owner) -> Kept:
+        async def mend(self, owner: Owner) -> PassReport:
             seen.append(owner)
-            return Kept()
+            return PassReport()
 
     by_command = JobLimits(every=None, pause=timedelta(), settle=timedelta())
     job = desk.job(limits=by_command, keeper=Keeps())

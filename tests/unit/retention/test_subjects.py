@@ -16,7 +16,7 @@ from memory_extproc.learn.extract.llm_notes import LlmConsolidator
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rank import chosen, weigh
-from memory_extproc.retention.passes import Keeper, KeeperRules
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules
 from memory_extproc.retention.reflection import SubjectRules, Subjects
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.testing.models import CannedCompletions
@@ -43,14 +43,14 @@ class Model:
             consolidator, desk.partitions, desk.embedder, SubjectRules(above=3, grown=2), about, now=desk.clock
         )
 
-    def keeper(self, **rules: Any) -> Keeper:
+    def keeper(self, **rules: Any) -> RetentionPass:
         desk = self.desk
-        return Keeper(
+        return RetentionPass(
             desk.store,
             desk.partitions,
             desk.partitions,
             desk.embedder,
-            KeeperRules(retention=RetentionRules(**rules)),
+            RetentionPassRules(retention=RetentionRules(**rules)),
             WORDING,
             now=desk.clock,
             subjects=self.subjects,
