@@ -41,7 +41,7 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.late_interaction import CloseReader, CloseReadingLimits
+from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
@@ -304,10 +304,12 @@ def _canary_limits(settings: Settings, every: timedelta) -> CanaryLimits:
     )
 
 
-def _close_reader(embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics) -> CloseReader | None:
+def _close_reader(
+    embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics
+) -> LateInteractionScorer | None:
     if not fusion.reads_closely or not isinstance(embedder, ReadsWords) or not embedder.reads_words:
         return None
-    return CloseReader(embedder, CloseReadingLimits(waits=waits), metrics)
+    return LateInteractionScorer(embedder, CloseReadingLimits(waits=waits), metrics)
 
 
 def _fusion(settings: Settings, fingerprint: str) -> Fusion:

@@ -24,7 +24,7 @@ from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.topic_context import View, sources_of
 from memory_extproc.text.intents import asks, polite, said
-from memory_extproc.text.persons import Kind, corrects, kind_asked, kinds, may_correct
+from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import content_words, negates, stem
 
@@ -40,7 +40,7 @@ _ENDS = 2  # of a span: its first place and the one behind its last
 Words = AbstractSet[str]
 
 
-def told_once(
+def deduplicate(
     passing: Sequence[Memory],
     question: str,
     *,
@@ -53,7 +53,7 @@ def told_once(
     *behind*: what is not relevant enough by itself; a fact of a message that is may go in for it. All of them are
     recallable. A message that the model sees (*shown*) has nothing in its place, and takes none.
     """
-    asked, kind = said(question), kind_asked(question)
+    asked, kind = said(question), expected_answer_type(question)
     found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
     found |= _of_several(passing)
     best = [one for one in passing[:_LOOKED_AT] if one.source is not Source.SUMMARY]
@@ -71,7 +71,7 @@ def told_once(
     return found
 
 
-def shown_otherwise(memory: Memory, others: Sequence[Memory], view: View, question: str) -> bool:
+def visible_as_other_form(memory: Memory, others: Sequence[Memory], view: View, question: str) -> bool:
     """Whether the model sees what says the same: the fact taken from this message, or the message itself.
     *others* stand at the same place of a session of some owner."""
     asked = said(question)

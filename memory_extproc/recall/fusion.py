@@ -111,7 +111,7 @@ class Fusion:
         relevant = relevances(ranker.relevance, worth, found, scores)
         order = _best_first(scores, found.memories)
         if CLOSELY in found.names:
-            order = broadened(order, scores, found.memories)
+            order = diversify_sessions(order, scores, found.memories)
         at_name = {name: at for at, name in enumerate(found.names)}
         points, likely = scores.tolist(), relevant.tolist()
         return Fused(
@@ -221,7 +221,7 @@ BESIDE = 2  # messages of a session at most so far apart stand beside one anothe
 LOSES = 0.6  # points of score, for each that stands ahead and beside it
 
 
-def broadened(order: Sequence[int], scores: Floats, memories: Sequence[Memory]) -> list[int]:
+def diversify_sessions(order: Sequence[int], scores: Floats, memories: Sequence[Memory]) -> list[int]:
     """*order* (places in *memories*, best score first) with those farther back, behind the first FIRST, that stand
     beside what is ahead of them."""
     ahead = list(order[:LOOKED_AT])

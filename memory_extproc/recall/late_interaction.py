@@ -78,7 +78,7 @@ class Asks:
         return cls(mentioned(text), foreign(text))
 
 
-class CloseReader:
+class LateInteractionScorer:
     """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories whose words are not known are
     embedded once more, behind others' queries and one question's at a time, so that they are known when they are
     next come upon."""

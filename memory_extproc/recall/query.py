@@ -13,7 +13,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Outcome, Signals
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Completes
-from memory_extproc.text.intents import asks, key_terms, only_greeting, parts, vague
+from memory_extproc.text.intents import asks, decompose_question, key_terms, only_greeting, vague
 from memory_extproc.text.sentences import sentences
 
 log = logger(__name__)
@@ -55,7 +55,7 @@ def plain(asked: str, earlier: Sequence[str], *, take_apart: bool = False) -> Qu
     text = " ".join(asked.split())
     if len(text) > LONGEST:
         text = f"{text[:KEPT_EACH_END]} {text[-KEPT_EACH_END:]}"
-    others = parts(text) if take_apart else ()
+    others = decompose_question(text) if take_apart else ()
     if vague(text) and (terms := key_terms(earlier[-EARLIER_MESSAGES:], EARLIER_TERMS)):
         text = f"{text} {' '.join(terms)}"
     return Query(text, others=others)

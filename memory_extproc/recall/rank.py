@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from memory_extproc.model import Matrix, Memory, Ranked, Source
 from memory_extproc.recall.candidate import Candidate, Considered, Verdict
-from memory_extproc.recall.dedup import shown_otherwise, told_once
+from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
 from memory_extproc.recall.topic_context import View, normal
 from memory_extproc.text.dates import days_named
-from memory_extproc.text.words import MOST_REMEMBERED, fold, negates, remembered, stems, terms
+from memory_extproc.text.words import MOST_REMEMBERED, fold, memoize_by_hash, negates, stems, terms
 
 
 def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
@@ -60,7 +60,7 @@ def weigh(
     able = [one.memory for one in passing if one.memory.recallable(now)]
     # Where a cosine decides, nothing but its own lets a memory pass.
     behind = [] if on_cosine or not able else _behind(ordered, threshold, now)
-    told_already = told_once(able, asked, behind=behind, shown=shown)
+    told_already = deduplicate(able, asked, behind=behind, shown=shown)
     ordered = _instead_of(ordered, told_already)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     beside = _by_place(ordered if whole or passing else ())
@@ -181,7 +181,7 @@ class _Told:
 _Saying = tuple[int, int, int]
 
 
-@remembered(MOST_REMEMBERED)
+@memoize_by_hash(MOST_REMEMBERED)
 def _saying(words: str) -> _Saying:
     """Equal for what says the same: how many terms there are, a hash of them and one of what else must be equal."""
     found = frozenset(terms(words[:_COMPARED])[0]) - {_CALLER}
@@ -212,7 +212,7 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
 
 def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
     others = beside.get((memory.session, memory.seq), ())
-    return bool(others) and shown_otherwise(memory, others, view, asked)
+    return bool(others) and visible_as_other_form(memory, others, view, asked)
 
 
 # --- mmr ---------------------------------------------------------------------------------------------

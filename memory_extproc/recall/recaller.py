@@ -36,7 +36,7 @@ from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, N
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.late_interaction import Asks, CloseReader
+from memory_extproc.recall.late_interaction import Asks, LateInteractionScorer
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import HALF_LIFE, chosen, lost_to_age, most_lost, reaching, varied, weigh
@@ -100,7 +100,7 @@ class Recaller:
         learns: Learns | None = None,
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
-        close_reader: CloseReader | None = None,
+        close_reader: LateInteractionScorer | None = None,
         threads: Threads | None = None,
         ongoing: Ongoing | None = None,
         traces: Traces = NO_TRACES,
@@ -218,7 +218,9 @@ class Recaller:
         with self._timed("query"):
             query = await self._query(wish, started)
         texts = query.texts
-        async with Coming(self._vectors(query, self._left(started) * EMBED_SHARE), self._clock) as coming:
+        async with PendingEmbeddings(
+            self._vectors(query, self._left(started) * EMBED_SHARE), self._clock
+        ) as coming:
             if self._begins is not None:
                 await self._begins.begun()
             if settles:
@@ -238,7 +240,7 @@ class Recaller:
         rankings = [one.candidates for one in fused if one.candidates]
         return _Found(
             query=query,
-            candidates=rankings[0] if len(rankings) == 1 else strongest(rankings),
+            candidates=rankings[0] if len(rankings) == 1 else merge_rankings(rankings),
             worth=max(one.worth for one in fused),
             total=None if None in totals else sum(total for total in totals if total is not None),
             path=searches[0].path,
@@ -254,7 +256,7 @@ class Recaller:
         return Period(first, last + timedelta(days=1))
 
     async def _searched_for(
-        self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: Coming, scope: Scope
+        self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: PendingEmbeddings, scope: Scope
     ) -> Sequence[Candidates]:
         most = max(self._limits.candidates, wish.limit)
         return [
@@ -441,7 +443,7 @@ def _came(owner: Owner, task: asyncio.Task[T], metrics: Metrics) -> bool:
 Vectors = Sequence[Vector | None]
 
 
-class Coming:
+class PendingEmbeddings:
     """One embedding, for as long as it is entered; leaving it ends what still runs."""
 
     def __init__(self, embedding: Coroutine[Any, Any, Vectors], clock: Callable[[], float]) -> None:
@@ -476,7 +478,7 @@ class Coming:
 # Several searches for one question as one.
 
 
-def strongest(rankings: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+def merge_rankings(rankings: Sequence[Sequence[Candidate]]) -> list[Candidate]:
     """The candidates of several queries as one ranking, best first: each memory as the query saw it that it fits
     best. The relevance decides, because it is calibrated and means the same for each query; the score, which
     does not, only between equals."""

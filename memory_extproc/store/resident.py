@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.features import Likeliest, Table, likeliest
+from memory_extproc.index.features import CandidateSelection, Table, select_candidates
 from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (
     Candidates,
@@ -172,7 +172,7 @@ class ResidentRows:
         dense = None if sought.vector is None or not count else self._vectors[:count] @ sought.vector
         table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
         places = glance.worded.places[glance.within]
-        likely = likeliest(table, places, limit, lambda at: _newest_first(self._memory(at)))
+        likely = select_candidates(table, places, limit, lambda at: _newest_first(self._memory(at)))
         memories = tuple(self._memory(at) for at in likely.places.tolist())
         found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
         return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
@@ -258,7 +258,9 @@ class ResidentRows:
         self._project, self._origin, self._sources = project, origin, sources
 
 
-def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | None, path: str) -> Candidates:
+def candidates_of(
+    likely: CandidateSelection, memories: tuple[Memory, ...], total: int | None, path: str
+) -> Candidates:
     return Candidates(
         memories=memories,
         names=likely.names,
@@ -280,7 +282,7 @@ def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now:
     dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
     seen = index.seen(sought.text, dense, now.date())
     table = Table.of(seen.by_name, np.arange(len(seen.places)))
-    likely = likeliest(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
+    likely = select_candidates(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")
 
 

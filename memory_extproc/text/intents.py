@@ -340,7 +340,7 @@ _NAME = r"[A-Z\u00c0-\u00de][\w'\u2019-]+"
 _NAMES = re.compile(rf"(?<!, )(?:\b[Bb]oth\s+)?\b({_NAME})\s+(?:and|or|und|oder|et|ou|y|o)\s+({_NAME})")
 
 
-def parts(question: str) -> tuple[str, ...]:
+def decompose_question(question: str) -> tuple[str, ...]:
     """Two or three questions that *question* is made of; none where it asks for one thing, or for too many.
 
     "What is my budget and when do I fly?" gives "What is my budget", "when do I fly?"; "What do Ann and Bob

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from memory_extproc.text.intents import only_asks
-from memory_extproc.text.words import LEXICONS, MOST_REMEMBERED, content_words, fold, remembered, stems
+from memory_extproc.text.words import LEXICONS, MOST_REMEMBERED, content_words, fold, memoize_by_hash, stems
 
 _LONGEST_READ = 4000  # characters
 # One regular expression per language, for configuration to repeat, shorten or extend.
@@ -78,7 +78,7 @@ _WORD = re.compile(r"\w(?:[\w-]*\w)?")
 _NOBODY = frozenset({"user", "it", "this", "that", "there", "he", "she", "what", "who", "where", "how", "which"})
 
 
-@remembered(MOST_REMEMBERED)
+@memoize_by_hash(MOST_REMEMBERED)
 def subject(text: str) -> tuple[str, float]:
     """Whom the first sentence of *text* is about, folded, and how sure that is, in (0, 1]; an empty word and 0
     where it is about the speaker, or nobody who is named."""
@@ -191,7 +191,7 @@ def kinds(text: str) -> frozenset[Kind]:
     return frozenset(found)
 
 
-@remembered(MOST_REMEMBERED)
+@memoize_by_hash(MOST_REMEMBERED)
 def may_correct(text: str) -> bool:
     """Whether *text* has the words of somebody who tells anew what was told before. Needed, not enough."""
     if len(text) > _LONGEST:
@@ -241,6 +241,6 @@ _KINDS = (
 _READ = 200  # characters
 
 
-def kind_asked(question: str) -> Kind | None:
+def expected_answer_type(question: str) -> Kind | None:
     folded = fold(question[:_READ])
     return next((kind for kind, asks in _KINDS if asks.match(folded)), None)

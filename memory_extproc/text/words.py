@@ -352,7 +352,7 @@ R = TypeVar("R")
 MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
 
 
-def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
+def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
     """At most *most* answers, by Python's own hash of the text, which is keyed anew for every process and computed
     once for a text that is held: a hundred memories are read for one question. Two texts of one hash and length
     are no event to expect. Used from any thread."""

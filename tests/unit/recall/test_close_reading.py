@@ -19,9 +19,9 @@ from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Se
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.late_interaction import (
     FADES,
-    CloseReader,
     CloseReading,
     CloseReadingLimits,
+    LateInteractionScorer,
     matches,
     surroundings,
     telling,
@@ -39,7 +39,7 @@ class Bench:
     def __init__(self, embedder: CannedWords | None = None, limits: CloseReadingLimits | None = None) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = CloseReader(self.embedder, limits or CloseReadingLimits(), self.metrics)
+        self.reader = LateInteractionScorer(self.embedder, limits or CloseReadingLimits(), self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
