@@ -44,7 +44,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
@@ -107,7 +107,7 @@ class Counted:
 
 @dataclass
 class Model:
-    """Implements ports.Completes by a script."""
+    """Implements ports.CompletionModel by a script."""
 
     counted: Counted
     feature: str
@@ -172,7 +172,7 @@ def _fact(name: str, at: int) -> Memory:
 @dataclass
 class Bench:
     counted: Counted
-    embedder: Embeds
+    embedder: EmbeddingModel
     now: datetime = NOW
 
     def __post_init__(self) -> None:

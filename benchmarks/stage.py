@@ -32,7 +32,7 @@ from memory_extproc.app import make_recaller, open_embedder
 from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.settings import load
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -121,7 +121,7 @@ def _resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def _remember(partitions: Partitions, embedder: Embeds, count: int) -> None:
+async def _remember(partitions: Partitions, embedder: EmbeddingModel, count: int) -> None:
     memories = list(said(count))
     for at in range(0, count, 500):
         some = memories[at : at + 500]

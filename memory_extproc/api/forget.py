@@ -26,14 +26,14 @@ from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.tombstones import WAITING_TURNS
 from memory_extproc.errors import NotConfirmedError
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
-from memory_extproc.ports import Forgets
+from memory_extproc.ports import MemoryForgetter
 
 MOST_IDS = 1000
 _FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query", "dry_run")
 
 
 class Forgetting:
-    def __init__(self, forgets: Forgets, catalogue: MemoryCatalog, repeats: Repeats) -> None:
+    def __init__(self, forgets: MemoryForgetter, catalogue: MemoryCatalog, repeats: Repeats) -> None:
         self._forgets, self._catalogue, self._repeats = forgets, catalogue, repeats
 
     @property

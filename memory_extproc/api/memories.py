@@ -56,7 +56,7 @@ from memory_extproc.model import (
     Source,
     digest,
 )
-from memory_extproc.ports import KnowsConsent, Learns, Now
+from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.text.words import fold
 
@@ -80,7 +80,7 @@ class Memories:
         pages: PageTokens,
         limits: MemoriesLimits,
         *,
-        consent: KnowsConsent | None,
+        consent: ConsentRegistry | None,
         now: Now,
         without_secrets: Callable[[str], str] = lambda text: text,
     ) -> None:
@@ -349,7 +349,7 @@ class SearchDefaults:
 
 class Searching:
     def __init__(
-        self, explains: Explains, learns: Learns, defaults: SearchDefaults, *, consent: KnowsConsent | None
+        self, explains: Explains, learns: TurnLearner, defaults: SearchDefaults, *, consent: ConsentRegistry | None
     ) -> None:
         self._explains, self._learns, self._defaults = explains, learns, defaults
         self._consent = consent

@@ -39,7 +39,15 @@ from memory_extproc.learn.extract.extractor import Extracts, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
+from memory_extproc.ports import (
+    ConsentRegistry,
+    Coordination,
+    EmbeddingModel,
+    Journal,
+    MemoryForgetter,
+    Now,
+    TurnLearner,
+)
 from memory_extproc.request.identity import hashed_user
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.safety.secrets import find_secrets, masked
@@ -61,13 +69,13 @@ class ApiParts:
 
     partitions: Partitions
     noticing: ChangeNotifier  # the same, where corrections are heard of
-    embedder: Embeds
+    embedder: EmbeddingModel
     coordination: Coordination
     journal: Journal
-    learns: Learns
+    learns: TurnLearner
     explains: Explains
-    consent: KnowsConsent | None
-    forgets: Forgets
+    consent: ConsentRegistry | None
+    forgets: MemoryForgetter
     operations: Mapping[str, Operation]  # beside those that are made here
     live: Live
     metrics: Metrics

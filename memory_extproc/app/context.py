@@ -18,7 +18,7 @@ from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, Now
+from memory_extproc.ports import EmbeddingModel, Now
 from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
@@ -145,7 +145,7 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
     )
 
 
-def piece_limits(settings: Settings, embedder: Embeds) -> ChunkLimits:
+def piece_limits(settings: Settings, embedder: EmbeddingModel) -> ChunkLimits:
     """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
     the default model, because what is injected should be to the point."""
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)

@@ -32,7 +32,7 @@ from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, RecallRequest, Scope
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, Ledger, MemoryStore, Mirror, Now, Replicas, WrapsKeys
+from memory_extproc.ports import Coordination, Journal, KeyWrapper, Ledger, MemoryStore, Mirror, Now, Replicas
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
@@ -254,7 +254,7 @@ async def open_erasing(
     metrics: Metrics,
     *,
     shared: Mirror | None,
-    wraps: WrapsKeys | None,
+    wraps: KeyWrapper | None,
 ) -> Erasing:
     """*shared*: where replicas keep copies of what they share in Redis. *wraps* the key of the ledger there."""
     key = settings.privacy.key or b""

@@ -16,7 +16,15 @@ from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import message_id_of
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, KeepsMemories, ListsOwners, MemoryStore, Now
+from memory_extproc.ports import (
+    ConditionalWriter,
+    Coordination,
+    EmbeddingModel,
+    MemoryStore,
+    MemoryWriter,
+    Now,
+    OwnerLister,
+)
 from memory_extproc.retention.merge import DuplicateRules, HistoryRules
 from memory_extproc.retention.passes import Rebuilds, RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import (
@@ -82,7 +90,7 @@ def make_reflector(
     return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
 
 
-async def open_accesses(live: Live, rows: KeepsInOrder, stack: AsyncExitStack, *, now: Now) -> Accesses:
+async def open_accesses(live: Live, rows: ConditionalWriter, stack: AsyncExitStack, *, now: Now) -> Accesses:
     accesses = Accesses(rows, access_limits(live.settings), now=now, chance=random.random)
     live.follow(lambda new: accesses.use(access_limits(new)))
     return await stack.enter_async_context(accesses)
@@ -94,10 +102,10 @@ def access_limits(settings: Settings) -> AccessLimits:
 
 def make_retention(
     settings: Settings,
-    lists: ListsOwners,
+    lists: OwnerLister,
     store: MemoryStore,
     partitions: Partitions,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     coordination: Coordination,
     metrics: Metrics,
     *,
@@ -179,7 +187,7 @@ def reflection_limits(settings: Settings) -> ReflectionLimits:
 def make_summing(
     settings: Settings,
     budget: Budget,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
     live: Live | None = None,
@@ -201,8 +209,8 @@ def _content_bytes(settings: Settings) -> int:
 async def open_topics(
     settings: Settings,
     summaries: Summaries,
-    keeps: KeepsMemories,
-    embedder: Embeds,
+    keeps: MemoryWriter,
+    embedder: EmbeddingModel,
     coordination: Coordination,
     metrics: Metrics,
     stack: AsyncExitStack,
@@ -220,8 +228,8 @@ async def open_topics(
 def make_topics(
     settings: Settings,
     summaries: Summaries,
-    keeps: KeepsMemories,
-    embedder: Embeds,
+    keeps: MemoryWriter,
+    embedder: EmbeddingModel,
     coordination: Coordination,
     metrics: Metrics,
     *,

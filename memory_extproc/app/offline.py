@@ -41,7 +41,7 @@ from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, MemoryStore, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryStore, Now
 from memory_extproc.retention.passes import Rebuilds
 from memory_extproc.retention.reembed import Pace, Reembedding
 from memory_extproc.retention.reflection import Consolidates, Reflects
@@ -68,7 +68,7 @@ class OfflineContext:
     shown: MemoryStore  # without that
     forgotten: Forgotten
     partitions: Partitions
-    embedder: Embeds
+    embedder: EmbeddingModel
     coordination: Coordination
     keys: WrappedKeys | None
     metrics: Metrics

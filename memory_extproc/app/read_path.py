@@ -28,16 +28,16 @@ from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
-    Condenses,
+    ChatCondenser,
     Coordination,
-    Embeds,
-    FindsMemories,
-    Learns,
+    EmbeddingModel,
+    MemoryReader,
+    MemorySearcher,
     MemoryStore,
     Now,
-    ReadsMemories,
-    ReadsWords,
-    Reranks,
+    RerankModel,
+    TokenEmbeddingModel,
+    TurnLearner,
 )
 from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.fusion import Fusion
@@ -77,7 +77,7 @@ class Wire:
     replays: BlockReplay
     sessions: Sessions
     door: Door
-    learns: Learns
+    learns: TurnLearner
     gets: MemoryGetter
     held: BodyMemoryBudget
     background: Background
@@ -191,7 +191,7 @@ class Reading:
     canary: Canary | None  # None: it is switched off
 
 
-async def open_reading(frame: AppContext, kept: Storage, learns: Learns) -> Reading:
+async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> Reading:
     """The read path of a sidecar, with what watches over it."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     recaller = make_recaller(
@@ -213,15 +213,15 @@ async def open_reading(frame: AppContext, kept: Storage, learns: Learns) -> Read
 
 def make_recaller(
     settings: Settings,
-    finds: FindsMemories,
-    embedder: Embeds,
+    finds: MemorySearcher,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
     *,
     now: Now,
-    reranks: Reranks | None = None,
-    learns: Learns | None = None,
-    reads: ReadsMemories | None = None,
+    reranks: RerankModel | None = None,
+    learns: TurnLearner | None = None,
+    reads: MemoryReader | None = None,
     live: Live | None = None,
     waits: timedelta = timedelta(),
     traces: Traces = NO_TRACES,
@@ -272,7 +272,7 @@ async def open_canary(
     live: Live,
     partitions: Partitions,
     store: MemoryStore,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
     *,
@@ -305,9 +305,9 @@ def _canary_limits(settings: Settings, every: timedelta) -> CanaryLimits:
 
 
 def _close_reader(
-    embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics
+    embedder: EmbeddingModel, fusion: Fusion, waits: timedelta, metrics: Metrics
 ) -> LateInteractionScorer | None:
-    if not fusion.reads_closely or not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+    if not fusion.reads_closely or not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
     return LateInteractionScorer(embedder, CloseReadingLimits(waits=waits), metrics)
 
@@ -372,7 +372,7 @@ def make_compression(
 
 def make_condenser(
     settings: Settings, extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live, *, now: Now
-) -> Condenses:
+) -> ChatCondenser:
     rules = RulesCondenser(RulesExtractor(), now=now)
     role = ModelRole.MEMORY_SUMMARY
     model = settings.model_for(role)

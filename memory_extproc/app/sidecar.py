@@ -47,14 +47,14 @@ from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
 from memory_extproc.ports import (
+    ConsentRegistry,
     Coordination,
-    Embeds,
+    EmbeddingModel,
     Journal,
-    KeepsMemories,
-    KnowsConsent,
-    KnowsForgotten,
     MemoryStore,
+    MemoryWriter,
     Now,
+    TombstoneReader,
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
@@ -423,13 +423,13 @@ def make_transfers(
     settings: Settings,
     store: MemoryStore,
     journal: Journal,
-    keeps: KeepsMemories,
-    embeds: Embeds,
+    keeps: MemoryWriter,
+    embeds: EmbeddingModel,
     coordination: Coordination,
     *,
     now: Now,
-    consent: KnowsConsent | None = None,
-    forgotten: KnowsForgotten | None = None,
+    consent: ConsentRegistry | None = None,
+    forgotten: TombstoneReader | None = None,
 ) -> Transfers:
     limits = ImportLimits(content_bytes=settings.limits.content_bytes)
     importer = Importer(keeps, embeds, coordination, limits, now=now, consent=consent, forgotten=forgotten)

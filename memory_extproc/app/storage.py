@@ -36,7 +36,7 @@ from memory_extproc.errors import ConfigurationError, PermanentError, TransientE
 from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, Journal, Keys, MemoryStore
+from memory_extproc.ports import Coordination, EmbeddingModel, Journal, KeyStore, MemoryStore
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus.connect import Opener, OpenerLimits
 from memory_extproc.store.milvus.store import MilvusStore
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 class Storage:
     """What both paths stand on; it outlasts whatever writes to it."""
 
-    embedder: Embeds
+    embedder: EmbeddingModel
     link: RedisLink | None  # None: no Redis is configured
     keys: WrappedKeys | None  # None: texts rest as they are
     coordination: Coordination
@@ -190,7 +190,7 @@ def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) ->
     return coordination if keys is None else EncryptedCoordination(coordination, keys)
 
 
-def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> Keys | None:
+def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> KeyStore | None:
     """What a forget destroys keys with."""
     return None if keys is None else RenewedKeys(keys, store, journal)
 

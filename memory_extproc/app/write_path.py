@@ -50,7 +50,7 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Consent
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ConsentRecords, Coordination, Embeds, Journal, Now
+from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now
 from memory_extproc.retention.passes import Rebuilds
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier, Partition
@@ -239,7 +239,7 @@ def budget_limits(settings: Settings) -> BudgetLimits:
 def make_commands(
     live: Live,
     keeps: Partition,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     journal: Journal,
     coordination: Coordination,
     metrics: Metrics,

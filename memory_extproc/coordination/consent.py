@@ -61,7 +61,7 @@ class _Known:
 
 
 class Consents:
-    """Implements ports.KnowsConsent over *records*. One event loop owns it."""
+    """Implements ports.ConsentRegistry over *records*. One event loop owns it."""
 
     def __init__(
         self,

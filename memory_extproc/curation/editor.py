@@ -29,7 +29,7 @@ from memory_extproc.model import (
     Source,
     digest,
 )
-from memory_extproc.ports import Embeds, Journal, KeepsMemories, ListsMemories, Now
+from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.secrets import mask_secrets
 from memory_extproc.text.words import fold
 
@@ -140,7 +140,13 @@ class MemoryEditor:
     """Writes one owner's memories at their own word."""
 
     def __init__(
-        self, keeps: KeepsMemories, lists: ListsMemories, embedder: Embeds, understands: Understands, *, now: Now
+        self,
+        keeps: MemoryWriter,
+        lists: MemoryLister,
+        embedder: EmbeddingModel,
+        understands: Understands,
+        *,
+        now: Now,
     ) -> None:
         self._keeps, self._lists, self._embedder = keeps, lists, embedder
         self._understands = understands
@@ -479,7 +485,7 @@ class MemoryCatalog:
     """Reads; changes nothing."""
 
     def __init__(
-        self, lists: ListsMemories, keeps: KeepsMemories, journal: Journal, *, vector_bytes: int, now: Now
+        self, lists: MemoryLister, keeps: MemoryWriter, journal: Journal, *, vector_bytes: int, now: Now
     ) -> None:
         self._lists, self._keeps, self._journal = lists, keeps, journal
         self._vector_bytes = vector_bytes

@@ -36,7 +36,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEntry, Keys, MemoryStore
+from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEntry, KeyStore, MemoryStore
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class EncryptedStore:
     sealed when they are next written. *content_bytes*: what the other keeps of a content,
     about three quarters of which are left for what is sealed."""
 
-    def __init__(self, store: MemoryStore, keys: Keys, metrics: Metrics, *, content_bytes: int) -> None:
+    def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
         self._room = sealable(content_bytes)
 
@@ -214,7 +214,7 @@ class OpenedEntry:
 class EncryptedJournal:
     """A Journal over another, with keys by owner. Turns from before it was sealed are read as they are."""
 
-    def __init__(self, journal: Journal, keys: Keys) -> None:
+    def __init__(self, journal: Journal, keys: KeyStore) -> None:
         self._journal, self._keys = journal, keys
 
     async def append(self, turn: Turn) -> TurnOutcome:
@@ -341,7 +341,7 @@ class EncryptedCoordination:
     """A Coordination over another, with keys by owner. A record that cannot be read was never there: every one of
     them is made up for. Counters and leases hold no words and pass as they are."""
 
-    def __init__(self, coordination: Coordination, keys: Keys) -> None:
+    def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys
 
     async def version(self, owner: Owner) -> int:

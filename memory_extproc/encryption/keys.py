@@ -22,7 +22,7 @@ from memory_extproc.encryption.cipher import context_of
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Turn
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Journal, Keys, MemoryStore, WrapsKeys
+from memory_extproc.ports import Journal, KeyStore, KeyWrapper, MemoryStore
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.redis_client import RedisLink
@@ -53,10 +53,10 @@ class KeyTable(Protocol):
 
 
 class WrappedKeys:
-    """Implements ports.Keys. What was unwrapped is kept in process by what it was unwrapped from, and the table is
-    asked each time: a key that another replica destroyed is not used any more."""
+    """Implements ports.KeyStore. What was unwrapped is kept in process by what it was unwrapped from, and the table
+    is asked each time: a key that another replica destroyed is not used any more."""
 
-    def __init__(self, table: KeyTable, master: WrapsKeys) -> None:
+    def __init__(self, table: KeyTable, master: KeyWrapper) -> None:
         self._table, self.master = table, master
         self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()  # by place, with what it came from
 
@@ -149,7 +149,7 @@ def _context(place: str) -> bytes:
 
 # --- master ------------------------------------------------------------------------------------------
 # Master keys out of a file: the first wraps, every one of them unwraps. Another place for them (a key management
-# service) is another WrapsKeys.
+# service) is another KeyWrapper.
 
 log = logger(__name__)
 KEY_BYTES = 32
@@ -181,7 +181,7 @@ def name_of(key: bytes) -> str:
 
 
 class MasterKeyFile:
-    """WrapsKeys over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
+    """KeyWrapper over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
     when it has changed, so that a rotation needs no restart. A changed file that cannot be used, or has none of the
     keys in use, is not taken: what a mistaken key wrapped would be lost with it."""
 
@@ -250,7 +250,7 @@ class MasterKeyFile:
 
 
 class InMemoryMasterKey:
-    """WrapsKeys with a key of its own that ends with the process. For tests and demonstrations."""
+    """KeyWrapper with a key of its own that ends with the process. For tests and demonstrations."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(KEY_BYTES)
@@ -311,11 +311,11 @@ _TO_COME = frozenset({JournalState.WAITING, JournalState.STORED})
 
 
 class RenewedKeys:
-    """Implements ports.Keys over *keys*. *store* and *journal* are the sealed ones. Destroy once what was forgotten
-    is deleted: what is there then is read, and sealed anew with another key. Nothing else may write for the owner
-    to the store meanwhile; turns may arrive."""
+    """Implements ports.KeyStore over *keys*. *store* and *journal* are the sealed ones. Destroy once what was
+    forgotten is deleted: what is there then is read, and sealed anew with another key. Nothing else may write for
+    the owner to the store meanwhile; turns may arrive."""
 
-    def __init__(self, keys: Keys, store: MemoryStore, journal: Journal) -> None:
+    def __init__(self, keys: KeyStore, store: MemoryStore, journal: Journal) -> None:
         self._keys, self._store, self._journal = keys, store, journal
 
     async def of(self, owner: Owner) -> DataKey:

@@ -72,7 +72,8 @@ class _Running:
 
 
 class Forgetter:
-    """Implements ports.Forgets. Entering takes up what an earlier process left; leaving stops where it stands."""
+    """Implements ports.MemoryForgetter. Entering takes up what an earlier process left; leaving stops where it
+    stands."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from memory_extproc.model import (
     WaitingPlace,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Coordination, Journal, Keys, Ledger, MemoryStore, Now, Purges, Replicas
+from memory_extproc.ports import Coordination, Journal, KeyStore, Ledger, MemoryStore, Now, Replicas, StorePurger
 
 log = logger(__name__)
 P = ParamSpec("P")
@@ -94,9 +94,9 @@ class Erasable:
     partitions: HoldsMemories
     journal: Journal
     coordination: Coordination
-    purges: Purges
+    purges: StorePurger
     caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
-    keys: Keys | None = None
+    keys: KeyStore | None = None
     foresees: ForeseesMemories | None = None
     # Discards an owner's exchanges that were asked by a time and wait, in this process, for a place in the journal.
     discard_waiting: Callable[[Owner, datetime], int] = lambda _owner, _until: 0

@@ -42,7 +42,7 @@ _KNOWN = 4096  # owners whose marks are held
 
 
 class Forgotten:
-    """Implements ports.KnowsForgotten. What it holds counts only while our lease runs, because another replica may
+    """Implements ports.TombstoneReader. What it holds counts only while our lease runs, because another replica may
     have been told to forget more."""
 
     def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:

@@ -31,7 +31,7 @@ from memory_extproc.learn.extract.extractor import Extracts, Fallback
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus.store import MilvusStore
@@ -41,7 +41,7 @@ from memory_extproc.topics.tracker import Topics
 
 
 @asynccontextmanager
-async def embedder_of(settings: Settings) -> AsyncIterator[Embeds]:
+async def embedder_of(settings: Settings) -> AsyncIterator[EmbeddingModel]:
     """The configured embedder alone."""
     async with AsyncExitStack() as stack:
         yield await open_embedder(settings, Metrics(CollectorRegistry(), __version__), stack)
@@ -58,7 +58,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
 
         unhurried = _unhurried(settings)
 
-        def recaller(finds: Partitions, queries: Embeds, now: Now) -> Recaller:
+        def recaller(finds: Partitions, queries: EmbeddingModel, now: Now) -> Recaller:
             return make_recaller(
                 unhurried,
                 finds,
@@ -74,7 +74,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
         budget = Budget(BudgetLimits(), now=utc_now)
         summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
 
-        def following(keeps: KeepsMemories, coordination: Coordination, now: Now) -> Topics:
+        def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> Topics:
             return make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
 
         yield Bench(

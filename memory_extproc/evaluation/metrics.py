@@ -15,7 +15,7 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.datasets import Category, Names
 from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
 from memory_extproc.model import Memory
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.topics.boundaries import Heard, ShiftLimits, shifts
 
 DEPTHS = (5, 10, 20)
@@ -278,7 +278,7 @@ def read_sessions(path: Path) -> list[MarkedSession]:
     return found
 
 
-async def told(sessions: Iterable[MarkedSession], embedder: Embeds, limits: ShiftLimits) -> list[Told]:
+async def told(sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits) -> list[Told]:
     """By the measures that serve where no model is asked."""
     all_of_it = []
     for session in sessions:

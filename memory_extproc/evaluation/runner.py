@@ -50,7 +50,7 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.partition import PartitionLimits, Partitions
@@ -58,7 +58,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJourna
 from memory_extproc.text.sentences import sentences
 from memory_extproc.topics.tracker import Topics
 
-MakesRecaller = Callable[[Partitions, Embeds, Now], Recaller]
+MakesRecaller = Callable[[Partitions, EmbeddingModel, Now], Recaller]
 Says = Callable[[str, int, int], None]  # step, done, of how many
 FOREIGN_NAMES = (Names.FIRST_PERSON, Names.NEUTRAL, Names.SWAPPED)
 NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it
@@ -91,7 +91,7 @@ class Run:
 class Bench:
     """What a run needs from outside; the tools' composition makes it from the settings."""
 
-    embedder: Embeds
+    embedder: EmbeddingModel
     extractor: Extracts | None
     judged: Judges
     metrics: Metrics
@@ -182,12 +182,12 @@ async def _ask_all(
 def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> Asks:
     if system is System.DENSE:
         return AsksDense(there.partitions, bench.embedder, there.owner, bounds)
-    embedder: Embeds = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
+    embedder: EmbeddingModel = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
     recaller = bench.recaller(there.partitions, embedder, there.clock)
     return AsksRecall(recaller, there.owner, bounds, bench.metrics)
 
 
-async def filled(there: Played, embedder: Embeds) -> None:
+async def filled(there: Played, embedder: EmbeddingModel) -> None:
     """Lets the partition be filled, as it is for an owner who has been talking."""
     wish = RecallRequest(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
@@ -280,7 +280,7 @@ class AsksRecall:
 class AsksDense:
     """The nearest by cosine, injected from *bounds* on: how most memory layers recall, and our yardstick."""
 
-    def __init__(self, keeps: KeepsMemories, embedder: Embeds, owner: Owner, bounds: Bounds) -> None:
+    def __init__(self, keeps: MemoryWriter, embedder: EmbeddingModel, owner: Owner, bounds: Bounds) -> None:
         self._keeps, self._embedder, self._owner, self._bounds = keeps, embedder, owner, bounds
 
     async def ask(self, question: Question, *, timed: bool) -> Answer:
@@ -304,7 +304,7 @@ class AsksDense:
 class Unreachable:
     """The embedder as it is while it is down for queries; what was embedded before stays."""
 
-    def __init__(self, embedder: Embeds) -> None:
+    def __init__(self, embedder: EmbeddingModel) -> None:
         self._embedder = embedder
 
     @property
@@ -355,7 +355,7 @@ def _sums(metrics: Metrics) -> dict[str, float]:
 # and time, as Envoy's stream would. What the write path keeps, cuts, leaves out or extracts is its own decision.
 
 TENANT = "evaluation"
-MakesTopics = Callable[[KeepsMemories, Coordination, Now], Topics]
+MakesTopics = Callable[[MemoryWriter, Coordination, Now], Topics]
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # what of a turn becomes memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
 _PATIENT = LearnLimits(
@@ -414,7 +414,7 @@ class Played:
 @asynccontextmanager
 async def played(
     conversation: Conversation,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     *,
     extractor: Extracts | None,
@@ -529,7 +529,9 @@ async def _accept(learner: Learner, exchanged: Exchanged) -> None:
         raise PermanentError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
 
 
-async def _noted(notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: Embeds) -> dict[str, str]:
+async def _noted(
+    notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: EmbeddingModel
+) -> dict[str, str]:
     """Puts *notes* in; memory id → id in the data set."""
     ids = {note.id: digest("note", owner.key, note.id) for note in notes}
     if notes:

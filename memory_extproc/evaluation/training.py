@@ -17,7 +17,7 @@ from memory_extproc.evaluation.metrics import mean, positions, recall_at
 from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
-from memory_extproc.ports import ReadsWords
+from memory_extproc.ports import TokenEmbeddingModel
 from memory_extproc.recall.fusion import diversify_sessions
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.query import plain
@@ -86,7 +86,7 @@ async def gather(
 def close_reader(bench: Bench) -> LateInteractionScorer | None:
     """None where the embedding model does not say what single words are."""
     embedder = bench.embedder
-    if not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+    if not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
     return LateInteractionScorer(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
 

@@ -33,7 +33,7 @@ from memory_extproc.model import Exchanged, Outcome, Owner, TurnOutcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Learns, NotesIncognito, Now
+from memory_extproc.ports import IncognitoMarker, Now, TurnLearner
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import NO_DIALECT, Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn
@@ -112,7 +112,7 @@ class ExchangeDeps:
     admits: RequestAdmitter
     enriches: RequestEnricher
     follows: ConversationFollower
-    learns: Learns
+    learns: TurnLearner
     held: BodyMemoryBudget
     background: Background
     metrics: Metrics
@@ -122,7 +122,7 @@ class ExchangeDeps:
     answer_bytes: int
     request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
     last_reply_waits: timedelta
-    incognito: NotesIncognito | None = None  # None: nobody notes it
+    incognito: IncognitoMarker | None = None  # None: nobody notes it
     hands: Hands | None = None  # None: no other filter is told
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     traces: Traces = NO_TRACES

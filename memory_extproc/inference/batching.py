@@ -95,8 +95,8 @@ class _Item:
 
 
 class BatchingEmbedder:
-    """Implements ports.Embeds and ports.ReadsWords over a model in this process; without *words*, where the model
-    keeps those, no text's are known. Used on one event loop, closed by `close`."""
+    """Implements ports.EmbeddingModel and ports.TokenEmbeddingModel over a model in this process; without *words*,
+    where the model keeps those, no text's are known. Used on one event loop, closed by `close`."""
 
     def __init__(self, model: RunsModel, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
         self._model = model
@@ -177,7 +177,7 @@ class BatchingEmbedder:
         return self._cache.keep(text, rows[0])
 
     async def begun(self) -> None:
-        """See ports.BeginsQueries: a thread needs the interpreter to take up a query, and then leaves it alone."""
+        """See ports.QueryGate: a thread needs the interpreter to take up a query, and then leaves it alone."""
         while self._beginning:
             self._begun.clear()
             await self._begun.wait()

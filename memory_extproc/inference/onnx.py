@@ -262,7 +262,7 @@ class CrossEncoderModel:
 
 
 class CrossEncoder:
-    """Implements ports.Reranks over a model in this process. Used on one event loop, closed by `close`."""
+    """Implements ports.RerankModel over a model in this process. Used on one event loop, closed by `close`."""
 
     def __init__(self, model: ScoresPairs, limits: CrossEncoderLimits) -> None:
         self._model, self._limits = model, limits

@@ -81,7 +81,7 @@ class _Completion(msgspec.Struct):
 
 
 class OpenAICompletions:
-    """Implements ports.Completes. What the endpoint does not understand is remembered while we run."""
+    """Implements ports.CompletionModel. What the endpoint does not understand is remembered while we run."""
 
     def __init__(self, endpoint: Endpoint, limits: CompletionLimits) -> None:
         self._endpoint = endpoint
@@ -240,7 +240,8 @@ class _Answer(msgspec.Struct):
 
 
 class OpenAIEmbedder:
-    """Implements ports.Embeds. A blank text is not sent, because endpoints refuse it: it gets the first axis."""
+    """Implements ports.EmbeddingModel. A blank text is not sent, because endpoints refuse it: it gets the first
+    axis."""
 
     def __init__(self, endpoint: Endpoint, limits: RemoteEmbedderLimits) -> None:
         self._endpoint = endpoint

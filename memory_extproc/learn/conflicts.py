@@ -16,7 +16,7 @@ from msgspec import Meta
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
 from memory_extproc.model import Hit, Memory, Owner, Scope, Source
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
 # Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things 3 pairs in 1,000 are
@@ -349,7 +349,7 @@ class LlmJudge:
 
     version = PROMPT
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
         self._asks = Asks(completes, PROMPT, strict_schema(Verdicts), budget)
 
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:

@@ -21,7 +21,7 @@ from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalEntry, KnowsForgotten
+from memory_extproc.ports import Coordination, Journal, JournalEntry, TombstoneReader
 
 log = logger(__name__)
 _GONE_WRONG = {TurnOutcome.JOURNAL_FULL, TurnOutcome.JOURNAL_FAILED, TurnOutcome.PROCESS_LIMIT}
@@ -87,7 +87,7 @@ class Intake:
         self._limits = limits
 
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
-        """As ports.Learns."""
+        """As ports.TurnLearner."""
         owner = exchanged.caller.owner
         refused = self._screens.refuses(exchanged)
         if not refused and not self._screens.has_room(owner):
@@ -415,7 +415,7 @@ class TombstoneFilter:
     """Asked before a turn goes into the journal, once it is there, and whenever it is read from it. Without
     *forgotten* everything may be learned."""
 
-    def __init__(self, forgotten: KnowsForgotten | None, journal: Journal) -> None:
+    def __init__(self, forgotten: TombstoneReader | None, journal: Journal) -> None:
         self._forgotten = forgotten
         self._journal = journal
 

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import WrapsKeys
+from memory_extproc.ports import KeyWrapper
 
 log = logger(__name__)
 
@@ -58,7 +58,7 @@ class IntakeLog:
         directory: Path,
         limits: IntakeLogLimits = IntakeLogLimits(),
         *,
-        wraps: WrapsKeys | None = None,  # None: keys of segments rest as they are
+        wraps: KeyWrapper | None = None,  # None: keys of segments rest as they are
         fsync: bool = False,
         tells: Callable[[str], None] = lambda _why: None,  # told why something was moved aside
         clock: Callable[[], float] = time.monotonic,

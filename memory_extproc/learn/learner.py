@@ -37,12 +37,12 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     Chance,
     Coordination,
-    Embeds,
+    EmbeddingModel,
     Journal,
     JournalEntry,
-    KeepsMemories,
-    KnowsForgotten,
+    MemoryWriter,
     Now,
+    TombstoneReader,
 )
 
 log = logger(__name__)
@@ -56,7 +56,7 @@ class Reconciles(Protocol):
 
 
 class Learner:
-    """Implements ports.Learns. Entering takes up what the journal holds from before; leaving works off what
+    """Implements ports.TurnLearner. Entering takes up what the journal holds from before; leaving works off what
     was accepted, extraction included, for *grace* at most; the rest stays in the journal.
     """
 
@@ -64,8 +64,8 @@ class Learner:
         self,
         journal: Journal,
         sessions: Sessions,
-        keeps: KeepsMemories,
-        embedder: Embeds,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
         coordination: Coordination,
         limits: LearnLimits,
         metrics: Metrics,
@@ -77,7 +77,7 @@ class Learner:
         chance: Chance,
         judged: Judges = judge,
         screens: Screens | None = None,  # None: everything of everybody is kept
-        forgotten: KnowsForgotten | None = None,
+        forgotten: TombstoneReader | None = None,
         commands: Obeys | None = None,  # None: nobody tells us anything
         traces: Traces = NO_TRACES,
         topics: FollowsTopics | None = None,

@@ -22,7 +22,7 @@ from memory_extproc.model import (
     message_id_of,
     message_ids,
 )
-from memory_extproc.ports import Embeds, JournalEntry, KeepsMemories, Now
+from memory_extproc.ports import EmbeddingModel, JournalEntry, MemoryWriter, Now
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
 from memory_extproc.text.words import words_hash
 
@@ -183,7 +183,9 @@ Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure
 class Messages:
     """Storing the same turns again changes nothing more. *rows*: handed to the store in one call at most."""
 
-    def __init__(self, keeps: KeepsMemories, embedder: Embeds, judges: Judges, *, rows: int, now: Now) -> None:
+    def __init__(
+        self, keeps: MemoryWriter, embedder: EmbeddingModel, judges: Judges, *, rows: int, now: Now
+    ) -> None:
         self._keeps, self._embedder, self._judges = keeps, embedder, judges
         self._rows, self._now = rows, now
 
@@ -253,7 +255,7 @@ def _not_yet() -> None:
 REVISION = "revision"  # in a memory's metadata, from its first correction on
 
 
-async def corrected(keeps: KeepsMemories, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
+async def corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
     """The ids of messages and pieces of *entries* that were corrected. Asks the store for turns that were replaced
     alone: of a new one nothing can have been."""
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]

@@ -44,7 +44,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, KeepsMemories, Now
+from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 
 log = logger(__name__)
 _NEIGHBOURS = 32  # facts asked of the store for one fact
@@ -142,7 +142,7 @@ class Reconciler:
     comes to the same memories as having done it once: what a fact replaces stands in its row."""
 
     def __init__(
-        self, keeps: KeepsMemories, embedder: Embeds, metrics: Metrics, *, judges: Judges | None = None
+        self, keeps: MemoryWriter, embedder: EmbeddingModel, metrics: Metrics, *, judges: Judges | None = None
     ) -> None:
         self._keeps = keeps
         self._embedder = embedder

@@ -35,7 +35,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, KeepsMemories, MemoryStore, Now
+from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
 from memory_extproc.safety.policy import Found, sensitivity, without_secrets
 from memory_extproc.safety.prompt_injection import Suspicion, suspicion
 from memory_extproc.text.words import normal, tokens
@@ -202,7 +202,7 @@ class IncognitoLimits:
 
 
 class Incognito:
-    """Implements ports.NotesIncognito. One event loop owns it."""
+    """Implements ports.IncognitoMarker. One event loop owns it."""
 
     def __init__(self, records: Coordination, limits: IncognitoLimits, intake_log: IntakeLog | None = None) -> None:
         """*intake_log*: where marks are kept until they are shared; None: what cannot be shared is given up."""
@@ -535,7 +535,7 @@ class Quarantine:
     """What was put aside of one owner, and what becomes of it."""
 
     store: MemoryStore
-    keeps: KeepsMemories
+    keeps: MemoryWriter
 
     async def held(self, owner: Owner) -> AsyncIterator[Memory]:
         """Every memory of *owner* in quarantine, each once; its suspicion stands in its metadata."""

@@ -102,7 +102,7 @@ class Placed:
 
 
 class Sessions:
-    """Also implements ports.KnowsChains. *new_session* gives ids for sessions that no client named."""
+    """Also implements ports.ChainReader. *new_session* gives ids for sessions that no client named."""
 
     def __init__(
         self, coordination: Coordination, limits: SessionLimits, *, new_session: Callable[[], str]

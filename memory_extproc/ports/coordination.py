@@ -67,7 +67,7 @@ class ConsentRecords(Protocol):
         """Every choice of *owner*, oldest first."""
 
 
-class KnowsConsent(Protocol):
+class ConsentRegistry(Protocol):
     """What each caller allows, tenant defaults counted in."""
 
     async def allowed(self, owner: Owner) -> Consent | None:
@@ -84,7 +84,7 @@ class KnowsConsent(Protocol):
         """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
 
 
-class NotesIncognito(Protocol):
+class IncognitoMarker(Protocol):
     """Remembers which conversations nothing is to be kept of."""
 
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
@@ -183,7 +183,7 @@ class JournalDepth(Protocol):
     def oldest(self) -> datetime | None: ...
 
 
-class WrapsKeys(Protocol):
+class KeyWrapper(Protocol):
     """A master key: in a file, or with a key management service that never lets it out."""
 
     @property
@@ -198,7 +198,7 @@ class WrapsKeys(Protocol):
         another context."""
 
 
-class Keys(Protocol):
+class KeyStore(Protocol):
     """The data keys of owners, one each, kept only as the master key wrapped them."""
 
     async def of(self, owner: Owner) -> DataKey:

@@ -65,7 +65,7 @@ class MemoryStore(Protocol):
         """How many rows *owner* has, in any state, with all that was acknowledged before."""
 
 
-class FindsMemories(Protocol):
+class MemorySearcher(Protocol):
     """What the read path asks of the owner's partition."""
 
     async def candidates(
@@ -82,14 +82,14 @@ class FindsMemories(Protocol):
         where it is still being made; what can be done without it is done meanwhile."""
 
 
-class ListsOwners(Protocol):
+class OwnerLister(Protocol):
     """What works through everybody's memories asks of a store."""
 
     def owners(self) -> AsyncIterator[Sequence[Owner]]:
         """Everybody of whom there is a row when it begins, each once; of who comes meanwhile it says nothing."""
 
 
-class ReadsMemories(Protocol):
+class MemoryReader(Protocol):
     """What fetches memories by name."""
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
@@ -99,7 +99,7 @@ class ReadsMemories(Protocol):
 Change = Callable[[Embedded], Sequence[Embedded]]  # a row as it is, to the rows to write; none: nothing
 
 
-class ListsMemories(Protocol):
+class MemoryLister(Protocol):
     """What the memory API asks of the owner's partition beside finding and keeping."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
@@ -111,18 +111,18 @@ class ListsMemories(Protocol):
         there is no such row. *change* may raise, and nothing is written then."""
 
 
-class KeepsInOrder(Protocol):
+class ConditionalWriter(Protocol):
     """What retention asks of the owner's partition: many rows at a time, each as it is by then."""
 
     async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
-        """As ListsMemories.change for all of *ids* that are there, in one write; says how many rows it wrote.
+        """As MemoryLister.change for all of *ids* that are there, in one write; says how many rows it wrote.
         *change* gives none for a row that is to stay as it is."""
 
     async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
         """Deletes those of *ids* of which *still* holds, no other write of ours in between; says how many."""
 
 
-class KeepsMemories(Protocol):
+class MemoryWriter(Protocol):
     """What the write path asks of the owner's partition."""
 
     async def put(

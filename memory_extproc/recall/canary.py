@@ -15,7 +15,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, KeepsMemories, MemoryStore, Now, Recalls
+from memory_extproc.ports import EmbeddingModel, MemoryRecaller, MemoryStore, MemoryWriter, Now
 
 log = logger(__name__)
 
@@ -48,10 +48,10 @@ class Canary:
 
     def __init__(
         self,
-        recalls: Recalls,
-        keeps: KeepsMemories,
+        recalls: MemoryRecaller,
+        keeps: MemoryWriter,
         store: MemoryStore,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         limits: CanaryLimits,
         metrics: Metrics,
         *,

@@ -27,7 +27,7 @@ from memory_extproc.index.features import READ_BESIDES, READ_CLOSELY
 from memory_extproc.model import Candidates, Memory, Role, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ReadsWords
+from memory_extproc.ports import TokenEmbeddingModel
 from memory_extproc.text.persons import mentioned, of_another
 from memory_extproc.text.words import ENGLISH, lexicon_of
 
@@ -83,7 +83,7 @@ class LateInteractionScorer:
     embedded once more, behind others' queries and one question's at a time, so that they are known when they are
     next come upon."""
 
-    def __init__(self, embedder: ReadsWords, limits: CloseReadingLimits, metrics: Metrics) -> None:
+    def __init__(self, embedder: TokenEmbeddingModel, limits: CloseReadingLimits, metrics: Metrics) -> None:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, OwnerKind, Profile, Ranked, Role, Source
-from memory_extproc.ports import Learns, ListsMemories, Now
+from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens
@@ -222,10 +222,10 @@ class Entry:
 
 
 class Profiles:
-    """Implements ports.KnowsProfile over the owner's partition."""
+    """Implements ports.ProfileReader over the owner's partition."""
 
     def __init__(
-        self, lists: ListsMemories, limits: ProfileLimits, *, now: Now, learns: Learns | None = None
+        self, lists: MemoryLister, limits: ProfileLimits, *, now: Now, learns: TurnLearner | None = None
     ) -> None:
         self._lists, self._limits, self._now, self._learns = lists, limits, now, learns
 

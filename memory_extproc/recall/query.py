@@ -12,7 +12,7 @@ from enum import StrEnum
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Outcome, Signals
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.intents import asks, decompose_question, key_terms, only_greeting, vague
 from memory_extproc.text.sentences import sentences
 
@@ -83,7 +83,7 @@ class Rewriter:
     HyDE: Gao et al. 2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels".
     """
 
-    def __init__(self, model: Completes, when: Rewrite, *, hyde: bool, take_apart: bool = False) -> None:
+    def __init__(self, model: CompletionModel, when: Rewrite, *, hyde: bool, take_apart: bool = False) -> None:
         self._model, self._when, self._hyde, self._take_apart = model, when, hyde, take_apart
 
     async def query(self, asked: str, earlier: Sequence[str], within: timedelta) -> Query:

@@ -32,7 +32,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, Now
+from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate, TurnLearner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
@@ -85,19 +85,19 @@ class _Question:
 
 
 class Recaller:
-    """Implements ports.Recalls."""
+    """Implements ports.MemoryRecaller."""
 
     def __init__(
         self,
-        finds: FindsMemories,
-        embedder: Embeds,
+        finds: MemorySearcher,
+        embedder: EmbeddingModel,
         limits: RecallLimits,
         *,
         fusion: Fusion,
         now: Now,
         metrics: Metrics,
         about_caller: AboutCaller,
-        learns: Learns | None = None,
+        learns: TurnLearner | None = None,
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
         close_reader: LateInteractionScorer | None = None,
@@ -107,7 +107,7 @@ class Recaller:
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
-        self._begins = embedder if isinstance(embedder, BeginsQueries) else None
+        self._begins = embedder if isinstance(embedder, QueryGate) else None
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._threads, self._ongoing = threads, ongoing

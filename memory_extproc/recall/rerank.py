@@ -15,7 +15,7 @@ import msgspec
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes, Reranks
+from memory_extproc.ports import CompletionModel, RerankModel
 from memory_extproc.recall.candidate import Candidate
 
 log = logger(__name__)
@@ -54,7 +54,7 @@ class Reranker:
     it: then the fused order stands."""
 
     def __init__(
-        self, reranks: Reranks, limits: RerankLimits, *, metrics: Metrics, clock: Clock = time.perf_counter
+        self, reranks: RerankModel, limits: RerankLimits, *, metrics: Metrics, clock: Clock = time.perf_counter
     ) -> None:
         self._reranks, self._limits, self._clock, self._metrics = reranks, limits, clock, metrics
         self._cost = ExpectedCost()
@@ -170,7 +170,7 @@ class _Order(msgspec.Struct):
 
 
 class LlmReranker:
-    """Implements ports.Reranks by asking a model for an order.
+    """Implements ports.RerankModel by asking a model for an order.
 
     The texts are dealt out to the chunks in turn, so that each chunk holds as good ones as the others and a
     place in one means the same as in another. The model's words never reach a prompt: only known positions are
@@ -178,7 +178,7 @@ class LlmReranker:
     fails with the first chunk's error.
     """
 
-    def __init__(self, model: Completes, limits: LlmRerankLimits) -> None:
+    def __init__(self, model: CompletionModel, limits: LlmRerankLimits) -> None:
         self._model, self._limits = model, limits
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:

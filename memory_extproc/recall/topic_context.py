@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Memory, Ranked, RecallRequest, Source
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import ReadsMemories
+from memory_extproc.ports import MemoryReader
 from memory_extproc.recall.candidate import Considered, Verdict
 from memory_extproc.text.words import stems
 
@@ -28,7 +28,7 @@ class Threads:
     """Fetches the messages that a summary was made of; they follow what was found, so that they take no room from
     it. Whatever fails here leaves what was found as it is."""
 
-    def __init__(self, reads: ReadsMemories, limits: ThreadLimits) -> None:
+    def __init__(self, reads: MemoryReader, limits: ThreadLimits) -> None:
         self._reads, self._limits = reads, limits
 
     def use(self, limits: ThreadLimits) -> None:
@@ -95,7 +95,7 @@ class Ongoing:
     told of it: a summary is of it when the model sees more than half of the messages that it stands on. Once a
     client, or the condensing of a long chat, has left them out, the summary serves again."""
 
-    def __init__(self, reads: ReadsMemories) -> None:
+    def __init__(self, reads: MemoryReader) -> None:
         self._reads = reads
 
     async def told(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:

@@ -25,7 +25,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Caller, ChatState, Exchanged, Message, Owner, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Condenses, Coordination, Now
+from memory_extproc.ports import ChatCondenser, Coordination, Now
 from memory_extproc.text.words import normal
 
 log = logger(__name__)
@@ -89,7 +89,7 @@ class Compression:
         self,
         limits: CompressionLimits,
         records: Coordination,
-        condenses: Condenses,
+        condenses: ChatCondenser,
         *,
         background: Background,
         metrics: Metrics,

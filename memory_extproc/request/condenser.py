@@ -17,7 +17,7 @@ from memory_extproc.learn.extract.extractor import Extracts
 from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
 from memory_extproc.model import ChatState, Message, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes, Condenses, Now
+from memory_extproc.ports import ChatCondenser, CompletionModel, Now
 from memory_extproc.safety.secrets import mask_secrets
 from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import sentences
@@ -92,7 +92,7 @@ class RulesCondenser:
 class LlmCondenser:
     """Implements Condenses by a language model; by *otherwise* where that does not come to an answer."""
 
-    def __init__(self, completes: Completes, budget: Budget, otherwise: Condenses) -> None:
+    def __init__(self, completes: CompletionModel, budget: Budget, otherwise: ChatCondenser) -> None:
         self._asks = Asks(completes, PROMPT, strict_schema(State), budget)
         self._otherwise = otherwise
 

@@ -34,7 +34,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chain, KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
+from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoMarker, MemoryRecaller, ProfileReader
 from memory_extproc.request.admission import Admitted, Mode, RequestOptions
 from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
@@ -92,14 +92,14 @@ class Enricher:
         *,
         identity: Identity,
         rules: Rules,
-        recalls: Recalls,
+        recalls: MemoryRecaller,
         replays: BlockReplay,
         metrics: Metrics,
-        chains: KnowsChains | None = None,
-        consent: KnowsConsent | None = None,  # None: everybody allows everything
-        incognito: NotesIncognito | None = None,
+        chains: ChainReader | None = None,
+        consent: ConsentRegistry | None = None,  # None: everybody allows everything
+        incognito: IncognitoMarker | None = None,
         traces: Traces = NO_TRACES,
-        profiles: KnowsProfile | None = None,  # None: nobody is told who a caller is
+        profiles: ProfileReader | None = None,  # None: nobody is told who a caller is
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
     ) -> None:
         self.compression = compression
@@ -292,11 +292,11 @@ class InjectionPlanner:
         self,
         options: RequestOptions,
         *,
-        recalls: Recalls,
+        recalls: MemoryRecaller,
         replays: BlockReplay,
         metrics: Metrics,
-        chains: KnowsChains | None,
-        profiles: KnowsProfile | None,
+        chains: ChainReader | None,
+        profiles: ProfileReader | None,
     ) -> None:
         self._options, self._recalls, self._replays = options, recalls, replays
         self._metrics, self._chains, self._profiles = metrics, chains, profiles

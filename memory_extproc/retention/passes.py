@@ -13,7 +13,7 @@ from typing import Protocol
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
+from memory_extproc.ports import ConditionalWriter, EmbeddingModel, MemoryStore, MemoryWriter, Now
 from memory_extproc.retention.merge import (
     About,
     Agree,
@@ -104,9 +104,9 @@ class RetentionPass:
     def __init__(
         self,
         store: MemoryStore,
-        keeps: KeepsMemories,
-        rows: KeepsInOrder,
-        embedder: Embeds,
+        keeps: MemoryWriter,
+        rows: ConditionalWriter,
+        embedder: EmbeddingModel,
         rules: RetentionPassRules,
         wording: Wording,
         *,

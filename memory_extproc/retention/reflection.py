@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.retention.merge import About
 from memory_extproc.retention.rules import (
     DERIVED,
@@ -157,8 +157,8 @@ class Reflections:
     def __init__(
         self,
         reflects: Reflects,
-        keeps: KeepsMemories,
-        embedder: Embeds,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
         coordination: Coordination,
         limits: ReflectionLimits,
         about: About,
@@ -313,8 +313,8 @@ class Subjects:
     def __init__(
         self,
         consolidates: Consolidates,
-        keeps: KeepsMemories,
-        embedder: Embeds,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
         rules: SubjectRules,
         about: About,
         *,

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, seconds_said
-from memory_extproc.ports import KeepsInOrder
+from memory_extproc.ports import ConditionalWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +372,7 @@ _AT_ONCE = 100  # rows of one write
 class AsRead:
     """Writes onto *rows*. *known*: a pass's own view of them, by id."""
 
-    def __init__(self, rows: KeepsInOrder) -> None:
+    def __init__(self, rows: ConditionalWriter) -> None:
         self._rows = rows
 
     async def change(

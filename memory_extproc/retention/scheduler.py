@@ -16,7 +16,7 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, ListsOwners, Now
+from memory_extproc.ports import Chance, Coordination, Now, OwnerLister
 from memory_extproc.retention.passes import PassReport, RetentionPass
 
 log = logger(__name__)
@@ -59,7 +59,7 @@ class RetentionJob:
 
     def __init__(
         self,
-        lists: ListsOwners,
+        lists: OwnerLister,
         keeper: RetentionPass,
         coordination: Coordination,
         limits: JobLimits,

@@ -23,7 +23,7 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Chance, Change, KeepsInOrder, KeepsMemories, ListsMemories, Now, Recalls
+from memory_extproc.ports import Chance, Change, ConditionalWriter, MemoryLister, MemoryRecaller, MemoryWriter, Now
 from memory_extproc.retention.rules import ACCESSED, moment
 
 log = logger(__name__)
@@ -47,7 +47,7 @@ class Accesses:
 
     def __init__(
         self,
-        rows: KeepsInOrder,
+        rows: ConditionalWriter,
         limits: AccessLimits,
         *,
         now: Now,
@@ -135,7 +135,7 @@ def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embed
 class CountedRecalls:
     """Implements Recalls around another: what it gives to a model is counted."""
 
-    def __init__(self, recalls: Recalls, accesses: Accesses) -> None:
+    def __init__(self, recalls: MemoryRecaller, accesses: Accesses) -> None:
         self._recalls = recalls
         self._accesses = accesses
 
@@ -150,12 +150,12 @@ class CountedRecalls:
 # Hearing of memories that no longer say what they said, wherever that is decided.
 
 
-class Partition(KeepsMemories, ListsMemories, Protocol):
+class Partition(MemoryWriter, MemoryLister, Protocol):
     """Both sides of an owner's memories."""
 
 
 class ChangeNotifier:
-    """KeepsMemories and ListsMemories around others. *tell* hears the owner after a memory of theirs was replaced,
+    """MemoryWriter and MemoryLister around others. *tell* hears the owner after a memory of theirs was replaced,
     deleted or got other words: what was made of it may not hold any more."""
 
     def __init__(self, within: Partition, tell: Callable[[Owner], None]) -> None:

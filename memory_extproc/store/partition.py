@@ -30,7 +30,7 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now, Steady
+from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
 from memory_extproc.store.loader import FillLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
 from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
 from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, order
@@ -51,7 +51,7 @@ class PartitionLimits:
 
 
 class Partitions:
-    """FindsMemories and KeepsMemories over a MemoryStore. Enter it before use; leaving it ends the fills."""
+    """MemorySearcher and MemoryWriter over a MemoryStore. Enter it before use; leaving it ends the fills."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Partitions:
         *,
         now: Now,
         steady: Steady | None = None,
-        forgotten: KnowsForgotten | None = None,
+        forgotten: TombstoneReader | None = None,
     ) -> None:
         """*steady*: by what it is told how long ago something was; *now* unless it is given. *forgotten*: nothing
         it covers is taken, and nothing of an owner is given while it says to wait."""

@@ -28,7 +28,7 @@ _AXES_PER_WORD = 4  # few words then share many axes
 
 
 class CannedEmbedder:
-    """Implements ports.Embeds: hashed bags of stemmed content words, so texts that share words are near and
+    """Implements ports.EmbeddingModel: hashed bags of stemmed content words, so texts that share words are near and
     texts that share none are close to orthogonal. *failing*, when set, is raised instead."""
 
     def __init__(self, dimension: int = 384) -> None:
@@ -69,7 +69,7 @@ class CannedEmbedder:
 
 
 class CannedReranker:
-    """Implements ports.Reranks: the share of the query's stemmed content words that a text has. *failing*, when
+    """Implements ports.RerankModel: the share of the query's stemmed content words that a text has. *failing*, when
     set, is raised instead; what was asked stands in *asked*."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class CannedReranker:
 
 
 class CannedCompletions:
-    """Implements ports.Completes with answers given beforehand: a function of (system, user), or a list that
+    """Implements ports.CompletionModel with answers given beforehand: a function of (system, user), or a list that
     is used up in order, its exceptions raised. What was asked stands in *asked*."""
 
     def __init__(self, answers: Callable[[str, str], str] | Sequence[str | Exception]) -> None:
@@ -106,8 +106,8 @@ class CannedCompletions:
 
 
 class CannedWords(CannedEmbedder):
-    """Implements ports.ReadsWords: what was embedded is known until `forget_words`. Words of one stem have one
-    vector, wherever they stand."""
+    """Implements ports.TokenEmbeddingModel: what was embedded is known until `forget_words`. Words of one stem have
+    one vector, wherever they stand."""
 
     reads_words = True
 
@@ -138,7 +138,7 @@ Before = Callable[[], Awaitable[None]]
 
 
 class CannedRecalls:
-    """Implements ports.Recalls with one answer. Keeps the wishes it was given."""
+    """Implements ports.MemoryRecaller with one answer. Keeps the wishes it was given."""
 
     def __init__(self, recalled: RecallResult | None = None, before: Before | None = None) -> None:
         """*before* is awaited in each recall: a place for slowness and faults."""
@@ -154,7 +154,7 @@ class CannedRecalls:
 
 
 class RecordedTurns:
-    """Implements ports.Learns by remembering what it was given."""
+    """Implements ports.TurnLearner by remembering what it was given."""
 
     def __init__(self, stored: TurnOutcome = TurnOutcome.JOURNALLED, before: Before | None = None) -> None:
         self.stored = stored

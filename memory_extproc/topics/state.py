@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from memory_extproc.model import Memory, MemoryState, Owner, Role
-from memory_extproc.ports import KeepsMemories
+from memory_extproc.ports import MemoryWriter
 
 KIND: Final = "topics"  # of the record, one for each owner
 _DONE = 64  # finished sessions that are known, so that a turn that comes once more opens none of them again
@@ -217,7 +217,7 @@ class Said:
 class Sayings:
     """Reads turns from the owner's memories."""
 
-    def __init__(self, keeps: KeepsMemories, names: NamesMessages) -> None:
+    def __init__(self, keeps: MemoryWriter, names: NamesMessages) -> None:
         self._keeps, self._names = keeps, names
 
     async def of(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[Said]:

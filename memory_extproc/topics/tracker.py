@@ -19,7 +19,7 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientE
 from memory_extproc.model import Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, Embeds, Now, Steady
+from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import Decided, Heard, OpenTopic, ShiftLimits, Stage, decide
 from memory_extproc.topics.state import Noted, Said, SaidTurn, Sayings, Thread, Threads
@@ -57,7 +57,7 @@ class Topics:
         sayings: Sayings,
         closing: Closing,
         summaries: Summaries,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         coordination: Coordination,
         limits: TopicLimits,
         metrics: Metrics,

@@ -24,7 +24,7 @@ from memory_extproc.model import (
     digest,
     seconds_said,
 )
-from memory_extproc.ports import Embeds, KeepsMemories, Now
+from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import unit
@@ -60,10 +60,10 @@ class Closing:
 
     def __init__(
         self,
-        keeps: KeepsMemories,
+        keeps: MemoryWriter,
         sayings: Sayings,
         summaries: Summaries,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         *,
         now: Now,
         least: int,
@@ -325,7 +325,9 @@ class _Left:
 class Rebuilding:
     """Implements what retention asks for: it knows what holds, this knows how things are summed up."""
 
-    def __init__(self, summaries: Summaries, embedder: Embeds, *, now: Now, least: int, content_bytes: int) -> None:
+    def __init__(
+        self, summaries: Summaries, embedder: EmbeddingModel, *, now: Now, least: int, content_bytes: int
+    ) -> None:
         self._summaries, self._embedder, self._now = summaries, embedder, now
         self._least, self._bytes = least, content_bytes
 

@@ -1,4 +1,4 @@
-"""The contract of ports.Completes, held by the endpoint's client and by the stand-in."""
+"""The contract of ports.CompletionModel, held by the endpoint's client and by the stand-in."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.testing.models import CannedCompletions
 from tests.fixtures.endpoint import Reply, a_completion, an_error, serving
 
 Answers = list[str | Exception]
-Opening = Callable[[Answers], AbstractAsyncContextManager[Completes]]
+Opening = Callable[[Answers], AbstractAsyncContextManager[CompletionModel]]
 
 
 @asynccontextmanager
-async def canned(answers: Answers) -> AsyncIterator[Completes]:
+async def canned(answers: Answers) -> AsyncIterator[CompletionModel]:
     yield CannedCompletions(answers)
 
 
@@ -32,7 +32,7 @@ def reply(answer: str | Exception) -> Reply:
 
 
 @asynccontextmanager
-async def endpoint(answers: Answers) -> AsyncIterator[Completes]:
+async def endpoint(answers: Answers) -> AsyncIterator[CompletionModel]:
     async with serving([reply(answer) for answer in answers]) as stand_in:
         completions = OpenAICompletions(
             Endpoint(

@@ -122,7 +122,7 @@ def made(path: Path) -> sqlite3.Connection:
 
 
 class FileStore:
-    """KeepsMemories, ListingReconciler's place taken too: rows and facts in a SQLite file, by id."""
+    """MemoryWriter, ListingReconciler's place taken too: rows and facts in a SQLite file, by id."""
 
     def __init__(self, path: Path, killer: Killer) -> None:
         self._file = made(path)

@@ -26,7 +26,7 @@ from memory_extproc.learn.extract.statements import meant
 from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import terms
 
@@ -233,7 +233,7 @@ _ACTS_OF_ANSWER = {Told.REMEMBER: Act.REMEMBER, Told.FORGET: Act.FORGET, Told.NO
 class LlmCommands:
     """Implements commanded.Doubts."""
 
-    def __init__(self, completes: Completes, budget: Budget, metrics: Metrics) -> None:
+    def __init__(self, completes: CompletionModel, budget: Budget, metrics: Metrics) -> None:
         self._asks = Asks(completes, PROMPT, strict_schema(Answered), budget)
         self._metrics = metrics
         self._nothing: OrderedDict[str, None] = OrderedDict()  # ids of turns known to tell us nothing

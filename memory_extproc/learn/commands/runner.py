@@ -39,7 +39,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, Coordination, Embeds, Journal, Now
+from memory_extproc.ports import Change, Coordination, EmbeddingModel, Journal, Now
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.text.sentences import sentences
@@ -67,13 +67,13 @@ class Holds(Protocol):
     """What is asked of the owner's partition."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
-        """As ports.ListsMemories has it."""
+        """As ports.MemoryLister has it."""
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
-        """As ports.ListsMemories has it."""
+        """As ports.MemoryLister has it."""
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
-        """As ports.KeepsMemories has it."""
+        """As ports.MemoryWriter has it."""
 
 
 class Reconciles(Protocol):
@@ -102,7 +102,7 @@ class Commands:
         self,
         options: CommandOptions,
         holds: Holds,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         extractor: Extracts,
         reconciler: Reconciles,
         journal: Journal,

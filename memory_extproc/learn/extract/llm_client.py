@@ -15,7 +15,7 @@ import msgspec
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
-from memory_extproc.ports import Completes, Now
+from memory_extproc.ports import CompletionModel, Now
 from memory_extproc.text.words import estimate_tokens
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Asks:
     """One prompt to one model."""
 
     def __init__(
-        self, completes: Completes, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
+        self, completes: CompletionModel, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
     ) -> None:
         """*words* of the prompt, where it is none of ours."""
         self._completes = completes

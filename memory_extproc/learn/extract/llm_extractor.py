@@ -18,7 +18,7 @@ from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
 from memory_extproc.learn.extract.statements import confirms, resolved, without_quotes
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.intents import only_asks, polite
 from memory_extproc.text.words import number_key, stems, tokens
 
@@ -75,7 +75,7 @@ class LlmExtractor:
 
     name = "llm"
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
         self._asks = Asks(completes, PROMPT, strict_schema(Reply), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:

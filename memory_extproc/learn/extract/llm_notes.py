@@ -15,7 +15,7 @@ from memory_extproc.learn.extract.extractor import Extracts, Fact
 from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
 from memory_extproc.model import Memory, MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.safety.secrets import mask_secrets
@@ -39,7 +39,7 @@ class Noting:
     """An extractor around another, which adds notes as reflective facts. Where no note comes of it the facts are
     what they are: a note is never worth a turn."""
 
-    def __init__(self, extractor: Extracts, completes: Completes, budget: Budget) -> None:
+    def __init__(self, extractor: Extracts, completes: CompletionModel, budget: Budget) -> None:
         self._extractor = extractor
         self._asks = Asks(completes, NOTES_PROMPT, strict_schema(Notes), budget)
 
@@ -109,7 +109,7 @@ _INSIGHTS_DECODER = msgspec.json.Decoder(Insights)
 class LlmReflector:
     version = REFLECT_PROMPT
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
         self._asks = Asks(completes, REFLECT_PROMPT, strict_schema(Insights), budget)
 
     async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> list[tuple[str, tuple[str, ...]]]:
@@ -168,7 +168,7 @@ _TOLD_DECODER = msgspec.json.Decoder(Told)
 class LlmConsolidator:
     version = CONSOLIDATE_PROMPT
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
         self._asks = Asks(completes, CONSOLIDATE_PROMPT, strict_schema(Told), budget)
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:

@@ -214,7 +214,7 @@ class MilvusStore:
         opened.wrote(place, self._options.flush_rows)
 
     async def purge(self, owner: Owner) -> bool:
-        """Implements ports.Purges. A Lite file is rewritten where the owner's rows were; a server is asked to
+        """Implements ports.StorePurger. A Lite file is rewritten where the owner's rows were; a server is asked to
         compact, which it does in its own time. PermanentError for Lite behind an address: it never frees a row,
         and others may write to it while we would rewrite it."""
         check_owner(owner)
@@ -322,7 +322,7 @@ class MilvusStore:
         return int(result[0]["count(*)"])
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
-        """Implements ports.ListsOwners."""
+        """Implements ports.OwnerLister."""
         opened = self._ready()
 
         async def query(

@@ -22,7 +22,7 @@ from memory_extproc.learn.screening import Judging, Screens
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Journal, KeepsMemories
+from memory_extproc.ports import Journal, MemoryWriter
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
@@ -113,7 +113,7 @@ class Surroundings:
         self.partitions = Partitions(
             self.store, self.coordination, PartitionLimits(), self.metrics, now=lambda: self.now
         )
-        self.keeps: KeepsMemories = self.partitions
+        self.keeps: MemoryWriter = self.partitions
         names = (f"s{n}" for n in itertools.count(1))
         self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
 

@@ -235,7 +235,7 @@ class CrashError(Exception):
 
 
 class CrashingKeeper:
-    """KeepsMemories that ends the process after *left* writes."""
+    """MemoryWriter that ends the process after *left* writes."""
 
     def __init__(self, keeps: Partitions, left: int) -> None:
         self._keeps = keeps

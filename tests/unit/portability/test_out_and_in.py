@@ -38,7 +38,7 @@ EMBEDDER = CannedEmbedder(64)
 
 
 class SaidConsent:
-    """KnowsConsent that says what it is told to."""
+    """ConsentRegistry that says what it is told to."""
 
     def __init__(self) -> None:
         self.said: Consent | None = Consent.ON
@@ -58,7 +58,7 @@ class SaidConsent:
 
 
 class ForgottenWords:
-    """KnowsForgotten that covers what holds a word, and some ids."""
+    """TombstoneReader that covers what holds a word, and some ids."""
 
     def __init__(self, word: str) -> None:
         self.word = word

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Reranks
+from memory_extproc.ports import RerankModel
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blended
 from memory_extproc.testing.models import CannedReranker
@@ -65,7 +65,7 @@ class SilentReranker:
 
 
 def a_reranker(
-    reranks: Reranks, limits: RerankLimits | None = None, watch: Watch | None = None
+    reranks: RerankModel, limits: RerankLimits | None = None, watch: Watch | None = None
 ) -> tuple[Reranker, Metrics]:
     metrics = Metrics(CollectorRegistry(), "test")
     return Reranker(reranks, limits or RerankLimits(), metrics=metrics, clock=watch or Watch()), metrics

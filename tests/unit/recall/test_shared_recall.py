@@ -27,7 +27,7 @@ from memory_extproc.model import (
     TurnOutcome,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ComingVector, Learns
+from memory_extproc.ports import ComingVector, TurnLearner
 from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
@@ -76,7 +76,7 @@ class Bench:
     def recaller(self) -> Recaller:
         return self.made()
 
-    def made(self, learns: Learns | None = None) -> Recaller:
+    def made(self, learns: TurnLearner | None = None) -> Recaller:
         return Recaller(
             self.finds,
             self.embedder,

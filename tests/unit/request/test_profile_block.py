@@ -18,7 +18,7 @@ NOTHING = RecallResult(outcome=Outcome.NOTHING_RELEVANT)
 
 
 class Known:
-    """Implements ports.KnowsProfile by what it is told."""
+    """Implements ports.ProfileReader by what it is told."""
 
     def __init__(self, *facts: str) -> None:
         self.facts = facts
