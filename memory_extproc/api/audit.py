@@ -40,7 +40,7 @@ class AuditOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class AuditRecord:
     """One call. *scope* holds the names of filters, never their values."""
 
     principal: Principal
@@ -106,7 +106,7 @@ class AuditLog:
         if self._waiting and not self._flush():
             raise TransientError("the audit log cannot be written")
 
-    def write(self, audited: Audited) -> None:
+    def write(self, audited: AuditRecord) -> None:
         principal, owner = audited.principal, audited.owner
         whose = "" if owner is None else self._named(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
         self._waiting.append(

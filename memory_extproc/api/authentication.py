@@ -45,7 +45,7 @@ KEY_PREFIX = "mxk_"  # begins every API key, so that it is told from a token and
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class Credentials:
     """What came with a call besides its request."""
 
     peer: str  # gRPC's word for the other side: ipv4:127.0.0.1:4711, ipv6:[::1]:4711, unix:/path
@@ -74,8 +74,8 @@ class Presented:
         return []
 
 
-class Proves(Protocol):
-    def principal(self, presented: Presented) -> Principal | None:
+class CredentialVerifier(Protocol):
+    def principal(self, presented: Credentials) -> Principal | None:
         """None: the call shows nothing of this kind. RefusedError: it does, and it does not count."""
 
 
@@ -87,14 +87,14 @@ def refused() -> RefusedError:
 
 
 class Authenticator:
-    def __init__(self, ways: Sequence[Proves]) -> None:
+    def __init__(self, ways: Sequence[CredentialVerifier]) -> None:
         self._ways = tuple(ways)
 
-    def use(self, ways: Sequence[Proves]) -> None:
+    def use(self, ways: Sequence[CredentialVerifier]) -> None:
         """For the calls that begin from now on."""
         self._ways = tuple(ways)
 
-    def principal(self, presented: Presented) -> Principal:
+    def principal(self, presented: Credentials) -> Principal:
         """RefusedError where nobody can be made out."""
         for way in self._ways:
             principal = way.principal(presented)
@@ -121,7 +121,7 @@ class TrustedProxy:
         self._options = options
         self._peers = AllowedPeers(options.names)
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         headers, options = presented.headers, self._options
         trusted = presented.local or self._peers.admit(presented.certificate)
         if not trusted or options.user_header not in headers:
@@ -150,7 +150,7 @@ class Jwt:
     def __init__(self, tokens: TokenVerifier, claims: JwtClaims) -> None:
         self._tokens, self._claims = tokens, claims
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         values = presented.headers.all("authorization")
         if not values or any(_key_in(value) for value in values):
             return None
@@ -166,7 +166,7 @@ class Jwt:
         return _principal(Means.JWT, tenant, user, roles_of(_words(roles)))
 
 
-class KnowsKeys(Protocol):
+class KeyReader(Protocol):
     def holder(self, key: str) -> KeyHolder | None:
         """Whose key it is; compares in constant time."""
 
@@ -182,10 +182,10 @@ class KeyHolder:
 class ApiKey:
     """A static key in `x-api-key`, or as a bearer token that begins with our prefix."""
 
-    def __init__(self, keys: KnowsKeys) -> None:
+    def __init__(self, keys: KeyReader) -> None:
         self._keys = keys
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         shown = [*presented.headers.all(KEY_HEADER)]
         shown += filter(None, (_key_in(value) for value in presented.headers.all("authorization")))
         if not shown:
@@ -202,7 +202,7 @@ class Mtls:
     def __init__(self, holders: Sequence[CertificateHolder]) -> None:
         self._holders = tuple(holders)
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         names = presented.names
         for holder in self._holders:
             for name in names:
@@ -220,7 +220,7 @@ class NoProof:
     def __init__(self, options: ProxyOptions) -> None:
         self._options = options
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         named = [
             single(presented.headers, name) for name in (self._options.user_header, self._options.tenant_header)
         ]

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from memory_extproc.api.authentication import Authenticator, Presented
+from memory_extproc.api.authentication import Authenticator, Credentials
 from memory_extproc.api.call import Call, Reason, RefusedError, bad_request
 from memory_extproc.api.principal import METHODS, Access, Principal, Whose, may
 from memory_extproc.model import Owner
@@ -22,11 +22,11 @@ SHARED_HEADER = "x-memory-shared"
 NamesUser = Callable[[str, str], str]  # (tenant, user) to the user as memories have it: hashed, perhaps
 
 
-class Admits:
+class CallAdmission:
     def __init__(self, authenticator: Authenticator, rates: Rates, names_user: NamesUser) -> None:
         self._authenticator, self._rates, self._names_user = authenticator, rates, names_user
 
-    def principal(self, presented: Presented) -> Principal:
+    def principal(self, presented: Credentials) -> Principal:
         """RefusedError for callers nobody knows, and for those who call too often."""
         principal = self._authenticator.principal(presented)
         wait = self._rates.take(principal.name)

@@ -32,7 +32,7 @@ MOST_IDS = 1000
 _FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query", "dry_run")
 
 
-class Forgetting:
+class ForgetCalls:
     def __init__(self, forgets: MemoryForgetter, catalogue: MemoryCatalog, repeats: Repeats) -> None:
         self._forgets, self._catalogue, self._repeats = forgets, catalogue, repeats
 

@@ -39,9 +39,9 @@ from memory_extproc.curation.editor import (
     Filter,
     MemoryCatalog,
     MemoryEditor,
+    NewMemory,
     NotActiveError,
     OnDuplicate,
-    Told,
     place_of,
 )
 from memory_extproc.model import (
@@ -71,7 +71,7 @@ class MemoriesLimits:
     content_bytes: int = 8192  # of one memory
 
 
-class Memories:
+class MemoryCalls:
     def __init__(
         self,
         catalogue: MemoryCatalog,
@@ -217,9 +217,9 @@ class Memories:
             )
 
     # --- reading requests ----------------------------------------------------------------------------
-    def _told(self, request: pb.StoreMemoryRequest) -> Told:
+    def _told(self, request: pb.StoreMemoryRequest) -> NewMemory:
         fields = Fields()
-        told = Told(
+        told = NewMemory(
             content=self._text(fields, "content", request.content),
             type=fields.word("type", request.type, MemoryType, MemoryType.SEMANTIC),
             project=fields.name("project_id", request.project_id),
@@ -332,7 +332,7 @@ _SHOWN = 200  # candidates in an explanation
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.NO_ROOM})
 
 
-class Explains(Protocol):
+class RecallExplainer(Protocol):
     """The read path, laid open."""
 
     async def explain(self, wish: RecallRequest) -> Explanation: ...
@@ -347,9 +347,14 @@ class SearchDefaults:
     settle: timedelta = timedelta(seconds=1)  # most to wait for the user's turn of a moment ago to be findable
 
 
-class Searching:
+class SearchCalls:
     def __init__(
-        self, explains: Explains, learns: TurnLearner, defaults: SearchDefaults, *, consent: ConsentRegistry | None
+        self,
+        explains: RecallExplainer,
+        learns: TurnLearner,
+        defaults: SearchDefaults,
+        *,
+        consent: ConsentRegistry | None,
     ) -> None:
         self._explains, self._learns, self._defaults = explains, learns, defaults
         self._consent = consent

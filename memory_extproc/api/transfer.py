@@ -20,7 +20,7 @@ VERSION = 1
 _KEEP, _REPLACE = "keep", "replace"
 
 
-class Transfers:
+class TransferCalls:
     def __init__(self, exports: MemoryExporter, imports: MemoryImporter, *, now: Now) -> None:
         self._exports, self._imports, self._now = exports, imports, now
 

@@ -15,18 +15,25 @@ from memory_extproc.api.authentication import (
     ApiKey,
     ApiKeys,
     Authenticator,
+    CredentialVerifier,
     Jwt,
     JwtClaims,
     Mtls,
     NoProof,
-    Proves,
     ProxyOptions,
     TrustedProxy,
 )
-from memory_extproc.api.authorization import Admits, NamesUser, RateLimits, Rates
+from memory_extproc.api.authorization import CallAdmission, NamesUser, RateLimits, Rates
 from memory_extproc.api.call import Operation, Repeats
-from memory_extproc.api.forget import Forgetting
-from memory_extproc.api.memories import Explains, Memories, MemoriesLimits, PageTokens, SearchDefaults, Searching
+from memory_extproc.api.forget import ForgetCalls
+from memory_extproc.api.memories import (
+    MemoriesLimits,
+    MemoryCalls,
+    PageTokens,
+    RecallExplainer,
+    SearchCalls,
+    SearchDefaults,
+)
 from memory_extproc.api.principal import derived, secret_in
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
@@ -73,7 +80,7 @@ class ApiParts:
     coordination: Coordination
     journal: Journal
     learns: TurnLearner
-    explains: Explains
+    explains: RecallExplainer
     consent: ConsentRegistry | None
     forgets: MemoryForgetter
     operations: Mapping[str, Operation]  # beside those that are made here
@@ -92,7 +99,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)
         service = MemoryService(
-            Admits(
+            CallAdmission(
                 await _authenticator(parts.live, stack),
                 rates,
                 _names_user(settings),
@@ -153,8 +160,8 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     )
     understanding = Understanding(RulesExtractor(), parts.now)
     repeats = Repeats(parts.coordination, derived(secret, "repeats"))
-    forgetting = Forgetting(parts.forgets, catalogue, repeats)
-    memories = Memories(
+    forgetting = ForgetCalls(parts.forgets, catalogue, repeats)
+    memories = MemoryCalls(
         catalogue,
         MemoryEditor(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
         repeats,
@@ -164,7 +171,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         now=parts.now,
         without_secrets=lambda text: masked(text, find_secrets(text)).text,
     )
-    searching = Searching(
+    searching = SearchCalls(
         parts.explains,
         parts.learns,
         _search_defaults(settings),
@@ -188,7 +195,7 @@ class Proofs:
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
 
-    def ways(self, settings: Settings) -> list[Proves]:
+    def ways(self, settings: Settings) -> list[CredentialVerifier]:
         """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
         connection shows next, nothing at all last."""
         api, identity = settings.api, settings.identity
@@ -199,7 +206,7 @@ class Proofs:
             roles_header=api.trusted_proxy.roles_header,
             names=api.trusted_proxy.names,
         )
-        ways: list[Proves] = []
+        ways: list[CredentialVerifier] = []
         if "trusted_proxy" in wanted:
             ways.append(TrustedProxy(proxy))
         if self.tokens is not None:

@@ -211,7 +211,7 @@ def ledger_file(settings: Settings, data: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Erasing:
+class ErasureParts:
     """What knows of forgets, before anything that keeps memories is opened."""
 
     ledger: Ledger
@@ -255,13 +255,13 @@ async def open_erasing(
     *,
     shared: Mirror | None,
     wraps: KeyWrapper | None,
-) -> Erasing:
+) -> ErasureParts:
     """*shared*: where replicas keep copies of what they share in Redis. *wraps* the key of the ledger there."""
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
         alone = SoleReplica(data.name)
-        return Erasing(file, alone, Forgotten(file, alone, key=key))
+        return ErasureParts(file, alone, Forgotten(file, alone, key=key))
     from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
@@ -290,14 +290,14 @@ async def open_erasing(
     recovery.hooks.lost = lambda kind: metrics.coordination_losses.labels(kind).inc()
     replicas.whole, replicas.watch = recovery.is_whole, recovery.watch
     forgotten = Forgotten(ledger, replicas, key=key)
-    return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
+    return ErasureParts(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
 
 
 def _not_known_yet() -> datetime | None:
     raise TransientError("what an earlier process left in the data directory is not read yet")
 
 
-async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
+async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncExitStack) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
     journals are: the register is told what they hold at the end."""
     replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
@@ -346,7 +346,7 @@ def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[
 
 async def open_forgetter(
     settings: Settings,
-    erasing: Erasing,
+    erasing: ErasureParts,
     holders: Erasable,
     metrics: Metrics,
     stack: AsyncExitStack,

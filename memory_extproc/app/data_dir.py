@@ -61,7 +61,7 @@ class DataDirectory:
         return lock
 
 
-class FilesInUse:
+class OpenFiles:
     """Finds files that were deleted or replaced while this process has them open: what is written to them would be
     gone at the next start, and is refused where it is written. Nothing is repaired. Some twenty stats each time."""
 

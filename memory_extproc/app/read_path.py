@@ -16,7 +16,7 @@ from memory_extproc.app.context import AppContext, Live, caller_tag, profile_lim
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.storage import Storage
-from memory_extproc.app.write_path import Door, Extraction, Writing
+from memory_extproc.app.write_path import Door, Extraction, WritePath
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.exchange import ExchangeDeps
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class ReadPathParts:
     """The parts that outlast a change of the configuration."""
 
-    identifies: Identifies
+    identifies: IdentityFactory
     recalls: Recaller
     accesses: Accesses
     replays: BlockReplay
@@ -150,14 +150,14 @@ class Wire:
 async def open_wire(
     frame: AppContext,
     kept: Storage,
-    writing: Writing,
+    writing: WritePath,
     recalls: Recaller,
     replays: BlockReplay,
     background: Background,
-) -> Wire:
+) -> ReadPathParts:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     door, learner, partitions = writing.door, writing.learner, kept.partitions
-    return Wire(
+    return ReadPathParts(
         identifies=await open_identities(live, stack),
         recalls=recalls,
         accesses=await open_accesses(live, partitions, stack, now=now),
@@ -186,12 +186,12 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPath:
     recaller: Recaller
     canary: Canary | None  # None: it is switched off
 
 
-async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> Reading:
+async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
     """The read path of a sidecar, with what watches over it."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     recaller = make_recaller(
@@ -208,7 +208,7 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
         traces=frame.traces,
     )
     canary = await open_canary(frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, now=now)
-    return Reading(recaller, canary)
+    return ReadPath(recaller, canary)
 
 
 def make_recaller(
@@ -397,7 +397,7 @@ def compression_limits(settings: Settings) -> CompressionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Identifies:
+class IdentityFactory:
     """What outlasts a change of the configuration: the keys of tokens."""
 
     tokens: Tokens | None
@@ -406,13 +406,13 @@ class Identifies:
         return Identity(settings.identity.options(settings.privacy.key), self.tokens)
 
 
-async def open_identities(live: Live, stack: AsyncExitStack) -> Identifies:
+async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
     settings = live.settings
     if not settings.identity.jwt.given:
-        return Identifies(None)
+        return IdentityFactory(None)
     tokens = await open_tokens(settings.identity.jwt, stack)
     live.follow(lambda new: tokens.use(token_options(new.identity.jwt)))
-    return Identifies(tokens)
+    return IdentityFactory(tokens)
 
 
 async def open_tokens(jwt: Jwt | ApiJwt, stack: AsyncExitStack) -> Tokens:

@@ -20,7 +20,7 @@ from typing import Self
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.api.transfer import Transfers
+from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.context import (
     AppContext,
@@ -32,10 +32,10 @@ from memory_extproc.app.context import (
     wire_options,
 )
 from memory_extproc.app.coordination import AsRecalled, open_forgetter
-from memory_extproc.app.data_dir import DataDirectory, FilesInUse, watched_files
-from memory_extproc.app.read_path import Wire, open_reading, open_wire
+from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
+from memory_extproc.app.read_path import ReadPathParts, open_reading, open_wire
 from memory_extproc.app.storage import Storage, open_kept, renewed_keys
-from memory_extproc.app.write_path import Door, Writing, open_writing
+from memory_extproc.app.write_path import Door, WritePath, open_writing
 from memory_extproc.concurrency import Background
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
@@ -83,7 +83,7 @@ class Sidecar:
     forgets: Forgetter
     canary: Canary | None
     live: Live
-    reloading: Reloading | None  # None: nobody said where the configuration came from
+    reloading: ConfigurationReloader | None  # None: nobody said where the configuration came from
 
 
 @asynccontextmanager
@@ -127,7 +127,7 @@ async def sidecar(
 
 
 async def _open_forgetter(
-    frame: AppContext, kept: Storage, writing: Writing, recaller: Recaller, replays: BlockReplay
+    frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, replays: BlockReplay
 ) -> Forgetter:
     """Everything that holds a person's words stands in here."""
     topics = writing.topics
@@ -164,9 +164,9 @@ class _Serving:
 async def _open_serving(
     frame: AppContext,
     kept: Storage,
-    writing: Writing,
+    writing: WritePath,
     recaller: Recaller,
-    wire: Wire,
+    wire: ReadPathParts,
     forgetter: Forgetter,
 ) -> _Serving:
     """The ports, opened last and so closed first."""
@@ -174,7 +174,7 @@ async def _open_serving(
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
     parts = _api_parts(frame, kept, writing, recaller, forgetter)
     api = await stack.enter_async_context(memory_api(settings, frame.data, parts))
-    in_use = FilesInUse(watched_files(settings, frame.data), metrics)
+    in_use = OpenFiles(watched_files(settings, frame.data), metrics)
     readiness = Readiness(in_use.checked_with(kept.writable), partial(_tell, (server, api)))
     _watch_certificates(settings, metrics)
     host, _, port = settings.listen.http.rpartition(":")
@@ -189,7 +189,7 @@ async def _open_serving(
 
 
 def _api_parts(
-    frame: AppContext, kept: Storage, writing: Writing, recaller: Recaller, forgetter: Forgetter
+    frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, forgetter: Forgetter
 ) -> ApiParts:
     consent = writing.door.consent
     transfers = make_transfers(
@@ -239,11 +239,11 @@ def _as_recalled(recaller: Recaller, live: Live) -> AsRecalled:
 
 async def _reloading(
     live: Live, source: Source | None, metrics: Metrics, stack: AsyncExitStack
-) -> Reloading | None:
+) -> ConfigurationReloader | None:
     live.follow(_logs_as(live.settings))
     if source is None:
         return None
-    return await stack.enter_async_context(Reloading(live, source, metrics))
+    return await stack.enter_async_context(ConfigurationReloader(live, source, metrics))
 
 
 def _logs_as(settings: Settings) -> Applies:
@@ -300,7 +300,7 @@ async def changes_in(directories: Sequence[Path]) -> AsyncGenerator[object]:
         yield None
 
 
-class Reloading:
+class ConfigurationReloader:
     """Reads again when a file changes or somebody asks; while what it reads has a fault, all stays as it was.
 
     Entering it watches the file's directory and those of files that hold secrets. Where that cannot be done (a
@@ -430,7 +430,7 @@ def make_transfers(
     now: Now,
     consent: ConsentRegistry | None = None,
     forgotten: TombstoneReader | None = None,
-) -> Transfers:
+) -> TransferCalls:
     limits = ImportLimits(content_bytes=settings.limits.content_bytes)
     importer = Importer(keeps, embeds, coordination, limits, now=now, consent=consent, forgotten=forgotten)
-    return Transfers(Exporter(store, journal, consent=consent), importer, now=now)
+    return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memory_extproc.app.context import AppContext, milvus_options, partition_limits, steady_now
 from memory_extproc.app.coordination import (
-    Erasing,
+    ErasureParts,
     open_coordination,
     open_erasing,
     open_journal,
@@ -57,7 +57,7 @@ class Storage:
     store: MilvusStore
     unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
     shown: TombstoneFilteringStore  # without that
-    erasing: Erasing
+    erasing: ErasureParts
     partitions: Partitions
     journal: Journal
     writable: Check  # whether a turn could be journalled now

@@ -62,7 +62,7 @@ from memory_extproc.topics.tracker import Topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class WritePath:
     door: Door
     sessions: Sessions
     extraction: Extraction
@@ -73,7 +73,7 @@ class Writing:
     learner: Learner
 
 
-async def open_writing(frame: AppContext, kept: Storage) -> Writing:
+async def open_writing(frame: AppContext, kept: Storage) -> WritePath:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, frame.data, metrics, stack)
@@ -99,7 +99,7 @@ async def open_writing(frame: AppContext, kept: Storage) -> Writing:
         )
     elif isinstance(replicas, SoleReplica):
         replicas.oldest_waiting = learner.oldest_waiting
-    return Writing(
+    return WritePath(
         door=door,
         sessions=sessions,
         extraction=extraction,

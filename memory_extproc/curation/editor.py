@@ -90,7 +90,7 @@ class Meaning:
         return bool(self.subject and self.attribute and self.value)
 
 
-class Understands(Protocol):
+class MemoryInterpreter(Protocol):
     """What the write path knows of facts."""
 
     async def meaning(self, owner: Owner, content: str) -> Meaning:
@@ -112,7 +112,7 @@ class NotActiveError(MemoryExtprocError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NewMemory:
     """A text to remember. *metadata* may hold subject, attribute and value."""
 
     content: str = field(repr=False)
@@ -144,7 +144,7 @@ class MemoryEditor:
         keeps: MemoryWriter,
         lists: MemoryLister,
         embedder: EmbeddingModel,
-        understands: Understands,
+        understands: MemoryInterpreter,
         *,
         now: Now,
     ) -> None:
@@ -154,7 +154,7 @@ class MemoryEditor:
         # One write of an owner's at a time in this process: two equal texts at once become one memory.
         self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
 
-    async def store(self, owner: Owner, told: Told, key: str) -> tuple[Memory, Decision]:
+    async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, Decision]:
         """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
         DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
         told = replace(told, content=mask_secrets(told.content).text, metadata=_masked(told.metadata))
@@ -267,7 +267,7 @@ class MemoryEditor:
             return newest, ()
         return None, sorted(spoken, key=lambda memory: memory.id)
 
-    async def _confirm(self, owner: Owner, same: Memory, told: Told) -> Memory | None:
+    async def _confirm(self, owner: Owner, same: Memory, told: NewMemory) -> Memory | None:
         """None: it is gone meanwhile."""
         now = self._now().replace(microsecond=0)
         confirmed: Memory | None = None
@@ -330,7 +330,7 @@ class MemoryEditor:
 
         return await self._lists.change(owner, before.id, exchange) and not moved
 
-    def _row(self, owner: Owner, told: Told, meaning: Meaning, key: str) -> Memory:
+    def _row(self, owner: Owner, told: NewMemory, meaning: Meaning, key: str) -> Memory:
         now = self._now()
         whole = now.replace(microsecond=0)
         understood = (

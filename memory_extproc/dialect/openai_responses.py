@@ -8,7 +8,7 @@ from typing import Any
 
 from memory_extproc.dialect import answer_reader, json_spans, memory_fields
 from memory_extproc.dialect.answer_reader import Account
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, ReadsAnswer
+from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
 from memory_extproc.dialect.json_spans import Fields, Span
 from memory_extproc.dialect.messages import (
     Author,
@@ -76,7 +76,7 @@ class Responses:
         found = user_messages(request, value, blocks)
         return [_placed(request, at, one) for one, at in zip(blocks, found, strict=True)]
 
-    def reader(self, content_type: str) -> ReadsAnswer | None:
+    def reader(self, content_type: str) -> AnswerReader | None:
         return answer_reader.reader(content_type, ResponsesAnswer())
 
 

@@ -95,7 +95,7 @@ class Aims:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldOutFigures:
     """Figures on what was held out. *recall_at_threshold* and *loss* at the limit of the aims."""
 
     recall: Validated
@@ -110,7 +110,7 @@ class Tuned:
     """*judged*: every question with a ranker that has not seen the memories asked; *held*: how they fare."""
 
     ranker: Ranker  # fitted on everything
-    held: Held
+    held: HeldOutFigures
     judged: tuple[tuple[Gathered, Ranker], ...]
 
 
@@ -131,7 +131,7 @@ def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _d
     return Tuned(ranker, figures_of(held, aims), tuple(held))
 
 
-def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> Held:
+def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> HeldOutFigures:
     """How the questions fare, each with the ranker that stands beside it."""
     kept = [(one, ranker) for one, ranker in judged if one.question.counts and one.names is Names.KEPT]
     scored = [(one, _scored(one, ranker.features).scores) for one, ranker in kept]
@@ -142,7 +142,7 @@ def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> Held:
     for one, ranker in judged:
         if not one.question.relevant:
             silent[one.names is Names.SWAPPED].append(float(not len(passing(one, ranker, aims))))
-    return Held(
+    return HeldOutFigures(
         recall=judged_by(scored),
         abstention=mean(silent[False]),
         abstention_swapped=mean(silent[True]),
@@ -451,7 +451,7 @@ def _tuned(gathered: Sequence[Gathered], aims: Aims, says: Says) -> Tuned:
         raise PermanentError(f"nothing can be fitted on this data: {error}") from error
 
 
-def _compared(before: Held, after: Held) -> dict[str, Any]:
+def _compared(before: HeldOutFigures, after: HeldOutFigures) -> dict[str, Any]:
     return {
         "before": _row(before),
         "after": _row(after),
@@ -463,7 +463,7 @@ def _compared(before: Held, after: Held) -> dict[str, Any]:
     }
 
 
-def _row(held: Held) -> Mapping[str, float | None]:
+def _row(held: HeldOutFigures) -> Mapping[str, float | None]:
     row = {f"recall@{k}": held.recall.recall[k] for k in DEPTHS}
     others = {
         "abstention": held.abstention,

@@ -252,7 +252,7 @@ class MarkedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SessionBoundaries:
     """Of a session: numbers of the turns that are marked, and of those that were found to begin another topic."""
 
     session: MarkedSession
@@ -278,7 +278,9 @@ def read_sessions(path: Path) -> list[MarkedSession]:
     return found
 
 
-async def told(sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits) -> list[Told]:
+async def told(
+    sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits
+) -> list[SessionBoundaries]:
     """By the measures that serve where no model is asked."""
     all_of_it = []
     for session in sessions:
@@ -286,19 +288,19 @@ async def told(sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limi
         whole = await embedder.embed([f"{turn.asked}\n{turn.answered}" for turn in session.turns])
         heard = [Heard(turn.asked, *vectors) for turn, *vectors in zip(session.turns, asked, whole, strict=True)]
         marked = frozenset(number for number, turn in enumerate(session.turns) if turn.shift)
-        all_of_it.append(Told(session, marked, frozenset(shifts(heard, limits))))
+        all_of_it.append(SessionBoundaries(session, marked, frozenset(shifts(heard, limits))))
     return all_of_it
 
 
-def boundary_figures(sessions: Sequence[Told]) -> Mapping[str, Any]:
+def boundary_figures(sessions: Sequence[SessionBoundaries]) -> Mapping[str, Any]:
     """Precision, recall and F1 of the exact turns at which topics begin; by group, too."""
-    groups: dict[str, list[Told]] = {}
+    groups: dict[str, list[SessionBoundaries]] = {}
     for one in sessions:
         groups.setdefault(one.session.name.rpartition("-")[0], []).append(one)
     return {**_figures(sessions), "groups": {name: _figures(group) for name, group in groups.items()}}
 
 
-def _figures(sessions: Sequence[Told]) -> dict[str, Any]:
+def _figures(sessions: Sequence[SessionBoundaries]) -> dict[str, Any]:
     right = sum(len(one.marked & one.found) for one in sessions)
     marked, found = sum(len(one.marked) for one in sessions), sum(len(one.found) for one in sessions)
     return {

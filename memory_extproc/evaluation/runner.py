@@ -123,7 +123,7 @@ async def run(
         raise PermanentError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
     async with AsyncExitStack() as stack:
         partition = NOT_HELD if system is System.STORE else bench.partition
-        stage: dict[str, tuple[Played, Asks]] = {}
+        stage: dict[str, tuple[Played, MemorySystem]] = {}
         for at, conversation in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
             one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
@@ -163,7 +163,7 @@ def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk
 
 
 async def _ask_all(
-    wanted: list[_ToAsk], stage: dict[str, tuple[Played, Asks]], most: int | None, step: str, says: Says
+    wanted: list[_ToAsk], stage: dict[str, tuple[Played, MemorySystem]], most: int | None, step: str, says: Says
 ) -> list[Asked]:
     if most is not None and most < len(wanted):
         wanted = [wanted[at * len(wanted) // most] for at in range(most)]
@@ -179,12 +179,12 @@ async def _ask_all(
     return asked
 
 
-def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> Asks:
+def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> MemorySystem:
     if system is System.DENSE:
-        return AsksDense(there.partitions, bench.embedder, there.owner, bounds)
+        return DenseSystem(there.partitions, bench.embedder, there.owner, bounds)
     embedder: EmbeddingModel = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
     recaller = bench.recaller(there.partitions, embedder, there.clock)
-    return AsksRecall(recaller, there.owner, bounds, bench.metrics)
+    return RecallSystem(recaller, there.owner, bounds, bench.metrics)
 
 
 async def filled(there: Played, embedder: EmbeddingModel) -> None:
@@ -232,12 +232,12 @@ class Answer:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Asks(Protocol):
+class MemorySystem(Protocol):
     async def ask(self, question: Question, *, timed: bool) -> Answer:
         """*timed*: also run it as a request would, and take the time of each stage."""
 
 
-class AsksRecall:
+class RecallSystem:
     """The recaller, asked without a threshold for the order, and with one for what would be injected."""
 
     def __init__(self, recaller: Recaller, owner: Owner, bounds: Bounds, metrics: Metrics) -> None:
@@ -277,7 +277,7 @@ class AsksRecall:
         }
 
 
-class AsksDense:
+class DenseSystem:
     """The nearest by cosine, injected from *bounds* on: how most memory layers recall, and our yardstick."""
 
     def __init__(self, keeps: MemoryWriter, embedder: EmbeddingModel, owner: Owner, bounds: Bounds) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from memory_extproc.dialect.base import Answer, Dialect, ReadsAnswer
+from memory_extproc.dialect.base import Answer, AnswerReader, Dialect
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import Arm, TurnOutcome
 from memory_extproc.model.headers import Headers
@@ -19,7 +19,7 @@ SLICE = 64 * 1024  # bytes read between two turns of the event loop: other strea
 class Capture:
     """Keeps chunks, reads them when asked. Adding a chunk costs no more than keeping it."""
 
-    def __init__(self, reader: ReadsAnswer, encoding: str, limit: int, held: BodyMemoryBudget) -> None:
+    def __init__(self, reader: AnswerReader, encoding: str, limit: int, held: BodyMemoryBudget) -> None:
         """*encoding*: the answer's content-encoding; *limit*: bytes, packed and unpacked."""
         self._reader, self._encoding, self._limit, self._held = reader, encoding, limit, held
         self._chunks: list[bytes] = []

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from memory_extproc.api.audit import CURRENT, Audited, AuditLog, AuditOptions
+from memory_extproc.api.audit import CURRENT, AuditLog, AuditOptions, AuditRecord
 from memory_extproc.api.authentication import key_hash, parse_keys
 from memory_extproc.api.principal import Means, Principal, Role, derived, secret_in
 from memory_extproc.cli.root import app
@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
     options = AuditOptions(directory=tmp_path / "audit", key=derived(secret_in(tmp_path), "audit"))
     with AuditLog(options, lambda: MONDAY) as log:
         for method in ("StoreMemory", "ListMemories", "ForgetMemories"):
-            log.write(Audited(principal=USER, method=method, owner=ANN, outcome="OK"))
+            log.write(AuditRecord(principal=USER, method=method, owner=ANN, outcome="OK"))
     return tmp_path
 
 

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from memory_extproc.api.call import Repeats
-from memory_extproc.api.forget import Forgetting
+from memory_extproc.api.forget import ForgetCalls
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.settings import Consents
 from memory_extproc.coordination.replicas import SoleReplica
@@ -75,7 +75,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         seeks=ByWord(made),
     )
     catalogue = MemoryCatalog(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)
-    forgetting = Forgetting(forgetter, catalogue, Repeats(made.coordination, KEY))
+    forgetting = ForgetCalls(forgetter, catalogue, Repeats(made.coordination, KEY))
     made.operations = {**forgetting.operations, **Consents(made.consent, forgetting.forget).operations}
     async with forgetter, made:
         for owner in EVERYBODY:

@@ -18,7 +18,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.data_dir import FilesInUse
+from memory_extproc.app.data_dir import OpenFiles
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError
@@ -203,7 +203,7 @@ class Watched:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.registry = CollectorRegistry()
-        self.files = FilesInUse([path], Metrics(self.registry, "0"))
+        self.files = OpenFiles([path], Metrics(self.registry, "0"))
 
     def count(self, why: str) -> float | None:
         return self.registry.get_sample_value("memory_extproc_files_taken_away", {"why": why})

@@ -17,7 +17,7 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.coordination import Erasing, open_erasing, open_link
+from memory_extproc.app.coordination import ErasureParts, open_erasing, open_link
 from memory_extproc.coordination.mirror import Copied, InMemoryMirror
 from memory_extproc.coordination.recovery import FILE
 from memory_extproc.coordination.redis_client import RedisLink
@@ -48,7 +48,7 @@ class Replica:
     metrics: Metrics = field(default_factory=lambda: Metrics(CollectorRegistry(), "test"))
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     link: RedisLink = field(init=False)
-    erasing: Erasing = field(init=False)
+    erasing: ErasureParts = field(init=False)
 
     async def start(self) -> None:
         link = await open_link(self.settings, self.metrics, self.stack)
