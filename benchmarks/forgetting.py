@@ -22,7 +22,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
@@ -87,7 +87,7 @@ async def measured(scratch: Path, scope: ForgetScope) -> Took:
         stack.push_async_callback(store.close)
         for owner, count in ((ANN, MEMORIES), (BOB, OTHERS)):
             await store.put(owner, rows(owner, count))
-        forgotten = Forgotten(ledger, SoleReplica())
+        forgotten = TombstoneIndex(ledger, SoleReplica())
         partitions = await stack.enter_async_context(
             Partitions(
                 TombstoneFilteringStore(store, forgotten), coordination, PartitionLimits(), metrics, now=utc_now,

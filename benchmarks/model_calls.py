@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, configured
 from memory_extproc.app import open_embedder
 from memory_extproc.learn.conflicts import LlmJudge, about, agree, saying
-from memory_extproc.learn.extract.llm_client import Asks, Budget, BudgetLimits, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -201,7 +201,7 @@ class Bench:
 
     async def follow(self, said: list[Turn]) -> None:
         asked = {
-            name: Asks(self.counted.of(feature), name, strict_schema(form), self.budget, words=prompt(name))
+            name: LlmPrompt(self.counted.of(feature), name, strict_schema(form), self.budget, words=prompt(name))
             for name, feature, form in (
                 (SHIFT, "shifts of topic, in doubt", Same),
                 (TOPIC, "names and summaries of topics", Named),

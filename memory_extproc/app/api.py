@@ -42,7 +42,7 @@ from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
@@ -262,7 +262,7 @@ _STANDING = {
 class Understanding:
     """Implements curate.Understands with an extractor and the rules of reconciling."""
 
-    def __init__(self, extractor: Extracts, now: Now) -> None:
+    def __init__(self, extractor: FactExtractor, now: Now) -> None:
         self._extractor = extractor
         self._now = now
 

@@ -22,10 +22,10 @@ from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
 from memory_extproc.coordination.recovery import DirectoryFile
 from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica, nothing_waits
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
-from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, MemoryFinder
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check, FailoverJournal, either
 from memory_extproc.journal.sqlite import SqliteJournal
@@ -216,7 +216,7 @@ class ErasureParts:
 
     ledger: Ledger
     replicas: Replicas
-    forgotten: Forgotten
+    forgotten: TombstoneIndex
     fleet: Fleet | None = None  # None: one replica
     holder: str = "alone"  # of leases: the same at every start from a data directory, and no other's
 
@@ -261,7 +261,7 @@ async def open_erasing(
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
         alone = SoleReplica(data.name)
-        return ErasureParts(file, alone, Forgotten(file, alone, key=key))
+        return ErasureParts(file, alone, TombstoneIndex(file, alone, key=key))
     from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
@@ -289,7 +289,7 @@ async def open_erasing(
     recovery.hooks.put_back = replicas.put_back
     recovery.hooks.lost = lambda kind: metrics.coordination_losses.labels(kind).inc()
     replicas.whole, replicas.watch = recovery.is_whole, recovery.watch
-    forgotten = Forgotten(ledger, replicas, key=key)
+    forgotten = TombstoneIndex(ledger, replicas, key=key)
     return ErasureParts(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
 
 
@@ -325,7 +325,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
     await stack.enter_async_context(replicas)
 
 
-def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
     """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
 
     async def heard(subject: str) -> None:
@@ -352,7 +352,7 @@ async def open_forgetter(
     stack: AsyncExitStack,
     *,
     now: Now,
-    seeks: Seeks | None,
+    seeks: MemoryFinder | None,
 ) -> Forgetter:
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
     limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)

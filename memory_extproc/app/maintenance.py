@@ -11,7 +11,7 @@ from memory_extproc.app.context import Live, partition_limits, steady_now, stead
 from memory_extproc.app.models import completions_for
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.learn.conflicts import about, agree, saying
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import message_id_of
@@ -26,14 +26,14 @@ from memory_extproc.ports import (
     OwnerLister,
 )
 from memory_extproc.retention.merge import DuplicateRules, HistoryRules
-from memory_extproc.retention.passes import Rebuilds, RetentionPass, RetentionPassRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, SummaryRebuilder, Wording
 from memory_extproc.retention.reflection import (
-    Consolidates,
     ReflectionLimits,
     Reflections,
-    Reflects,
+    SubjectConsolidator,
     SubjectRules,
     Subjects,
+    ThemeReflector,
     ThemeRules,
 )
 from memory_extproc.retention.rules import RetentionRules
@@ -82,7 +82,7 @@ def make_reflector(
     live: Live | None = None,
     *,
     always: bool = False,
-) -> Reflects | None:
+) -> ThemeReflector | None:
     """None where it is not switched on, unless *always*, or where there is no model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if not (settings.retention.reflect.enabled or always) or model is None or budget is None:
@@ -110,9 +110,9 @@ def make_retention(
     metrics: Metrics,
     *,
     now: Now,
-    rebuilds: Rebuilds,
-    reflects: Reflects | None = None,
-    consolidates: Consolidates | None = None,
+    rebuilds: SummaryRebuilder,
+    reflects: ThemeReflector | None = None,
+    consolidates: SubjectConsolidator | None = None,
     live: Live | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
@@ -167,7 +167,7 @@ def subject_rules(settings: Settings) -> SubjectRules:
 
 def make_consolidator(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
-) -> Consolidates | None:
+) -> SubjectConsolidator | None:
     """None where there is no model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if model is None or budget is None:
@@ -282,7 +282,7 @@ def _prompts(
     decides = completions_for(deciding, ModelRole.MEMORY_TOPICS, metrics, stack, live)
     sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack, live)
     return Prompts(
-        shift=Asks(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
-        topic=Asks(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),
-        session=Asks(sums, SESSION, strict_schema(Summed), budget, words=prompt(SESSION)),
+        shift=LlmPrompt(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
+        topic=LlmPrompt(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),
+        session=LlmPrompt(sums, SESSION, strict_schema(Summed), budget, words=prompt(SESSION)),
     )

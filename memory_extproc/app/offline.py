@@ -35,16 +35,16 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.erasure.receipts import Look, Proof, look_again
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryStore, Now
-from memory_extproc.retention.passes import Rebuilds
+from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.reembed import Pace, Reembedding
-from memory_extproc.retention.reflection import Consolidates, Reflects
+from memory_extproc.retention.reflection import SubjectConsolidator, ThemeReflector
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.settings import Settings
 from memory_extproc.store.archive import Head, Row, read_head, read_rows, writing
@@ -66,15 +66,15 @@ class OfflineContext:
     store: MilvusStore
     unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
     shown: MemoryStore  # without that
-    forgotten: Forgotten
+    forgotten: TombstoneIndex
     partitions: Partitions
     embedder: EmbeddingModel
     coordination: Coordination
     keys: WrappedKeys | None
     metrics: Metrics
-    rebuilds: Rebuilds
-    reflects: Reflects | None
-    consolidates: Consolidates | None
+    rebuilds: SummaryRebuilder
+    reflects: ThemeReflector | None
+    consolidates: SubjectConsolidator | None
 
 
 @asynccontextmanager
@@ -125,15 +125,15 @@ async def tending(
 
 async def read_forgotten(
     settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
-) -> Forgotten:
+) -> TombstoneIndex:
     """A command is no replica that serves: it needs no lease."""
     key = settings.privacy.key or b""
     if link is None:
         ledger = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
-        return Forgotten(ledger, SoleReplica(), key=key)
+        return TombstoneIndex(ledger, SoleReplica(), key=key)
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
-    return Forgotten(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
+    return TombstoneIndex(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
 
 
 def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:

@@ -27,7 +27,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
 from memory_extproc.learn.commands.runner import CommandOptions, Commands, Unextracted, Unsaid
 from memory_extproc.learn.conflicts import LlmJudge
-from memory_extproc.learn.extract.extractor import Extracts, Fallback, Measured
+from memory_extproc.learn.extract.extractor import FactExtractor, Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import Noting
@@ -35,7 +35,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.reconcile import ComingMemories, Judges, Reconciler
+from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
     IncognitoLimits,
@@ -51,7 +51,7 @@ from memory_extproc.model import Consent
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now
-from memory_extproc.retention.passes import Rebuilds
+from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier, Partition
 from memory_extproc.safety.policy import Policy
@@ -113,7 +113,9 @@ async def open_writing(frame: AppContext, kept: Storage) -> WritePath:
     )
 
 
-def _retention(frame: AppContext, kept: Storage, extraction: Extraction, rebuilds: Rebuilds) -> RetentionJob:
+def _retention(
+    frame: AppContext, kept: Storage, extraction: Extraction, rebuilds: SummaryRebuilder
+) -> RetentionJob:
     settings, live, metrics, stack = frame.settings, frame.live, frame.metrics, frame.stack
     return make_retention(
         settings,
@@ -188,9 +190,9 @@ class Extraction:
     """Who finds facts, who stands in while they cannot be reached, and who says what a fact changes where no rule
     does; each may be nobody."""
 
-    extractor: Extracts | None = None
-    stand_in: Extracts | None = None
-    judges: Judges | None = None
+    extractor: FactExtractor | None = None
+    stand_in: FactExtractor | None = None
+    judges: ConflictJudge | None = None
     budget: Budget | None = None  # what models may cost, whatever they are asked
     by_rules_alone: bool = True  # or not at all
 
@@ -207,7 +209,7 @@ def make_extraction(
     if wanted == "rules" or model is None:
         return Extraction(rules, budget=budget)
     completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
-    found: Extracts = LlmExtractor(completions, budget)
+    found: FactExtractor = LlmExtractor(completions, budget)
     if settings.learn.notepad:
         found = Noting(found, completions, budget)
     by_model = Measured(found, metrics, time.perf_counter)
@@ -287,7 +289,7 @@ def unsaid(live: Live, judges: Judging) -> Judging:
     return Unsaid(judges, obeys=lambda: _forgets(live.settings))
 
 
-def read_by(live: Live, extractor: Extracts | None) -> Extracts | None:
+def read_by(live: Live, extractor: FactExtractor | None) -> FactExtractor | None:
     """*extractor* without turns that ask for something to be forgotten, and without what is to be put aside."""
     if extractor is None:
         return None
@@ -373,7 +375,7 @@ def quota_limits(settings: Settings) -> QuotaLimits:
     return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
 
 
-def trusting(live: Live, extractor: Extracts) -> Extracts:
+def trusting(live: Live, extractor: FactExtractor) -> FactExtractor:
     """*extractor* without what is to be put aside."""
     return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine)
 

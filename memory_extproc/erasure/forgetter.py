@@ -29,7 +29,7 @@ import msgspec
 
 from memory_extproc.erasure.receipts import Signer, unsigned
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, worked_out
-from memory_extproc.erasure.tombstones import Forgotten, Job, without_words
+from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
 from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
 from memory_extproc.model import (
     ForgetPlan,
@@ -48,7 +48,7 @@ log = logger(__name__)
 T = TypeVar("T")
 
 
-class Seeks(Protocol):
+class MemoryFinder(Protocol):
     """Finds what is known about something, as recall would."""
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]: ...
@@ -78,7 +78,7 @@ class Forgetter:
     def __init__(
         self,
         ledger: Ledger,
-        forgotten: Forgotten,
+        forgotten: TombstoneIndex,
         replicas: Replicas,
         holders: Erasable,
         limits: ForgetLimits,
@@ -88,7 +88,7 @@ class Forgetter:
         chance: Chance,
         holder: str = "",
         signer: Signer | None = None,
-        seeks: Seeks | None = None,
+        seeks: MemoryFinder | None = None,
     ) -> None:
         """*holder*: of the leases on jobs; a process and the one that takes its place have the same, two replicas
         never."""

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from memory_extproc.erasure.tombstones import Forgotten
+from memory_extproc.erasure.tombstones import TombstoneIndex
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import Erased, ForgetReceipt, Owner
 from memory_extproc.ports import Journal, MemoryStore
@@ -181,7 +181,7 @@ def check_signature(proof: Proof, key: Ed25519PublicKey) -> None:
 async def look_again(
     proof: Proof,
     owner: Owner,
-    forgotten: Forgotten,
+    forgotten: TombstoneIndex,
     *,
     store: MemoryStore | None,
     journal: Journal | None,

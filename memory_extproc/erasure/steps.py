@@ -12,7 +12,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import msgspec
 
 from memory_extproc.erasure.cascade import Cascade, cascade
-from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Forgotten, Job, Kind, items_of_turn
+from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Job, Kind, TombstoneIndex, items_of_turn
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import (
     TEXT_KINDS,
@@ -36,7 +36,7 @@ _UNLEARNED = frozenset({JournalState.WAITING, JournalState.STORED, JournalState.
 _NOT_PURGED = "the server purges deleted rows by compaction, garbage collection and the retention of its log"
 
 
-class Alone(Protocol):
+class ExclusivePartition(Protocol):
     """An owner's partition with nobody else writing."""
 
     @property
@@ -47,15 +47,15 @@ class Alone(Protocol):
     def delete_all(self) -> Callable[[], Awaitable[None]]: ...
 
 
-class HoldsMemories(Protocol):
+class ForgettablePartitions(Protocol):
     """What a forget asks of the partitions."""
 
-    def alone(self, owner: Owner) -> AbstractAsyncContextManager[Alone]: ...
+    def alone(self, owner: Owner) -> AbstractAsyncContextManager[ExclusivePartition]: ...
     def drop(self, owner: Owner) -> None: ...
     def unstored(self, owner: Owner) -> Sequence[Memory]: ...
 
 
-class ForeseesMemories(Protocol):
+class PendingMemorySource(Protocol):
     """Knows what turns that wait to be learned will become, with the ids that it will have."""
 
     @property
@@ -91,13 +91,13 @@ class Erasable:
     """Everything that holds something of people."""
 
     store: MemoryStore  # the store itself, not what hides
-    partitions: HoldsMemories
+    partitions: ForgettablePartitions
     journal: Journal
     coordination: Coordination
     purges: StorePurger
     caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
     keys: KeyStore | None = None
-    foresees: ForeseesMemories | None = None
+    foresees: PendingMemorySource | None = None
     # Discards an owner's exchanges that were asked by a time and wait, in this process, for a place in the journal.
     discard_waiting: Callable[[Owner, datetime], int] = lambda _owner, _until: 0
 
@@ -108,7 +108,7 @@ class Eraser:
     def __init__(
         self,
         ledger: Ledger,
-        forgotten: Forgotten,
+        forgotten: TombstoneIndex,
         replicas: Replicas,
         holders: Erasable,
         *,
@@ -184,7 +184,7 @@ class Eraser:
             job = job.done(WAITING_TURNS, self._now())
         return msgspec.structs.replace(job, state=ForgetState.CLEAN, clean_at=self._now())
 
-    async def _gather(self, job: Job, alone: Alone) -> _Known:
+    async def _gather(self, job: Job, alone: ExclusivePartition) -> _Known:
         owner, scope, foresees = _owner(job), _scope(job), self._holders.foresees
         rows = {memory.id: memory async for memory in self.rows(owner)}
         rows |= {memory.id: memory for memory in alone.unstored()}
@@ -199,7 +199,9 @@ class Eraser:
         missing -= coming.keys()
         return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
 
-    async def _erased(self, job: Job, known: _Known, taken: Cascade, alone: Alone) -> tuple[Job, frozenset[str]]:
+    async def _erased(
+        self, job: Job, known: _Known, taken: Cascade, alone: ExclusivePartition
+    ) -> tuple[Job, frozenset[str]]:
         """Hashes first: what is erased after them stays erased whatever happens in between. With the ids of the
         turns that are left."""
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows

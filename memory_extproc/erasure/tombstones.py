@@ -41,7 +41,7 @@ from memory_extproc.text.words import words_hash
 _KNOWN = 4096  # owners whose marks are held
 
 
-class Forgotten:
+class TombstoneIndex:
     """Implements ports.TombstoneReader. What it holds counts only while our lease runs, because another replica may
     have been told to forget more."""
 
@@ -177,7 +177,7 @@ class TombstoneFilteringStore:
     """A MemoryStore that shows nothing of what was forgotten, whatever the one behind it still holds: rows that a
     restored backup brought back, or that a replica wrote in the moment of the forget."""
 
-    def __init__(self, store: MemoryStore, forgotten: Forgotten) -> None:
+    def __init__(self, store: MemoryStore, forgotten: TombstoneIndex) -> None:
         self._store = store
         self._forgotten = forgotten
         self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom something had to be hidden

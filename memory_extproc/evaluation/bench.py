@@ -27,7 +27,7 @@ from memory_extproc.app import (
 from memory_extproc.app.maintenance import make_summing, make_topics
 from memory_extproc.app.write_path import Extraction
 from memory_extproc.evaluation.runner import Bench
-from memory_extproc.learn.extract.extractor import Extracts, Fallback
+from memory_extproc.learn.extract.extractor import FactExtractor, Fallback
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
@@ -88,7 +88,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
         )
 
 
-def _at_once(extraction: Extraction) -> Extracts | None:
+def _at_once(extraction: Extraction) -> FactExtractor | None:
     """Nobody comes back to an evaluation: what the model cannot do now, the rules do."""
     if extraction.extractor is None or extraction.stand_in is None:
         return extraction.extractor

@@ -24,7 +24,7 @@ from memory_extproc.evaluation.datasets import (
     foreign,
     reworded,
 )
-from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import Judged
@@ -92,7 +92,7 @@ class Bench:
     """What a run needs from outside; the tools' composition makes it from the settings."""
 
     embedder: EmbeddingModel
-    extractor: Extracts | None
+    extractor: FactExtractor | None
     judged: Judges
     metrics: Metrics
     recaller: MakesRecaller
@@ -417,7 +417,7 @@ async def played(
     embedder: EmbeddingModel,
     metrics: Metrics,
     *,
-    extractor: Extracts | None,
+    extractor: FactExtractor | None,
     judged: Judges,
     partition: PartitionLimits,
     topics: MakesTopics | None = None,

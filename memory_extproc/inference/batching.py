@@ -34,7 +34,7 @@ _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background wo
 Run = Callable[[], Matrix]  # on a thread
 
 
-class RunsModel(Protocol):
+class ModelRunner(Protocol):
     """A sentence encoder that blocks while it runs; called from several threads at one time."""
 
     @property
@@ -98,7 +98,7 @@ class BatchingEmbedder:
     """Implements ports.EmbeddingModel and ports.TokenEmbeddingModel over a model in this process; without *words*,
     where the model keeps those, no text's are known. Used on one event loop, closed by `close`."""
 
-    def __init__(self, model: RunsModel, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
+    def __init__(self, model: ModelRunner, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
         self._model = model
         self._words = words
         self._limits = limits

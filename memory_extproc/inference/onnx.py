@@ -215,7 +215,7 @@ class CrossEncoderLimits:
     waiting: int = 64  # calls at one time; beyond it a call is refused with TransientError
 
 
-class ScoresPairs(Protocol):
+class PairScorer(Protocol):
     """A cross-encoder that blocks while it runs; called from several threads at one time."""
 
     def cut(self, text: str) -> str:
@@ -264,7 +264,7 @@ class CrossEncoderModel:
 class CrossEncoder:
     """Implements ports.RerankModel over a model in this process. Used on one event loop, closed by `close`."""
 
-    def __init__(self, model: ScoresPairs, limits: CrossEncoderLimits) -> None:
+    def __init__(self, model: PairScorer, limits: CrossEncoderLimits) -> None:
         self._model, self._limits = model, limits
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="rerank")
         self._calls = 0

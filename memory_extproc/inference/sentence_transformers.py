@@ -34,7 +34,7 @@ def installed(module: str = "sentence_transformers") -> Load:
 
 
 class SentenceTransformersModel:
-    """A model of the library behind `RunsModel`. *model* is its name on the hub or a directory."""
+    """A model of the library behind `ModelRunner`. *model* is its name on the hub or a directory."""
 
     def __init__(self, model: str, device: str, load: Load) -> None:
         try:

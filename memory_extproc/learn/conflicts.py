@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.model import Hit, Memory, Owner, Scope, Source
 from memory_extproc.ports import CompletionModel
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
@@ -350,7 +350,7 @@ class LlmJudge:
     version = PROMPT
 
     def __init__(self, completes: CompletionModel, budget: Budget) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(Verdicts), budget)
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Verdicts), budget)
 
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
         """As Judges.judge. PermanentError when two answers did not judge every note once, OverBudgetError when the

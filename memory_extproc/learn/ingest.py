@@ -16,7 +16,7 @@ import msgspec
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
 from memory_extproc.learn.queue import Backoff
-from memory_extproc.learn.screening import Screens
+from memory_extproc.learn.screening import TurnScreener
 from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
@@ -55,7 +55,7 @@ class Intake:
         limits: LearnLimits,
         metrics: Metrics,
         *,
-        screens: Screens,
+        screens: TurnScreener,
         sifting: TombstoneFilter,
         unsettled: PendingWrites,
         journalled: Callable[[Turn], None],

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol, Self
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.extract.extractor import Extracts, Fact, Finding
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor, Finding
 from memory_extproc.learn.ingest import Intake, LearnLimits, PendingWrites, TombstoneFilter
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.messages import Judges, Messages, judge
@@ -29,7 +29,7 @@ from memory_extproc.learn.queue import (
     SessionBatcher,
     Trigger,
 )
-from memory_extproc.learn.screening import Screens, Unscreened
+from memory_extproc.learn.screening import TurnScreener, Unscreened
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import NO_TRACES, Traces, logger
@@ -48,7 +48,7 @@ from memory_extproc.ports import (
 log = logger(__name__)
 
 
-class Reconciles(Protocol):
+class FactReconciler(Protocol):
     """Brings facts together with what is known of the owner."""
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
@@ -70,17 +70,17 @@ class Learner:
         limits: LearnLimits,
         metrics: Metrics,
         *,
-        extractor: Extracts | None,  # None: no facts are extracted
-        stand_in: Extracts | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
-        reconciler: Reconciles,
+        extractor: FactExtractor | None,  # None: no facts are extracted
+        stand_in: FactExtractor | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
+        reconciler: FactReconciler,
         now: Now,
         chance: Chance,
         judged: Judges = judge,
-        screens: Screens | None = None,  # None: everything of everybody is kept
+        screens: TurnScreener | None = None,  # None: everything of everybody is kept
         forgotten: TombstoneReader | None = None,
-        commands: Obeys | None = None,  # None: nobody tells us anything
+        commands: CommandApplier | None = None,  # None: nobody tells us anything
         traces: Traces = NO_TRACES,
-        topics: FollowsTopics | None = None,
+        topics: TopicFollower | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
         intake_log: IntakeLog | None = None,  # None: what is accepted may be lost until it is in the journal
     ) -> None:
@@ -94,7 +94,7 @@ class Learner:
         self._remember_evidence, self._extract_evidence = Evidence(store_works), Evidence(store_works)
         revival = Revival(journal, (self._remember_evidence, self._extract_evidence), store_works)
         self._sifting = TombstoneFilter(forgotten, journal)
-        self._obeying = Obeying(commands, journal)
+        self._obeying = CommandStep(commands, journal)
         self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
         self._finding = _finding(extractor, stand_in, limits, now)
         self._intake = Intake(
@@ -106,7 +106,7 @@ class Learner:
         self._gatherings = SessionBatcher(
             self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
-        self._following = Following(topics, self._gatherings)
+        self._following = TopicShifts(topics, self._gatherings)
         self._take_up = JournalPoller(
             journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, chance=chance
         )
@@ -339,7 +339,7 @@ class Learner:
 
 
 def _finding(
-    extractor: Extracts | None, stand_in: Extracts | None, limits: LearnLimits, now: Now
+    extractor: FactExtractor | None, stand_in: FactExtractor | None, limits: LearnLimits, now: Now
 ) -> Finding | None:
     if extractor is None:
         return None
@@ -354,7 +354,7 @@ def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:
 # What the learner tells whoever gathers turns into topics, and what it is told in turn.
 
 
-class FollowsTopics(Protocol):
+class TopicFollower(Protocol):
     """Gathers turns into topics; what comes of that comes later."""
 
     shifted: Callable[[Owner, str], object]  # told the session whose topic has changed
@@ -366,10 +366,10 @@ class FollowsTopics(Protocol):
         """*session*, or with an empty name all of *owner*'s, has ended, *but* those of which more is to come."""
 
 
-class Following:
+class TopicShifts:
     """A session's turns are due for extraction when its topic has changed. Without *topics* nothing happens."""
 
-    def __init__(self, topics: FollowsTopics | None, gatherings: SessionBatcher) -> None:
+    def __init__(self, topics: TopicFollower | None, gatherings: SessionBatcher) -> None:
         self._topics, self._gatherings = topics, gatherings
         if topics is not None:
             topics.shifted = self._shifted
@@ -405,7 +405,7 @@ class Following:
 # The learner's part in what people tell the assistant to keep or to forget.
 
 
-class Obeys(Protocol):
+class CommandApplier(Protocol):
     """Does what people tell the assistant to keep or to forget."""
 
     def of(self, turn: Turn) -> Sequence[object]:
@@ -422,10 +422,10 @@ class Obeys(Protocol):
         TransientError while that cannot be found out; repeating it changes nothing more."""
 
 
-class Obeying:
+class CommandStep:
     """Without *commands* nobody tells us anything."""
 
-    def __init__(self, commands: Obeys | None, journal: Journal) -> None:
+    def __init__(self, commands: CommandApplier | None, journal: Journal) -> None:
         self._commands, self._journal = commands, journal
 
     def commanding(self, entries: Iterable[JournalEntry]) -> list[Turn]:

@@ -25,7 +25,7 @@ from memory_extproc.learn.conflicts import (
     saying,
     unclear,
 )
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import provenance
@@ -52,7 +52,7 @@ _MOST_BESIDE = 32  # facts of one message that are told of one another
 _MOST_CORRECTED = 16  # turns that a fact names whose words it takes the place of
 
 
-class Judges(Protocol):
+class ConflictJudge(Protocol):
     """Says what a fact is beside memories that are near to it, where no rule does."""
 
     @property
@@ -142,7 +142,12 @@ class Reconciler:
     comes to the same memories as having done it once: what a fact replaces stands in its row."""
 
     def __init__(
-        self, keeps: MemoryWriter, embedder: EmbeddingModel, metrics: Metrics, *, judges: Judges | None = None
+        self,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
+        metrics: Metrics,
+        *,
+        judges: ConflictJudge | None = None,
     ) -> None:
         self._keeps = keeps
         self._embedder = embedder
@@ -308,7 +313,7 @@ _AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what i
 class ComingMemories:
     """Implements erasure.eraser.ForeseesMemories. Their ids are those that they will have."""
 
-    def __init__(self, judged: MessagesJudges, rules: Extracts, *, by_rules_alone: bool, now: Now) -> None:
+    def __init__(self, judged: MessagesJudges, rules: FactExtractor, *, by_rules_alone: bool, now: Now) -> None:
         """*by_rules_alone*: nobody but *rules* finds facts here; what a model will find nobody can foresee."""
         self._judged, self._rules, self._now = judged, rules, now
         self.complete = by_rules_alone

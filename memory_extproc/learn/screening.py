@@ -14,7 +14,7 @@ import msgspec
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
 from memory_extproc.learn.messages import Judged
 from memory_extproc.model import (
@@ -58,7 +58,7 @@ class LearningConsent(Protocol):
         """Whether choices can be asked for."""
 
 
-class Screens(Protocol):
+class TurnScreener(Protocol):
     """What the learner asks before it writes anything."""
 
     async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
@@ -473,7 +473,7 @@ class Trusting:
     """An extractor around another, which reads turns without suspicion only. What it finds is looked at once more:
     a fact that instructs, or that is not in the caller's words, is put aside."""
 
-    def __init__(self, extractor: Extracts, *, aside: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, extractor: FactExtractor, *, aside: Callable[[], bool] = lambda: True) -> None:
         """*aside*: asked for each batch; False trusts everything."""
         self._extractor, self._aside = extractor, aside
 

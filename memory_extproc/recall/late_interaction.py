@@ -67,7 +67,7 @@ class CloseReadingLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class QuestionTraits:
     """What a question says by itself, before anything is found for it."""
 
     mentioned: frozenset[str]
@@ -87,7 +87,7 @@ class LateInteractionScorer:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
-    async def read(self, text: str, found: Candidates, asks: Asks | None = None) -> Candidates:
+    async def read(self, text: str, found: Candidates, asks: QuestionTraits | None = None) -> Candidates:
         """*found* with the features of the question *text*, or as it is: where no vectors were searched, or too few
         of the words are known. *asks*: what `Asks.of` says of *text*, where that is known already."""
         if "dense" not in found.names or not found.memories:
@@ -99,14 +99,14 @@ class LateInteractionScorer:
             missing = [one for one, known in zip(texts, words, strict=True) if known is None]
             late = await self._late(list(dict.fromkeys(missing)))
             words = self._embedder.words(texts) if self._limits.waits else words
-        read, outcome = self._read(asks or Asks.of(text), words, found)
+        read, outcome = self._read(asks or QuestionTraits.of(text), words, found)
         if late is not None and outcome is CloseReading.UNKNOWN:
             outcome = late
         self._metrics.close_readings.labels(outcome.value).inc()
         return read
 
     def _read(
-        self, asks: Asks, words: Sequence[Words | None], found: Candidates
+        self, asks: QuestionTraits, words: Sequence[Words | None], found: Candidates
     ) -> tuple[Candidates, CloseReading]:
         """*words*: of the question, and of each memory."""
         query, *memories = words
@@ -199,7 +199,7 @@ def _in_line(memories: Sequence[Memory]) -> Floats:
     return line
 
 
-def besides(asks: Asks, memories: Sequence[Memory]) -> Floats:
+def besides(asks: QuestionTraits, memories: Sequence[Memory]) -> Floats:
     """READ_BESIDES of *memories*. Of what an assistant said it is not asked whom it is about."""
     found = np.zeros((len(memories), len(READ_BESIDES)))
     asked, assistant = asks.mentioned, Role.ASSISTANT

@@ -132,7 +132,7 @@ class _Weighing:
         self.weighed: list[Considered] = []
         self._limit = limit
         self._injected = self._compared_behind = 0
-        self._told = _Told()
+        self._told = _Explained()
 
     @property
     def far_behind(self) -> bool:
@@ -159,7 +159,7 @@ def _considered(one: Candidate, verdict: Verdict) -> Considered:
     return Considered(one.memory, one.score, one.relevance, verdict, one.features)
 
 
-class _Told:
+class _Explained:
     """What was said, and where: the same for what says the same, with its terms in whatever forms and order, and
     denying them or not. "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words
     themselves."""

@@ -36,7 +36,7 @@ from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate,
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.late_interaction import Asks, LateInteractionScorer
+from memory_extproc.recall.late_interaction import LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import HALF_LIFE, chosen, lost_to_age, most_lost, reaching, varied, weigh
@@ -81,7 +81,7 @@ class _Question:
 
     text: str
     most_lost: float  # points of score, to age
-    asks: Asks | None  # None: nothing is read closely
+    asks: QuestionTraits | None  # None: nothing is read closely
 
 
 class Recaller:
@@ -265,7 +265,7 @@ class Recaller:
         ]
 
     def _question(self, text: str) -> _Question:
-        asks = None if self._close_reader is None else Asks.of(text)
+        asks = None if self._close_reader is None else QuestionTraits.of(text)
         return _Question(text, most_lost(text, self._now().date()), asks)
 
     async def _read(self, questions: Sequence[_Question], searches: Sequence[Candidates]) -> Sequence[Candidates]:

@@ -64,7 +64,7 @@ class Wording:
     agree: Agree
 
 
-class Rebuilds(Protocol):
+class SummaryRebuilder(Protocol):
     """What makes a summary anew when something that it was made of was forgotten or corrected."""
 
     async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
@@ -112,7 +112,7 @@ class RetentionPass:
         *,
         now: Now,
         reflections: Reflections | None = None,
-        rebuilds: Rebuilds | None = None,
+        rebuilds: SummaryRebuilder | None = None,
         subjects: Subjects | None = None,
     ) -> None:
         """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries;
@@ -199,7 +199,7 @@ class RetentionPass:
             if not dry_run:
                 await self._consolidate(owner, known, one, now)
 
-    async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: Rebuilds) -> int:
+    async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: SummaryRebuilder) -> int:
         """Those near to what was said first: others stand on them."""
         due = [row.memory for row in known.values() if unmade(row.memory)]
         rebuilt = 0

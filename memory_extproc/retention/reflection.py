@@ -133,7 +133,7 @@ _SHORT = 16  # hex digits that tell one owner's memories apart
 _MOST_KNOWN = 20_000  # facts of a project in one record
 
 
-class Reflects(Protocol):
+class ThemeReflector(Protocol):
     """A language model that reads memories together."""
 
     @property
@@ -156,7 +156,7 @@ class Reflections:
 
     def __init__(
         self,
-        reflects: Reflects,
+        reflects: ThemeReflector,
         keeps: MemoryWriter,
         embedder: EmbeddingModel,
         coordination: Coordination,
@@ -291,7 +291,7 @@ def _key(project: str) -> str:
 _TOLD_OF = frozenset({Source.RULES, Source.LLM, Source.API})
 
 
-class Consolidates(Protocol):
+class SubjectConsolidator(Protocol):
     """A language model that tells several facts in one text."""
 
     @property
@@ -312,7 +312,7 @@ class SubjectRules:
 class Subjects:
     def __init__(
         self,
-        consolidates: Consolidates,
+        consolidates: SubjectConsolidator,
         keeps: MemoryWriter,
         embedder: EmbeddingModel,
         rules: SubjectRules,

@@ -253,11 +253,11 @@ class Partitions:
                 await self._delete_all(owner, owned)
 
     @asynccontextmanager
-    async def alone(self, owner: Owner) -> AsyncIterator[Alone]:
+    async def alone(self, owner: Owner) -> AsyncIterator[ExclusiveAccess]:
         """No other write of *owner*'s in this process runs within; those that began before have ended."""
         with self._roster.using(owner) as owned:
             async with owned.writes:
-                yield Alone(
+                yield ExclusiveAccess(
                     lambda: [row.memory for row in owned.live_writes()],
                     partial(self._withdraw, owned),
                     partial(self._delete, owner, owned),
@@ -366,7 +366,7 @@ def _of_fills(limits: PartitionLimits) -> FillLimits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alone:
+class ExclusiveAccess:
     """Good as long as the owner's other writes are held off."""
 
     unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet

@@ -75,7 +75,7 @@ class Same(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     same: bool
 
 
-class Answers(Protocol):
+class PromptAnswerer(Protocol):
     """One prompt to one model."""
 
     async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
@@ -86,9 +86,9 @@ class Answers(Protocol):
 class Prompts:
     """A model for each of our questions."""
 
-    shift: Answers
-    topic: Answers
-    session: Answers
+    shift: PromptAnswerer
+    topic: PromptAnswerer
+    session: PromptAnswerer
 
 
 @dataclass(frozen=True, slots=True)

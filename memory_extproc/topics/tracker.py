@@ -21,7 +21,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
 from memory_extproc.topics import state
-from memory_extproc.topics.boundaries import Decided, Heard, OpenTopic, ShiftLimits, Stage, decide
+from memory_extproc.topics.boundaries import Decided, EmbeddedTurn, OpenTopic, ShiftLimits, Stage, decide
 from memory_extproc.topics.state import Noted, Said, SaidTurn, Sayings, Thread, Threads
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Checks, Closing
@@ -279,7 +279,7 @@ class Topics:
         return thread
 
     async def _decided(
-        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: Heard | None
+        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: EmbeddedTurn | None
     ) -> Decided:
         limits = self._limits.shift
         if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
@@ -294,11 +294,13 @@ class Topics:
         self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
         return decided
 
-    async def _heard(self, said: Sequence[Said]) -> list[Heard | None]:
+    async def _heard(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
         there = [one for one in said if one.asked]
         asked = await self._embedder.embed([one.asked[:_READ] for one in there])
         whole = await self._embedder.embed([_whole(one) for one in there])
-        found = {one.turn.id: Heard(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)}
+        found = {
+            one.turn.id: EmbeddedTurn(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)
+        }
         return [found.get(one.turn.id) for one in said]
 
     # --- what is open --------------------------------------------------------------------------------

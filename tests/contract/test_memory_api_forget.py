@@ -20,7 +20,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryLedger
@@ -51,7 +51,7 @@ class ByWord:
 async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
     made = ApiStand(tmp_path)
     ledger, sole = InMemoryLedger(), SoleReplica()
-    forgotten = Forgotten(ledger, sole)
+    forgotten = TombstoneIndex(ledger, sole)
     hiding = TombstoneFilteringStore(made.store, forgotten)
     made.partitions = Partitions(
         hiding, made.coordination, PartitionLimits(), made.metrics, now=made.now, forgotten=forgotten

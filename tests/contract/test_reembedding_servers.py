@@ -16,7 +16,7 @@ import pytest
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Embedded, ForgetScope, Matrix, Memory, MemoryState, Owner, Scope
 from memory_extproc.retention.reembed import Checked, Pace, Reembedding
@@ -72,7 +72,7 @@ class Side:
         world, replicas = self.world, SoleReplica()
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
-        self.forgotten = Forgotten(world.ledger, replicas)
+        self.forgotten = TombstoneIndex(world.ledger, replicas)
         self.hiding = TombstoneFilteringStore(self.store, self.forgotten)
         self.partitions = await self._stack.enter_async_context(
             Partitions(

@@ -23,7 +23,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
@@ -78,7 +78,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
     stack.push_async_callback(store.close)
     ledger = await stack.enter_async_context(SqliteLedger(directory / "erasure.db"))
     journal = await stack.enter_async_context(SqliteJournal(directory / "journal.db", now=utc_now))
-    forgotten = Forgotten(ledger, SoleReplica())
+    forgotten = TombstoneIndex(ledger, SoleReplica())
     hiding = TombstoneFilteringStore(store, forgotten)
     partitions = await stack.enter_async_context(
         Partitions(hiding, coordination, PartitionLimits(), metrics, now=utc_now, forgotten=forgotten)

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.statements import meant
 from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
@@ -234,7 +234,7 @@ class LlmCommands:
     """Implements commanded.Doubts."""
 
     def __init__(self, completes: CompletionModel, budget: Budget, metrics: Metrics) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(Answered), budget)
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Answered), budget)
         self._metrics = metrics
         self._nothing: OrderedDict[str, None] = OrderedDict()  # ids of turns known to tell us nothing
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers, commands_of, doubtful, forgets
 from memory_extproc.learn.conflicts import FACTS
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import no_longer
 from memory_extproc.learn.messages import Judged
 from memory_extproc.learn.screening import Judging
@@ -63,7 +63,7 @@ _WHO = "User"
 NO_MARKERS = Markers()
 
 
-class Holds(Protocol):
+class CommandedMemories(Protocol):
     """What is asked of the owner's partition."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
@@ -76,7 +76,7 @@ class Holds(Protocol):
         """As ports.MemoryWriter has it."""
 
 
-class Reconciles(Protocol):
+class FactApplier(Protocol):
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
         """Repeating it changes nothing more."""
 
@@ -101,10 +101,10 @@ class Commands:
     def __init__(
         self,
         options: CommandOptions,
-        holds: Holds,
+        holds: CommandedMemories,
         embedder: EmbeddingModel,
-        extractor: Extracts,
-        reconciler: Reconciles,
+        extractor: FactExtractor,
+        reconciler: FactApplier,
         journal: Journal,
         coordination: Coordination,
         metrics: Metrics,
@@ -356,7 +356,7 @@ class Unsaid:
 class Unextracted:
     """An extractor around another, which does not read turns that ask for something to be forgotten."""
 
-    def __init__(self, extractor: Extracts, *, obeys: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, extractor: FactExtractor, *, obeys: Callable[[], bool] = lambda: True) -> None:
         self._extractor, self._obeys = extractor, obeys
 
     @property

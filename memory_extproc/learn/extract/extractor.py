@@ -50,7 +50,7 @@ class Fact:
     began: datetime | None = None  # when the first of those was asked
 
 
-class Extracts(Protocol):
+class FactExtractor(Protocol):
     """Turns turns of one owner into facts."""
 
     @property
@@ -72,7 +72,7 @@ log = logger(__name__)
 class Measured:
     """Times an extractor's batches and counts them as "done", "unavailable", "over_budget" or "failed"."""
 
-    def __init__(self, extractor: Extracts, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(self, extractor: FactExtractor, metrics: Metrics, clock: Callable[[], float]) -> None:
         """*clock* gives seconds that never run backwards."""
         self._extractor = extractor
         self._metrics = metrics
@@ -108,7 +108,7 @@ class Fallback:
     cost more than is left. One that cannot be reached may do them later, and passes as TransientError unless
     *waits* is false."""
 
-    def __init__(self, first: Extracts, second: Extracts, *, waits: bool = True) -> None:
+    def __init__(self, first: FactExtractor, second: FactExtractor, *, waits: bool = True) -> None:
         self._first = first
         self._second = second
         self._passed_on = PermanentError if waits else MemoryExtprocError
@@ -134,7 +134,7 @@ class Finding:
     they were said, and *most* of them at a time. What waits longer is the stand-in's for good."""
 
     def __init__(
-        self, extractor: Extracts, stand_in: Extracts | None, *, patience: timedelta, most: int, now: Now
+        self, extractor: FactExtractor, stand_in: FactExtractor | None, *, patience: timedelta, most: int, now: Now
     ) -> None:
         self._extractor = extractor
         self._stand_in = stand_in

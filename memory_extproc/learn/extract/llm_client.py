@@ -27,7 +27,7 @@ def prompt(name: str) -> str:
     return (files(__package__) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-class Asks:
+class LlmPrompt:
     """One prompt to one model."""
 
     def __init__(

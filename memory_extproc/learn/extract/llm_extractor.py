@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from memory_extproc.errors import TruncatedAnswerError
 from memory_extproc.learn.extract.extractor import SHORTEST_FACT, Fact
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.statements import confirms, resolved, without_quotes
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.observe.log import logger
@@ -76,7 +76,7 @@ class LlmExtractor:
     name = "llm"
 
     def __init__(self, completes: CompletionModel, budget: Budget) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(Reply), budget)
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Reply), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract. PermanentError when both answers were malformed; what the port raises passes."""

@@ -11,7 +11,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import Signer
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import ComingMemories
@@ -76,7 +76,7 @@ class World(Surroundings):
 
     def build_partitions(self) -> None:
         """What one process holds in memory."""
-        self.forgotten = Forgotten(self.ledger, self.replicas)
+        self.forgotten = TombstoneIndex(self.ledger, self.replicas)
         self.hiding = TombstoneFilteringStore(self.store, self.forgotten)
         self.partitions = Partitions(
             self.hiding,

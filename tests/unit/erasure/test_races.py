@@ -22,7 +22,7 @@ import structlog
 from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, TombstoneFilteringStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
@@ -125,7 +125,7 @@ class Process:
             return durable.now
 
         self.limits = durable.limits
-        self.forgotten = Forgotten(ledger, durable.replicas)
+        self.forgotten = TombstoneIndex(ledger, durable.replicas)
         hiding = TombstoneFilteringStore(store, self.forgotten)
         self.partitions = Partitions(
             hiding, coordination, PartitionLimits(), durable.metrics, now=now, forgotten=self.forgotten

@@ -7,7 +7,7 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.evaluation.runner import Bench
-from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
@@ -19,7 +19,7 @@ from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
 
 
-def a_bench(extractor: Extracts | None = None) -> Bench:
+def a_bench(extractor: FactExtractor | None = None) -> Bench:
     metrics = Metrics(CollectorRegistry(), "test")
 
     def recaller(finds: MemorySearcher, embedder: EmbeddingModel, now: Now) -> Recaller:

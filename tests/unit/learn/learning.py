@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.learner import FollowsTopics, Learner, Obeys, Reconciles
+from memory_extproc.learn.learner import CommandApplier, FactReconciler, Learner, TopicFollower
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.queue import Backoff
-from memory_extproc.learn.screening import Judging, Screens
+from memory_extproc.learn.screening import Judging, TurnScreener
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
@@ -93,14 +93,14 @@ class Surroundings:
     shared_store: InMemoryStore | None = None  # of another process
     embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
-    extractor: Extracts | None = field(default_factory=ListingExtractor)
-    stand_in: Extracts | None = None
-    reconciles: Reconciles | None = None  # instead of listing
+    extractor: FactExtractor | None = field(default_factory=ListingExtractor)
+    stand_in: FactExtractor | None = None
+    reconciles: FactReconciler | None = None  # instead of listing
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
-    screens: Screens | None = None  # keeps everything of everybody
+    screens: TurnScreener | None = None  # keeps everything of everybody
     judged: Judging = judge
-    commands: Obeys | None = None
-    topics: FollowsTopics | None = None
+    commands: CommandApplier | None = None
+    topics: TopicFollower | None = None
     store_works: Callable[[], bool] = lambda: True
     intake_log: IntakeLog | None = None  # entered
 

@@ -18,7 +18,7 @@ from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verd
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.reconcile import Judges, Reconciler
+from memory_extproc.learn.reconcile import ConflictJudge, Reconciler
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -69,7 +69,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def a_desk(judges: Judges | None = None) -> AsyncIterator[Desk]:
+async def a_desk(judges: ConflictJudge | None = None) -> AsyncIterator[Desk]:
     metrics = Metrics(CollectorRegistry(), "0")
     store = InMemoryStore(64, now=lambda: later(days=1))
     coordination = InMemoryCoordination(now=lambda: MONDAY)
