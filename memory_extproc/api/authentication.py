@@ -90,7 +90,7 @@ class Authenticator:
     def __init__(self, ways: Sequence[CredentialVerifier]) -> None:
         self._ways = tuple(ways)
 
-    def use(self, ways: Sequence[CredentialVerifier]) -> None:
+    def reconfigure(self, ways: Sequence[CredentialVerifier]) -> None:
         """For the calls that begin from now on."""
         self._ways = tuple(ways)
 

@@ -109,7 +109,7 @@ class Rates:
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (calls left, as of)
 
-    def use(self, limits: RateLimits) -> None:
+    def reconfigure(self, limits: RateLimits) -> None:
         self._limits = limits
 
     def take(self, name: str) -> timedelta | None:

@@ -359,7 +359,7 @@ class SearchCalls:
         self._explains, self._learns, self._defaults = explains, learns, defaults
         self._consent = consent
 
-    def use(self, defaults: SearchDefaults) -> None:
+    def reconfigure(self, defaults: SearchDefaults) -> None:
         self._defaults = defaults
 
     @property
@@ -427,7 +427,7 @@ class SearchCalls:
             return Explanation(outcome=Outcome.NO_CONSENT)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._defaults.settle.total_seconds()):
-                await self._learns.settled(wish.caller)
+                await self._learns.wait_visible(wish.caller)
         return await self._explains.explain(wish)
 
 

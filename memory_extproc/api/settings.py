@@ -34,7 +34,7 @@ class Sessions:
         caller = Caller(call.owner, session=session)
         with suppress(TimeoutError):
             async with asyncio.timeout(_SETTLES):
-                await self._learns.settled(caller)
+                await self._learns.wait_visible(caller)
         await self._learns.end_session(caller)
         return pb.EndSessionResponse()
 

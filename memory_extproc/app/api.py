@@ -95,7 +95,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
     is entered, and changes that were begun are finished when it is left."""
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
-        parts.live.follow(lambda now: rates.use(_rates(now)))
+        parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)
         service = MemoryService(
@@ -177,7 +177,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         _search_defaults(settings),
         consent=parts.consent,
     )
-    parts.live.follow(lambda now: searching.use(_search_defaults(now)))
+    parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     return {
         **memories.operations,
         **searching.operations,
@@ -231,12 +231,12 @@ async def _authenticator(live: Live, stack: AsyncExitStack) -> Authenticator:
     proofs = Proofs(tokens, keys)
     authenticator = Authenticator(proofs.ways(settings))
 
-    def use(new: Settings) -> None:
+    def reconfigure(new: Settings) -> None:
         if tokens is not None:
-            tokens.use(token_options(jwt_of(new.api, new.identity)))
-        authenticator.use(proofs.ways(new))
+            tokens.reconfigure(token_options(jwt_of(new.api, new.identity)))
+        authenticator.reconfigure(proofs.ways(new))
 
-    live.follow(use)
+    live.subscribe(reconfigure)
     return authenticator
 
 

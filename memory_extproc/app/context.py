@@ -60,14 +60,14 @@ class Live:
         self._fixed = Fixed.by(settings)
         self._follow: list[Applies] = []
 
-    def follow(self, applies: Applies) -> None:
+    def subscribe(self, applies: Applies) -> None:
         self._follow.append(applies)
 
     def merged(self, wanted: Settings) -> Change:
         """ConfigurationError when *wanted* does not go together with what cannot change before a restart."""
         return merged(self.settings, wanted, self._fixed)
 
-    def use(self, change: Change) -> None:
+    def reconfigure(self, change: Change) -> None:
         self.settings, self.waiting = change.settings, change.waiting
         for applies in self._follow:
             applies(change.settings)

@@ -68,7 +68,7 @@ async def open_link(
         answers=metrics.coordination_up.set,
     )
     if live is not None:
-        live.follow(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
+        live.subscribe(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
     return await stack.enter_async_context(link)
 
 
@@ -389,7 +389,7 @@ class AsRecalled:
     def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
         self._recaller, self._threshold, self._most = recaller, threshold, most
 
-    def use(self, threshold: float) -> None:
+    def reconfigure(self, threshold: float) -> None:
         self._threshold = threshold
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:

@@ -92,7 +92,7 @@ def make_reflector(
 
 async def open_accesses(live: Live, rows: ConditionalWriter, stack: AsyncExitStack, *, now: Now) -> Accesses:
     accesses = Accesses(rows, access_limits(live.settings), now=now, chance=random.random)
-    live.follow(lambda new: accesses.use(access_limits(new)))
+    live.subscribe(lambda new: accesses.reconfigure(access_limits(new)))
     return await stack.enter_async_context(accesses)
 
 
@@ -138,7 +138,7 @@ def make_retention(
         clocks=Clocks(now, steady_seconds),
     )
     if live is not None:
-        live.follow(partial(_use, keeper, job, reflections, subjects))
+        live.subscribe(partial(_use, keeper, job, reflections, subjects))
     return job
 
 
@@ -149,12 +149,12 @@ def _use(
     subjects: Subjects | None,
     new: Settings,
 ) -> None:
-    keeper.use(keeper_rules(new))
-    job.use(job_limits(new))
+    keeper.reconfigure(keeper_rules(new))
+    job.reconfigure(job_limits(new))
     if reflections is not None:
-        reflections.use(reflection_limits(new))
+        reflections.reconfigure(reflection_limits(new))
     if subjects is not None:
-        subjects.use(subject_rules(new))
+        subjects.reconfigure(subject_rules(new))
 
 
 def job_limits(settings: Settings) -> JobLimits:
@@ -221,7 +221,7 @@ async def open_topics(
     if not settings.topics.enabled:
         return None
     topics = make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
-    live.follow(lambda new: topics.use(topic_limits(new)))
+    live.subscribe(lambda new: topics.reconfigure(topic_limits(new)))
     return await stack.enter_async_context(topics)
 
 

@@ -72,7 +72,7 @@ def _remote_embedder(
         clock=time.monotonic,
     )
     if live is not None:
-        live.follow(lambda now: endpoint.use_key(now.memory.embedding.access_key.get_secret_value()))
+        live.subscribe(lambda now: endpoint.use_key(now.memory.embedding.access_key.get_secret_value()))
     remote = OpenAIEmbedder(
         endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
     )
@@ -118,7 +118,7 @@ def completions_for(
         clock=time.monotonic,
     )
     if live is not None:
-        live.follow(lambda now: endpoint.use_key(_access_key(now, role)))
+        live.subscribe(lambda now: endpoint.use_key(_access_key(now, role)))
     completions = OpenAICompletions(
         endpoint, CompletionLimits(max_tokens=model.max_tokens, temperature=model.temperature)
     )

@@ -129,22 +129,22 @@ class ReadPathParts:
             overhears = RequestObserver(self.gets, self.replays, request_bytes=settings.limits.request_body)
         processor = Processor(self.workshop(settings), peers_of(settings), overhears)
 
-        def use(new: Settings) -> None:
-            processor.use(self.workshop(new), peers_of(new))
+        def reconfigure(new: Settings) -> None:
+            processor.reconfigure(self.workshop(new), peers_of(new))
             if overhears is not None:
-                overhears.use(request_bytes=new.limits.request_body)
+                overhears.reconfigure(request_bytes=new.limits.request_body)
 
-        live.follow(self.use)
-        live.follow(use)
+        live.subscribe(self.reconfigure)
+        live.subscribe(reconfigure)
         return processor
 
-    def use(self, settings: Settings) -> None:
+    def reconfigure(self, settings: Settings) -> None:
         """New limits for those parts."""
         self.metrics.recall_deadline.set(settings.deadline.total_seconds())
-        self.recalls.use(recall_limits(settings), about_caller_of(settings))
-        self.replays.use(wire_options(settings))
-        self.profiles.use(profile_limits(settings))
-        self.held.use(settings.limits.process_bytes)
+        self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
+        self.replays.reconfigure(wire_options(settings))
+        self.profiles.reconfigure(profile_limits(settings))
+        self.held.reconfigure(settings.limits.process_bytes)
 
 
 async def open_wire(
@@ -233,7 +233,7 @@ def make_recaller(
     reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
     threads = None if reads is None else Threads(reads, thread_limits(settings))
     if live is not None:
-        live.follow(partial(_use, reranker, threads))
+        live.subscribe(partial(_use, reranker, threads))
     return Recaller(
         finds,
         embedder,
@@ -254,9 +254,9 @@ def make_recaller(
 
 def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:
     if reranker is not None:
-        reranker.use(rerank_limits(new))
+        reranker.reconfigure(rerank_limits(new))
     if threads is not None:
-        threads.use(thread_limits(new))
+        threads.reconfigure(thread_limits(new))
 
 
 def rerank_limits(settings: Settings) -> RerankLimits:
@@ -289,11 +289,11 @@ async def open_canary(
     limits = _canary_limits(settings, settings.telemetry.canary)
     canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
 
-    def use(new: Settings) -> None:
-        recaller.use(recall_limits(new), about_caller_of(new))
-        canary.use(_canary_limits(new, limits.every))
+    def reconfigure(new: Settings) -> None:
+        recaller.reconfigure(recall_limits(new), about_caller_of(new))
+        canary.reconfigure(_canary_limits(new, limits.every))
 
-    live.follow(use)
+    live.subscribe(reconfigure)
     return await stack.enter_async_context(canary)
 
 
@@ -366,7 +366,7 @@ def make_compression(
         now=now,
         incognito=door.incognito,
     )
-    live.follow(lambda new: made.use(compression_limits(new)))
+    live.subscribe(lambda new: made.reconfigure(compression_limits(new)))
     return made
 
 
@@ -411,7 +411,7 @@ async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
     if not settings.identity.jwt.given:
         return IdentityFactory(None)
     tokens = await open_tokens(settings.identity.jwt, stack)
-    live.follow(lambda new: tokens.use(token_options(new.identity.jwt)))
+    live.subscribe(lambda new: tokens.reconfigure(token_options(new.identity.jwt)))
     return IdentityFactory(tokens)
 
 

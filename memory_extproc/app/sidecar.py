@@ -143,7 +143,7 @@ async def _open_forgetter(
             discard_waiting=writing.learner.erase_waiting,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
             purges=kept.store,
-            caches=(replays.forget, writing.retention.soon, *((topics.forget,) if topics else ())),
+            caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),
         ),
         frame.metrics,
         frame.stack,
@@ -233,14 +233,14 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
 
 def _as_recalled(recaller: Recaller, live: Live) -> AsRecalled:
     seeks = AsRecalled(recaller, live.settings.memory.default_similarity_threshold)
-    live.follow(lambda new: seeks.use(new.memory.default_similarity_threshold))
+    live.subscribe(lambda new: seeks.reconfigure(new.memory.default_similarity_threshold))
     return seeks
 
 
 async def _reloading(
     live: Live, source: Source | None, metrics: Metrics, stack: AsyncExitStack
 ) -> ConfigurationReloader | None:
-    live.follow(_logs_as(live.settings))
+    live.subscribe(_logs_as(live.settings))
     if source is None:
         return None
     return await stack.enter_async_context(ConfigurationReloader(live, source, metrics))
@@ -370,7 +370,7 @@ class ConfigurationReloader:
                 log.warning("configuration.needs_restart", keys=list(change.waiting))
             if change:
                 known = self._live.settings.notices()
-                self._live.use(change)
+                self._live.reconfigure(change)
                 for notice in change.settings.notices():
                     if notice not in known:
                         log.warning("configuration.notice", notice=notice)

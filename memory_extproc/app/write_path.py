@@ -88,7 +88,7 @@ async def open_writing(frame: AppContext, kept: Storage) -> WritePath:
         settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
     )
     retention = _retention(frame, kept, extraction, rebuilds)
-    noticing = ChangeNotifier(partitions, retention.soon)
+    noticing = ChangeNotifier(partitions, retention.request_pass)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
     learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
     replicas = kept.erasing.replicas
@@ -172,13 +172,13 @@ async def _open_learner(
             intake_log=intake_log,
         )
     )
-    live.follow(partial(_use, kept.partitions, learner))
+    live.subscribe(partial(_use, kept.partitions, learner))
     return learner
 
 
 def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
-    partitions.use(partition_limits(new))
-    learner.use(learn_limits(new))
+    partitions.reconfigure(partition_limits(new))
+    learner.reconfigure(learn_limits(new))
 
 
 # --- learning ----------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def make_extraction(
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
     budget = Budget(budget_limits(settings), now=now)
-    live.follow(lambda new: budget.use(budget_limits(new)))
+    live.subscribe(lambda new: budget.reconfigure(budget_limits(new)))
     return budget
 
 
@@ -262,7 +262,7 @@ def make_commands(
         now=now,
         doubts=_doubts(extraction, metrics, stack, live),
     )
-    live.follow(lambda new: commands.use(command_options(new)))
+    live.subscribe(lambda new: commands.reconfigure(command_options(new)))
     return commands
 
 
@@ -347,12 +347,12 @@ async def open_door(
         consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
     )
 
-    def use(new: Settings) -> None:
-        consent.use(consent_terms(new), consent_limits(new))
-        quota.use(quota_limits(new))
-        screening.use(make_policy(new).kept)
+    def reconfigure(new: Settings) -> None:
+        consent.reconfigure(consent_terms(new), consent_limits(new))
+        quota.reconfigure(quota_limits(new))
+        screening.reconfigure(make_policy(new).kept)
 
-    live.follow(use)
+    live.subscribe(reconfigure)
     return Door(consent, incognito, screening)
 
 

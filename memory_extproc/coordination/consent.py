@@ -79,7 +79,7 @@ class Consents:
         self._not_before: datetime | None = None  # after a failure: when the records are asked again
         self._changes = 0  # made through us, so that no answer from before one is kept after it
 
-    def use(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
+    def reconfigure(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
         """Other terms hold at once for everybody who never chose; what somebody chose is known as before."""
         if terms != self._terms:
             self._changes += 1  # no answer from before is kept after it

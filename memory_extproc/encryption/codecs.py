@@ -90,7 +90,7 @@ class EncryptedStore:
         searched = await self._store.nearest(owner, to, limit, scope)
         return replace(searched, found=tuple(await self._opened(owner, searched.found, _found)))
 
-    async def worded(
+    async def search_text(
         self,
         owner: Owner,  # noqa: ARG002 - the port's
         text: str,  # noqa: ARG002

@@ -291,7 +291,7 @@ class Forgetter:
         if self._limits.settle:
             await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
         async with lock:
-            job = await self._insist(lambda: self._eraser.looked_again(job))
+            job = await self._insist(lambda: self._eraser.verify_gone(job))
         job = await self._insist(lambda: self._eraser.purged(job))
         until = job.steps["files"].pending_until
         if until is not None:

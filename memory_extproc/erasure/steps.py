@@ -253,7 +253,7 @@ class Eraser:
         await self._holders.coordination.delete_records(_owner(job), kinds)
         return job.done("records", self._now())
 
-    async def looked_again(self, job: Job) -> Job:
+    async def verify_gone(self, job: Job) -> Job:
         late, turns = await self.erased_again(_owner(job))
         # A turn that was on its way into the journal may have noted its words after we had looked.
         await self._holders.coordination.delete_records(_owner(job), TEXT_KINDS)

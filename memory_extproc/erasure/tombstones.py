@@ -215,9 +215,9 @@ class TombstoneFilteringStore:
             return searched
         return replace(searched, found=tuple(one for one in searched.found if not marks.covers(one.memory)))
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         marks = await self._open_to(owner)
-        found = await self._store.worded(owner, text, limit, scope)
+        found = await self._store.search_text(owner, text, limit, scope)
         return [row for row in found if not marks.covers(row.memory)]
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:

@@ -519,7 +519,7 @@ async def _told(
         clock.now = exchange.exchanged.at
         await _accept(learner, exchange.exchanged)
         messages |= exchange.places
-    await learner.settled(Caller(owner))
+    await learner.wait_visible(Caller(owner))
     return messages
 
 

@@ -118,7 +118,7 @@ class DuplexExchange:
                 self._refuse(Outcome.TOO_LARGE)
             elif event.last:
                 return await self._whole(event, data)
-            elif self._deps.held.take_to_read(len(data)):
+            elif self._deps.held.reserve_read(len(data)):
                 self._counted += len(data)
                 self._held.append(data)
                 return []
@@ -178,7 +178,7 @@ class DuplexExchange:
         self._give_back()
 
     def _give_back(self) -> None:
-        self._deps.held.give_read(self._counted)
+        self._deps.held.release_read(self._counted)
         self._counted = 0
 
 

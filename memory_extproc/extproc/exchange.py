@@ -98,7 +98,7 @@ class RequestEnricher(Protocol):
 
 
 class ConversationFollower(Protocol):
-    def follow(self, view: InView, response_id: str) -> None:
+    def record_view(self, view: InView, response_id: str) -> None:
         """Notes what the model has been shown, for the request that will continue from its response."""
 
 
@@ -222,7 +222,7 @@ class Exchange:
     async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
         if self._enriched is not None:
             return PASS
-        if not self._deps.held.take_to_read(len(data)):
+        if not self._deps.held.reserve_read(len(data)):
             return self.refuse(Outcome.OVERLOADED)
         self._held_to_read += len(data)
         if self.phase is Phase.REQUEST:
@@ -259,7 +259,7 @@ class Exchange:
         if not heard.store:
             # An answer of an incognito conversation is read for its id alone.
             self._skip_reason = None if heard.notes_response else heard.unkept
-        elif not self._deps.held.take_to_learn(heard.size):
+        elif not self._deps.held.reserve_learn(heard.size):
             self._skip_reason = TurnOutcome.PROCESS_LIMIT
         else:
             self._held_to_learn = heard.size
@@ -315,7 +315,7 @@ class Exchange:
             if captured is not None:
                 captured.forget()
             self._give_back_read()
-            self._deps.held.give_learned(self._held_to_learn)
+            self._deps.held.release_learn(self._held_to_learn)
             self._held_to_learn = 0
 
     async def _learn(self, heard: PendingTurn, captured: Capture | None) -> None:
@@ -333,7 +333,7 @@ class Exchange:
         self._count_tokens(answer)
         if heard.in_view is not None:
             for kept in filter(None, (answer.response_id, heard.conversation)):
-                self._deps.follows.follow(heard.in_view, kept)
+                self._deps.follows.record_view(heard.in_view, kept)
         if heard.notes_response:
             if answer.response_id and self._deps.incognito is not None:
                 await self._deps.incognito.mark_response(heard.caller.person.owner, answer.response_id)
@@ -378,7 +378,7 @@ class Exchange:
             self._deps.accounts.answered(self._enriched, answer)
 
     def _give_back_read(self) -> None:
-        self._deps.held.give_read(self._held_to_read)
+        self._deps.held.release_read(self._held_to_read)
         self._held_to_read = 0
 
 

@@ -45,7 +45,7 @@ class ObservedExchange(Exchange):
     async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
         if self._overheard is not None or self._skip_reason is not None:
             return PASS
-        if not self._deps.held.take_to_read(len(data)):
+        if not self._deps.held.reserve_read(len(data)):
             self._body.clear()
             self._give_back_read()
             self._skip_reason = TurnOutcome.PROCESS_LIMIT
@@ -190,7 +190,7 @@ class RequestObserver:
     def __init__(self, gets: MemoryGetter, replays: BlockReplay, *, request_bytes: int) -> None:
         self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
 
-    def use(self, *, request_bytes: int) -> None:
+    def reconfigure(self, *, request_bytes: int) -> None:
         self._request_bytes = request_bytes
 
     async def read(self, admitted: Admitted, body: bytes) -> ObservedRequest | None:
@@ -215,7 +215,9 @@ class RequestObserver:
         contents = await self._contents(heard)
         view = heard.in_view
         if view is not None:
-            behind = await self._replays.behind(view.owner, heard.previous_response_id or heard.conversation)
+            behind = await self._replays.provider_context(
+                view.owner, heard.previous_response_id or heard.conversation
+            )
             view = replace(view, contents=tuple(dict.fromkeys((*behind, *contents))))
             contents = view.contents
         return replace(heard, injected=contents, in_view=view if contents else None)

@@ -60,7 +60,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         self._open = 0
         self._told_of_modes = False
 
-    def use(self, deps: ExchangeDeps, peers: AllowedPeers | None) -> None:
+    def reconfigure(self, deps: ExchangeDeps, peers: AllowedPeers | None) -> None:
         """For the exchanges that begin from now on; those under way end as they began."""
         self._deps, self._peers = deps, peers
 

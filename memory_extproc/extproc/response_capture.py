@@ -31,7 +31,7 @@ class Capture:
             return
         if self._size + len(chunk) > self._limit:
             self._drop(TurnOutcome.CAPTURE_LIMIT)
-        elif not self._held.take_to_learn(len(chunk)):
+        elif not self._held.reserve_learn(len(chunk)):
             self._drop(TurnOutcome.PROCESS_LIMIT)
         else:
             self._size += len(chunk)
@@ -60,7 +60,7 @@ class Capture:
         return self._reader.answer()
 
     def forget(self) -> None:
-        self._held.give_learned(self._size)
+        self._held.release_learn(self._size)
         self._size = 0
         self._chunks.clear()
 
@@ -100,7 +100,7 @@ class BodyMemoryBudget:
         self._reading = self._learning = 0
         self._gauge = metrics.process_bytes
 
-    def use(self, limit: int) -> None:
+    def reconfigure(self, limit: int) -> None:
         """A new limit in bytes; what is held beyond it stays until it is given back."""
         self._limit = limit
 
@@ -108,25 +108,25 @@ class BodyMemoryBudget:
     def held(self) -> int:
         return self._reading + self._learning
 
-    def take_to_read(self, count: int) -> bool:
+    def reserve_read(self, count: int) -> bool:
         if self.held + count > self._limit:
             return False
         self._reading += count
         self._gauge.set(self.held)
         return True
 
-    def take_to_learn(self, count: int) -> bool:
+    def reserve_learn(self, count: int) -> bool:
         if self._learning + count > self._limit * LEARNING_SHARE or self.held + count > self._limit:
             return False
         self._learning += count
         self._gauge.set(self.held)
         return True
 
-    def give_read(self, count: int) -> None:
+    def release_read(self, count: int) -> None:
         self._reading -= count
         self._gauge.set(self.held)
 
-    def give_learned(self, count: int) -> None:
+    def release_learn(self, count: int) -> None:
         self._learning -= count
         self._gauge.set(self.held)
 

@@ -83,7 +83,7 @@ class Intake:
         self._closed = False
         self._told = TurnOutcome.JOURNALLED
 
-    def use(self, limits: LearnLimits) -> None:
+    def reconfigure(self, limits: LearnLimits) -> None:
         self._limits = limits
 
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:

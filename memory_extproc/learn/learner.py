@@ -129,15 +129,15 @@ class Learner:
         )  # fmt: skip
         return remembering, extracting
 
-    def use(self, limits: LearnLimits) -> None:
+    def reconfigure(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are remembered at a time stays."""
         self._limits = limits
-        self._intake.use(limits)
+        self._intake.reconfigure(limits)
         if self._finding is not None:
-            self._finding.use(limits.patience)
-        self._gatherings.use(batch=limits.batch, idle=limits.idle)
-        self._extracting.use(at_once=limits.extracting)
-        self._take_up.use(_take_up_limits(limits))
+            self._finding.reconfigure(limits.patience)
+        self._gatherings.reconfigure(batch=limits.batch, idle=limits.idle)
+        self._extracting.reconfigure(at_once=limits.extracting)
+        self._take_up.reconfigure(_take_up_limits(limits))
 
     async def __aenter__(self) -> Self:
         self._background = [
@@ -184,7 +184,7 @@ class Learner:
         """Discards exchanges of *owner* that wait to be decided and were asked by *until*; says how many."""
         return self._intake.erase(owner, until)
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         await self._unsettled.gone(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
@@ -232,7 +232,7 @@ class Learner:
                 # Who tells us to forget is asked nothing before that is done.
                 shown=partial(self._unsettled.remove, owner, () if commanding else turn_ids),
             )
-            await self._obeying.obey(commanding)
+            await self._obeying.apply(commanding)
             if commanding and self._finding:
                 self._finding.forget(owner)
             await self._journal.mark_stored(fresh)
@@ -411,7 +411,7 @@ class CommandApplier(Protocol):
     def of(self, turn: Turn) -> Sequence[object]:
         """What *turn* tells us to do; cheap."""
 
-    async def obey(self, turns: Sequence[Turn]) -> None:
+    async def apply(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
 
     def doubted(self, turn: Turn) -> bool:
@@ -433,9 +433,9 @@ class CommandStep:
         commands = self._commands
         return [entry.turn for entry in entries if commands and commands.of(entry.turn)]
 
-    async def obey(self, turns: Sequence[Turn]) -> None:
+    async def apply(self, turns: Sequence[Turn]) -> None:
         if self._commands and turns:
-            await self._commands.obey(turns)
+            await self._commands.apply(turns)
 
     def doubted(self, turn: Turn) -> bool:
         """Whether its session is not to be waited for: what is to be forgotten is not recalled for long."""

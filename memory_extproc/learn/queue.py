@@ -76,9 +76,9 @@ class OwnerQueues(Generic[Job]):
         self._waiting = 0  # sum of tried over all lanes
         self._finishing = False
 
-    def use(self, *, at_once: int) -> None:
+    def reconfigure(self, *, at_once: int) -> None:
         """Calls that run beyond a lower *at_once* end as they began."""
-        self._slots.use(at_once)
+        self._slots.reconfigure(at_once)
 
     def add(self, owner: Owner, job: Job) -> bool:
         """Queues *job* behind the owner's others; says whether it is tried as soon as its turn comes."""
@@ -206,7 +206,7 @@ class FairSemaphore:
         self._free = count  # below 0 while more are taken than there are places: their number was lowered
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # next in turn first
 
-    def use(self, count: int) -> None:
+    def reconfigure(self, count: int) -> None:
         """Another number of places, above 0. Who holds one keeps it."""
         self._free += count - self._count
         self._count = count
@@ -288,7 +288,7 @@ class SessionBatcher:
         self._idle = idle.total_seconds()
         self._open: dict[Owner, dict[str, _SessionBatch]] = {}
 
-    def use(self, *, batch: int, idle: timedelta) -> None:
+    def reconfigure(self, *, batch: int, idle: timedelta) -> None:
         """For what is added from now on: a clock that runs is not set anew."""
         self._batch, self._idle = batch, idle.total_seconds()
 
@@ -370,7 +370,7 @@ class JournalPoller:
         self._revive = revive
         self._now, self._chance = now, chance
 
-    def use(self, limits: JournalPollerLimits) -> None:
+    def reconfigure(self, limits: JournalPollerLimits) -> None:
         self._limits = limits
 
     async def arrivals(self, closing: asyncio.Event) -> None:

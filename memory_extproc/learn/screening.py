@@ -109,7 +109,7 @@ class Screening:
         self._consent, self._incognito, self._quota = consent, incognito, quota
         self._kept, self._metrics, self._most = kept, metrics, most
 
-    def use(self, kept: Callable[[Exchanged], Found]) -> None:
+    def reconfigure(self, kept: Callable[[Exchanged], Found]) -> None:
         self._kept = kept
 
     def refuses(self, exchanged: Exchanged) -> bool:
@@ -402,7 +402,7 @@ class Quota:
         self._limits, self._now = limits, now
         self._buckets: OrderedDict[Owner, _Bucket] = OrderedDict()
 
-    def use(self, limits: QuotaLimits) -> None:
+    def reconfigure(self, limits: QuotaLimits) -> None:
         """What is left of a caller's turns stays, up to the new burst."""
         self._limits = limits
 

@@ -49,7 +49,7 @@ class TurnLearner(Protocol):
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         """Durable in the journal when it returns JOURNALLED; learned in the background. Never raises."""
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         """Returns once what this caller's accepted turns said can be found; the read path waits for it
         within its own deadline."""
 

@@ -48,7 +48,7 @@ class MemoryStore(Protocol):
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         """At most *limit* recallable memories of *owner* within *scope* that share words with *text*, best first.
         None of them where nothing is known of words. May lag behind put."""
 

@@ -74,7 +74,7 @@ class Canary:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
 
-    def use(self, limits: CanaryLimits) -> None:
+    def reconfigure(self, limits: CanaryLimits) -> None:
         """For the probes from now on."""
         self._limits = limits
 

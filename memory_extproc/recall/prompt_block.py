@@ -229,14 +229,14 @@ class Profiles:
     ) -> None:
         self._lists, self._limits, self._now, self._learns = lists, limits, now, learns
 
-    def use(self, limits: ProfileLimits) -> None:
+    def reconfigure(self, limits: ProfileLimits) -> None:
         self._limits = limits
 
     async def profile(self, caller: Caller) -> Profile:
         if self._learns is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.settle.total_seconds()):
-                    await self._learns.settled(caller)
+                    await self._learns.wait_visible(caller)
         rows = [memory async for page in self._lists.rows(caller.owner) for memory in page]
         narrow = [memory for memory in rows if not caller.project or memory.project == caller.project]
         return rendered(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)

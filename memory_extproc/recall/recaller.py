@@ -119,7 +119,7 @@ class Recaller:
             for stage in ("gate", "query", "embed", "search", "rank", "total")
         }
 
-    def use(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
+    def reconfigure(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
         """For what is recalled from now on. A recall under way may end under the new ones."""
         self._limits, self._about_caller = limits, about_caller
 
@@ -285,9 +285,9 @@ class Recaller:
             return
         try:
             async with asyncio.timeout(self._limits.settle.total_seconds()):
-                await self._learns.settled(wish.caller)
+                await self._learns.wait_visible(wish.caller)
                 if wish.learned_as is not None:
-                    await self._learns.settled(wish.learned_as)
+                    await self._learns.wait_visible(wish.learned_as)
         except TimeoutError:
             log.info("recall.not_settled")
 

@@ -60,7 +60,7 @@ class Reranker:
         self._cost = ExpectedCost()
         self._seconds = metrics.recall_seconds.labels("rerank")
 
-    def use(self, limits: RerankLimits) -> None:
+    def reconfigure(self, limits: RerankLimits) -> None:
         self._limits = limits
 
     async def reranked(

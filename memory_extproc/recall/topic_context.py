@@ -31,7 +31,7 @@ class Threads:
     def __init__(self, reads: MemoryReader, limits: ThreadLimits) -> None:
         self._reads, self._limits = reads, limits
 
-    def use(self, limits: ThreadLimits) -> None:
+    def reconfigure(self, limits: ThreadLimits) -> None:
         self._limits = limits
 
     async def extended(

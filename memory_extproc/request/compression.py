@@ -104,7 +104,7 @@ class Compression:
         self._making: set[str] = set()
         self._places = asyncio.Semaphore(_MAKING)
 
-    def use(self, limits: CompressionLimits) -> None:
+    def reconfigure(self, limits: CompressionLimits) -> None:
         self._limits = limits
 
     def wanted(self, request: ChatRequest, *, forced: bool) -> bool:

@@ -128,14 +128,14 @@ class Enricher:
         if leave.refused is not None or caller is None:
             plan = InjectionPlan(Decision(leave.refused or Outcome.NO_CALLER))
         else:
-            plan = await self._decider.decided(circumstances, caller)
-        enriched = await self._placer.placed(admitted, short, plan, shadowed=shadowed, anew=short is not request)
+            plan = await self._decider.plan(circumstances, caller)
+        enriched = await self._placer.insert(admitted, short, plan, shadowed=shadowed, anew=short is not request)
         if caller is None:
             return enriched
         if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
             # Forgotten while we worked: neither what was found nor what was given before may go out.
             plan = InjectionPlan(Decision(Outcome.UNAVAILABLE))
-            enriched = await self._placer.placed(admitted, request, plan, shadowed=shadowed)
+            enriched = await self._placer.insert(admitted, request, plan, shadowed=shadowed)
         heard = await self._heard(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
             heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
@@ -301,7 +301,7 @@ class InjectionPlanner:
         self._options, self._recalls, self._replays = options, recalls, replays
         self._metrics, self._chains, self._profiles = metrics, chains, profiles
 
-    async def decided(self, circumstances: Circumstances, caller: Caller) -> InjectionPlan:
+    async def plan(self, circumstances: Circumstances, caller: Caller) -> InjectionPlan:
         """What recall says, or said when this tool loop began, with what the conversation was given before."""
         request, then = circumstances.request, circumstances.then
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
@@ -444,7 +444,7 @@ class BlockInserter:
         self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
-    async def placed(
+    async def insert(
         self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, shadowed: bool, anew: bool = False
     ) -> Enriched:
         """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came.

@@ -100,7 +100,7 @@ class Tokens:
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def use(self, options: TokenOptions) -> None:
+    def reconfigure(self, options: TokenOptions) -> None:
         """Other demands on tokens, met by those that were believed as well. The algorithms stay: keys were read for
         them."""
         self._options = replace(options, algorithms=self._options.algorithms)

@@ -253,7 +253,7 @@ class BlockReplay:
         self._unshared_bytes = 0
         self._last: OrderedDict[str, str] = OrderedDict()
 
-    def use(self, options: RequestOptions) -> None:
+    def reconfigure(self, options: RequestOptions) -> None:
         self._options = options
 
     async def find(
@@ -295,7 +295,7 @@ class BlockReplay:
         )
         self._put(thread.owner, TURN, thread.key, msgspec.json.encode(record), thread.epoch)
 
-    def follow(self, view: InView, response_id: str) -> None:
+    def record_view(self, view: InView, response_id: str) -> None:
         """Notes what the model has seen in the conversation that may be continued from *response_id*."""
         left = self._options.replay_tokens
         newest: list[str] = []
@@ -307,7 +307,7 @@ class BlockReplay:
         behind = _Behind(view.epoch, tuple(reversed(newest)))
         self._put(view.owner, RESPONSE, response_key(response_id), msgspec.json.encode(behind), view.epoch)
 
-    async def behind(self, owner: Owner, response_id: str) -> tuple[str, ...]:
+    async def provider_context(self, owner: Owner, response_id: str) -> tuple[str, ...]:
         """Contents of the memories that the model has seen in what *response_id* continues. Never raises."""
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):

@@ -129,7 +129,7 @@ class RetentionPass:
         self._wording = wording
         self._now = now
 
-    def use(self, rules: RetentionPassRules) -> None:
+    def reconfigure(self, rules: RetentionPassRules) -> None:
         self._rules = rules
 
     async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:

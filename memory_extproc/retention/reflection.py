@@ -173,7 +173,7 @@ class Reflections:
         self._about = about
         self._now = now
 
-    def use(self, limits: ReflectionLimits) -> None:
+    def reconfigure(self, limits: ReflectionLimits) -> None:
         self._limits = limits
 
     async def due(self, owner: Owner, rows: Sequence[Embedded]) -> list[Theme]:
@@ -323,7 +323,7 @@ class Subjects:
         self._consolidates, self._keeps, self._embedder = consolidates, keeps, embedder
         self._rules, self._about, self._now = rules, about, now
 
-    def use(self, rules: SubjectRules) -> None:
+    def reconfigure(self, rules: SubjectRules) -> None:
         self._rules = rules
 
     def due(self, owner: Owner, memories: Iterable[Memory]) -> list[tuple[Memory, ...]]:

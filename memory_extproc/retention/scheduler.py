@@ -85,7 +85,7 @@ class RetentionJob:
         self._changed = False  # the length of a round, since it was last looked at
         self._task: asyncio.Task[None] | None = None
 
-    def use(self, limits: JobLimits) -> None:
+    def reconfigure(self, limits: JobLimits) -> None:
         """The time until the next round is counted anew when its length changes."""
         changed = limits.every != self._limits.every
         self._limits = limits
@@ -103,7 +103,7 @@ class RetentionJob:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def soon(self, owner: Owner) -> None:
+    def request_pass(self, owner: Owner) -> None:
         """Something of *owner*'s was forgotten or corrected: what was made of it is to be seen to now, whatever the
         schedule. What a crash leaves of that the next round finds."""
         if len(self._soon) < _MOST_SOON:

@@ -63,7 +63,7 @@ class Accesses:
         self._size = 0
         self._writing: asyncio.Task[None] | None = None
 
-    def use(self, limits: AccessLimits) -> None:
+    def reconfigure(self, limits: AccessLimits) -> None:
         """From the next write on."""
         self._limits = limits
 

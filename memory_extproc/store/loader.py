@@ -55,7 +55,7 @@ class PartitionLoader:
         self._fills: dict[Owner, Fill] = {}
         self._slots = asyncio.Semaphore(limits.at_once)
 
-    def use(self, limits: FillLimits) -> None:
+    def reconfigure(self, limits: FillLimits) -> None:
         """How many run at the same time stays."""
         self._limits = limits
 
@@ -238,7 +238,7 @@ class Words:
     async def _found(self, text: str) -> Sequence[Embedded]:
         if not self.store.finds_words or self._hidden():
             return ()
-        return await self.store.worded(self.owner, text, _MOST, self.scope)
+        return await self.store.search_text(self.owner, text, _MOST, self.scope)
 
     async def _found_or_nothing(self, text: str) -> Sequence[Embedded]:
         try:

@@ -77,11 +77,11 @@ class Partitions:
             store, coordination, self._roster, _of_fills(limits), metrics, steady=self._steady
         )
 
-    def use(self, limits: PartitionLimits) -> None:
+    def reconfigure(self, limits: PartitionLimits) -> None:
         """Another bound for what is held. Lower: what is too much goes when it is next used."""
         self._limits = limits
         self._roster.most = limits.bytes
-        self._fills.use(_of_fills(limits))
+        self._fills.reconfigure(_of_fills(limits))
 
     async def __aenter__(self) -> Self:
         return self

@@ -157,7 +157,7 @@ class ResidentRows:
 
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
-        worded = self._index.worded(text, now.date())
+        worded = self._index.scan_words(text, now.date())
         within = np.flatnonzero(self._allowed(len(self._memories), scope, now)[worded.places])
         return LexicalScan(worded, within, Table.of(worded.by_name, within))
 

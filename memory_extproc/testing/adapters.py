@@ -117,7 +117,7 @@ class InMemoryStore:
         found = nearest_of(rows, to, limit, scope, self._now())
         return SearchResult(found=tuple(found), total=None, path="store")
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         check_owner(owner)
         await self.weather.pass_through("worded")
         asked = set(searchable(text).split())

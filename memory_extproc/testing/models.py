@@ -172,7 +172,7 @@ class RecordedTurns:
             self._arrived.notify_all()
         return self.stored
 
-    async def settled(self, caller: Caller) -> None:  # noqa: ARG002 - the port's
+    async def wait_visible(self, caller: Caller) -> None:  # noqa: ARG002 - the port's
         if self.settling is not None:
             await self.settling()
 

@@ -80,7 +80,7 @@ class Topics:
         self._leaving = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
-    def use(self, limits: TopicLimits) -> None:
+    def reconfigure(self, limits: TopicLimits) -> None:
         """From the next turn on; how many owners are worked on at once stays."""
         self._limits = limits
 

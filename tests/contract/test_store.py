@@ -195,7 +195,7 @@ async def test_a_scope_narrows_by_project_and_by_type(store: MemoryStore) -> Non
 
 
 async def words_of(store: MemoryStore, owner: Owner, text: str, scope: Scope = EVERYTHING) -> set[str]:
-    found = await store.worded(owner, text, 10, scope)
+    found = await store.search_text(owner, text, 10, scope)
     assert all(row.memory.owner == owner for row in found)
     return {row.memory.content for row in found}
 
@@ -227,7 +227,7 @@ async def test_a_store_that_knows_words_finds_by_them_and_another_finds_nothing(
     assert await words_of(store, ann, "oolong", Scope(project="work")) == {"oolong at work"}
     assert await words_of(store, ann, "oolong", Scope(types=frozenset({MemoryType.EPISODIC}))) == {"oolong at work"}
     assert await words_of(store, ann, "oolong", Scope(origins=("route=*",))) == {"Ann likes Oolong tea"}
-    (best, *_) = await store.worded(ann, "oolong tea", 1, EVERYTHING)
+    (best, *_) = await store.search_text(ann, "oolong tea", 1, EVERYTHING)
     assert best.memory.content == "Ann likes Oolong tea"
     assert np.array_equal(best.vector, pointing(1.0))
 

@@ -91,7 +91,7 @@ async def test_collections_made_without_an_index_of_words_serve_as_they_did(tmp_
     async with opened(chosen) as store:
         assert not store.finds_words
         await store.put(ANN, [a_row("Ann likes oolong", ANN)])
-        assert list(await store.worded(ANN, "oolong tea", 10, Scope())) == []
+        assert list(await store.search_text(ANN, "oolong tea", 10, Scope())) == []
         assert await store.count(ANN) == len((await store.nearest(ANN, pointing(1.0), 10, Scope())).found) == 2
 
 
@@ -103,7 +103,7 @@ async def test_an_index_of_words_is_found_again_and_may_be_left_alone(tmp_path: 
     for full_text in (True, False):
         async with opened(replace(chosen, full_text=full_text)) as store:
             assert store.finds_words is full_text
-            assert len(await store.worded(ANN, "tea", 10, Scope())) == full_text
+            assert len(await store.search_text(ANN, "tea", 10, Scope())) == full_text
             await store.put(ANN, [a_row("Ann has a dog", ANN)])
 
 

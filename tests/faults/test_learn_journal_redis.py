@@ -214,7 +214,7 @@ async def test_facts_are_the_holders_business_and_messages_whoevers_heard_them(r
         await until(lambda: holder.journal.holds(ANN), "it holds everybody")
         async with other.learner() as learner:
             await learner.accept(other.exchange("I live in Paris."))
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             assert await other.findable("I live in Paris."), "at once, where it was said"
             # The end of the session is the holder's to hear of.
             await learner.accept(replace(other.exchange("I have a cat."), ends_session=True))

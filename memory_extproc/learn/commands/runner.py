@@ -121,7 +121,7 @@ class Commands:
         self._journal, self._coordination = journal, coordination
         self._metrics, self._now = metrics, now
 
-    def use(self, options: CommandOptions) -> None:
+    def reconfigure(self, options: CommandOptions) -> None:
         self._options = options
 
     def of(self, turn: Turn) -> Sequence[Command]:
@@ -174,7 +174,7 @@ class Commands:
             log.warning("chat_command.undecided", error=type(error).__name__)
             return ()
 
-    async def obey(self, turns: Sequence[Turn]) -> None:
+    async def apply(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
         done: Counter[Act] = Counter()
         for turn in sorted(turns, key=lambda turn: (turn.at, turn.seq)):

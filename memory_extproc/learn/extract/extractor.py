@@ -144,7 +144,7 @@ class Finding:
         self._served: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
         self._earlier = Earlier()
 
-    def use(self, patience: timedelta) -> None:
+    def reconfigure(self, patience: timedelta) -> None:
         self._patience = patience
 
     async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:

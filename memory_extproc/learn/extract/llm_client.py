@@ -124,7 +124,7 @@ class Budget:
         self._hour = _Window(timedelta(hours=1))
         self._day = _Window(timedelta(days=1))
 
-    def use(self, limits: BudgetLimits) -> None:
+    def reconfigure(self, limits: BudgetLimits) -> None:
         """Counting for a payer without a bound begins when it gets one."""
         self._limits = limits
 

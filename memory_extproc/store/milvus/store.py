@@ -274,7 +274,7 @@ class MilvusStore:
         ours = tuple(held)[: max(0, limit)]
         return SearchResult(found=ours, total=None, path="store")
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         check_owner(owner)
         opened = self._ready()
         asked = searchable(text)

@@ -44,7 +44,7 @@ class Desk:
     async def following(self) -> AsyncIterator[ConfigurationReloader]:
         source = Source(self.path, {})
         self.live = Live(source.load())
-        self.live.follow(self.told.append)
+        self.live.subscribe(self.told.append)
         async with ConfigurationReloader(self.live, source, self.metrics, changes=self.changes) as reloading:
             yield reloading
 

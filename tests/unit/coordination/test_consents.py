@@ -182,10 +182,10 @@ async def test_other_terms_hold_at_once_for_who_never_chose_and_change_no_choice
     known = consents(records, clock)
     assert await known.allowed(ANN) is Consent.ON
     await known.set(BOB, Consent.ON, by="bob")
-    known.use(ConsentTerms(default=Consent.OFF), LIMITS)
+    known.reconfigure(ConsentTerms(default=Consent.OFF), LIMITS)
     assert await known.allowed(ANN) is Consent.OFF
     assert await known.allowed(BOB) is Consent.ON
-    known.use(ConsentTerms(), LIMITS)
+    known.reconfigure(ConsentTerms(), LIMITS)
     assert await known.allowed(ANN) is Consent.ON
 
 
@@ -195,7 +195,7 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
     records.away = True
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
-    known.use(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
+    known.reconfigure(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
     assert await known.allowed(ANN) is Consent.OFF
 
 

@@ -39,7 +39,7 @@ async def say(world: World, text: str = BUDGET) -> str:
         assert await learner.accept(world.exchange(text, "Noted.")) is TurnOutcome.JOURNALLED
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await until(lambda: world.findable(text), "it is known in process")
-        learner.use(replace(world.limits, grace=timedelta()))  # killed
+        learner.reconfigure(replace(world.limits, grace=timedelta()))  # killed
     [turn] = [entry.turn async for entry in world.journal.of_owner(ANN)]
     return message_id_of(ANN, turn.id, 0)
 
@@ -61,7 +61,7 @@ async def test_a_forgotten_row_that_only_a_dead_process_knew_is_not_learned_late
     async with later.partitions, later.forgetter() as forgetter:
         done = await complete(forgetter, receipt)
         async with later.build() as learner:
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             await until(lambda: later.findable("I like tea.", BOB), "everything that waited is learned")
             assert not await later.findable(BUDGET)
             later.now += timedelta(hours=1)
@@ -83,7 +83,7 @@ async def recovered(world: World, receipt: ForgetReceipt) -> ForgetReceipt:
         async with later.build() as learner:
             dead = [letter.turn_id for letter in await later.journal.dead(10)]
             await later.journal.retry(dead)
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             await until(lambda: later.findable("I like tea.", BOB), "everything that waited is learned")
             assert not await later.findable(BUDGET)
     assert not [text for text in await later.contents() if "budget" in text]
@@ -125,7 +125,7 @@ async def test_a_fact_that_only_a_dead_process_knew_is_traced_to_its_turn(world:
         world.weather.hold("nearest").set()
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await asyncio.sleep(0)
-        learner.use(replace(world.limits, grace=timedelta()))
+        learner.reconfigure(replace(world.limits, grace=timedelta()))
     [turn] = [entry.turn async for entry in world.journal.of_owner(ANN)]
     fact = row_of(a_fact(turn), turn, 0, "")
     async with world.forgetter() as forgetter:
@@ -339,7 +339,7 @@ async def test_ids_that_are_narrowed_leave_what_is_outside(away: World) -> None:
     async with here.partitions, here.forgetter() as forgetter, here.build() as learner:
         for scope in (ForgetScope(ids=(memory_id,), session="t"), ForgetScope(ids=(memory_id,), project="p")):
             await complete(forgetter, await forgetter.forget(ANN, scope))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await until(lambda: here.findable(BUDGET), "it is learned")
         narrowed = ForgetScope(ids=(memory_id,), session="s")
         assert (await forgetter.forget(ANN, narrowed)).memories == 1

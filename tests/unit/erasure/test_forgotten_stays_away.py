@@ -46,7 +46,7 @@ async def test_what_is_said_after_a_forget_is_kept(world: World, forgetter: Forg
     world.now += timedelta(milliseconds=10)
     async with world.build() as learner:
         assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is TurnOutcome.JOURNALLED
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable("I live in Oslo now, not in Hawaii.")
 
 
@@ -110,7 +110,7 @@ async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
             at=world.now,
         )
         assert await learner.accept(goes_on) is TurnOutcome.JOURNALLED
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
     assert await world.contents() == {"I prefer window seats."}
 
 
@@ -119,13 +119,13 @@ async def test_words_said_anew_long_after_they_were_forgotten_are_learned(
 ) -> None:
     async with world.build() as learner:
         await learner.accept(world.exchange("My budget is $10,000."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(seconds=30)
         assert await learner.accept(world.exchange("My budget is $10,000.")) is TurnOutcome.FORGOTTEN  # a retry
         world.now += timedelta(minutes=5)
         assert await learner.accept(world.exchange("My budget is $10,000.")) is TurnOutcome.JOURNALLED
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable("My budget is $10,000.")
 
 
@@ -225,7 +225,7 @@ async def test_what_was_forgotten_is_hidden_from_every_way_of_reading(world: Wor
     assert [memory.id for memory in await hiding.get(ANN, [gone.id, kept.id])] == [kept.id]
     assert [row.memory.id for row in await hiding.fetch(ANN, [gone.id, kept.id])] == [kept.id]
     assert [one.memory.id for one in (await hiding.nearest(ANN, rows[0], 5, Scope())).found] == [kept.id]
-    assert gone.id not in [row.memory.id for row in await hiding.worded(ANN, "tea rum", 5, Scope())]
+    assert gone.id not in [row.memory.id for row in await hiding.search_text(ANN, "tea rum", 5, Scope())]
     assert [row.memory.id async for page in hiding.pages(ANN, 10, fresh=True) for row in page] == [kept.id]
 
 

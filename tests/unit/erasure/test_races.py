@@ -184,7 +184,7 @@ class Process:
         """Whatever was under way stops where it stands."""
         self.fate.dead.set()
         self._replicas.alive.remove(self)
-        self.learner.use(replace(self.limits, grace=timedelta()))
+        self.learner.reconfigure(replace(self.limits, grace=timedelta()))
         await self._stack.aclose()
 
     async def finish(self) -> None:

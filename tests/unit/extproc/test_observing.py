@@ -248,7 +248,7 @@ async def test_a_provider_that_keeps_conversations_is_followed(
     continued: dict[str, str], known_as: str, noted_as: list[str]
 ) -> None:
     bench = Bench(Shelves(m1="ann has a cat", m2="ann has a dog"))
-    bench.replays.follow(InView(ANN.owner, 0, ("ann has a cat",)), known_as)
+    bench.replays.record_view(InView(ANN.owner, 0, ("ann has a cat",)), known_as)
     sent = json.dumps({"model": "demo", "input": "and now?", **continued}).encode()
     await bench.play(
         a_request("/v1/responses"),
@@ -258,7 +258,7 @@ async def test_a_provider_that_keeps_conversations_is_followed(
     )
     assert bench.learns.exchanged[0].injected == ("ann has a cat", "ann has a dog")
     for name in noted_as:
-        assert await bench.replays.behind(ANN.owner, name) == ("ann has a cat", "ann has a dog")
+        assert await bench.replays.provider_context(ANN.owner, name) == ("ann has a cat", "ann has a dog")
 
 
 def test_what_is_handed_over_comes_back_as_it_was_and_holds_nobodys_words() -> None:

@@ -168,7 +168,7 @@ async def test_a_turn_accepted_during_an_outage_is_learned_when_it_is_over() -> 
     async with world.learner() as learner:
         journals.shared.fault = AWAY
         assert await learner.accept(world.exchange("I live in Paris.")) is TurnOutcome.JOURNALLED
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         journals.shared.fault = None
         await until(lambda: world.reconciler.facts == [(ANN, "I live in Paris.")], "it is learned")
     assert await world.stored() == ["I live in Paris."]

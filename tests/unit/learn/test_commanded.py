@@ -55,7 +55,7 @@ class Chat:
             caller=caller, history=tuple(self.said), asked=asked, answered=answered, at=self.around.now
         )
         await self.learner.accept(exchanged)
-        await self.learner.settled(exchanged.caller)
+        await self.learner.wait_visible(exchanged.caller)
         self.said += [Message(Role.USER, asked), Message(Role.ASSISTANT, answered)]
 
     async def extracted(self) -> None:
@@ -239,7 +239,7 @@ async def test_what_is_obeyed_may_change_and_then_the_words_are_as_any_others() 
     unextracted = Unextracted(ListingExtractor(), obeys=lambda: obeys[0])
     assert commands.of(turn)
     assert (unsaid(turn, MONDAY), await unextracted.extract([turn])) == ((), [])
-    commands.use(CommandOptions(obeyed=CommandMode.OFF))
+    commands.reconfigure(CommandOptions(obeyed=CommandMode.OFF))
     obeys[0] = False
     assert not commands.of(turn)
     assert unsaid(turn, MONDAY)

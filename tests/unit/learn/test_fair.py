@@ -94,10 +94,10 @@ async def test_another_number_of_places_counts_at_once_and_who_is_in_stays_in() 
     tasks = [asyncio.create_task(work()) for _ in range(5)]
     await settle()
     assert inside == 1
-    slots.use(3)
+    slots.reconfigure(3)
     await settle()
     assert inside == 3
-    slots.use(1)
+    slots.reconfigure(1)
     await settle()
     assert inside == 3
     gate.set()

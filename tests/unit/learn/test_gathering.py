@@ -59,7 +59,7 @@ async def test_another_batch_counts_for_what_is_added_from_then_on() -> None:
     due: Due = []
     gathered = gatherings(due)
     gathered.add(ANN, "s", "1")
-    gathered.use(batch=2, idle=HOUR)
+    gathered.reconfigure(batch=2, idle=HOUR)
     assert due == []
     gathered.add(ANN, "s", "2")
     assert due == [(ANN, ("1", "2"))]

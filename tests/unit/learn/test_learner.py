@@ -42,7 +42,7 @@ async def test_what_was_said_is_found_by_the_next_request() -> None:
     world = Surroundings()
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable(BUDGET)
         assert not await world.findable(BUDGET, BOB)
         assert not await world.findable(BUDGET, OTHER_ANN)
@@ -78,9 +78,9 @@ async def test_a_regenerated_answer_takes_the_place_of_the_first() -> None:
     world = Surroundings(extractor=None)
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, "Flights from Chicago cost about $900."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await learner.accept(world.exchange(BUDGET, "Hotels in Maui cost about $300."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.stored() == [BUDGET, "Hotels in Maui cost about $300."]
         await learner.accept(world.exchange(BUDGET, "I'm sorry, but I can't help with that."))
     assert await world.stored() == [BUDGET], "a refusal leaves nothing, nor what stood in its place before"
@@ -90,7 +90,7 @@ async def test_a_message_that_its_writer_corrected_stays_corrected_when_its_answ
     world = Surroundings(extractor=None)
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, "Flights from Chicago cost about $900."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         for said, right in ((BUDGET, "The budget is $12,000."), ("Flights", "Flights cost $800.")):
             (there,) = [one for one in await world.rows(ANN) if one.content.startswith(said)]
             memory = replace(there, content=right, metadata={**there.metadata, "revision": 2})
@@ -125,7 +125,7 @@ async def test_every_part_of_a_long_answer_is_found_by_itself() -> None:
     world = Surroundings()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, days(60)))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         vector = await world.embedder.embed_query("Day 57: village 57")
         best = (await world.partitions.nearest(ANN, vector, 1, Scope())).found[0].memory
     assert "Day 57" in best.content
@@ -141,7 +141,7 @@ async def test_a_regenerated_answer_leaves_no_piece_of_the_first(second: str) ->
     world = Surroundings()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, days(60)))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await learner.accept(world.exchange(BUDGET, second))
     rows = await world.rows()
     assert rows[0].content == BUDGET
@@ -155,7 +155,7 @@ async def test_the_pieces_of_a_long_turn_reach_the_store_in_calls_of_a_bounded_s
     world.keeps = counted = CountsPuts(world.partitions)
     async with world.learner() as learner:
         await learner.accept(world.exchange(f"Note for Crete: {days(90)}"))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         searched = await world.partitions.nearest(ANN, await world.embedder.embed_query("Crete"), 100, Scope())
         assert len(searched.found) == sum(counted.sizes) > 4, "who waited finds the last of them too"
     assert max(counted.sizes) == 2
@@ -181,7 +181,7 @@ async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_al
     world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
-        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        waiting = asyncio.create_task(learner.wait_visible(Caller(ANN)))
         journal.gate.set()
         await waiting
         assert await world.findable(BUDGET)
@@ -202,7 +202,7 @@ async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_
     journal.fault = TransientError("locked")
     async with world.learner() as learner:
         assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
-        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        waiting = asyncio.create_task(learner.wait_visible(Caller(ANN)))
         journal.gate.set()
         await waiting
         assert world.sample("turns_total", outcome="journal_failed") == 1
@@ -236,7 +236,7 @@ async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Except
         with structlog.testing.capture_logs() as logs:
             assert await learner.accept(world.exchange("now it works")) is TurnOutcome.JOURNALLED
         assert "journal.accepts" in [line["event"] for line in logs]
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
 
 
 async def test_a_full_journal_is_an_outcome() -> None:
@@ -263,7 +263,7 @@ async def test_while_the_store_is_down_what_was_said_is_found_all_the_same_and_s
     async with world.learner() as learner:
         for text in (BUDGET, PARIS):
             assert await learner.accept(world.exchange(text)) is TurnOutcome.JOURNALLED
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             assert await world.findable(text)
         world.weather.down = False
         await until(world.stored, "the backlog was stored")
@@ -276,7 +276,7 @@ async def test_a_store_that_hangs_does_not_keep_the_next_request_waiting() -> No
     gate = world.weather.hold("put")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        await asyncio.wait_for(learner.settled(Caller(ANN)), 20)
+        await asyncio.wait_for(learner.wait_visible(Caller(ANN)), 20)
         assert not gate.is_set()
         gate.set()
     assert await world.stored() == [BUDGET]
@@ -304,7 +304,7 @@ async def test_an_owner_whose_turns_must_wait_does_not_hold_up_others() -> None:
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await learner.accept(world.exchange(BUDGET, owner=BOB))
-        await learner.settled(Caller(BOB))
+        await learner.wait_visible(Caller(BOB))
         await until(lambda: world.stored(BOB), "Bob's was stored")
         assert await world.stored(ANN) == []
         keeps.down = False
@@ -391,7 +391,7 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
     world = Surroundings()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await until(lambda: world.sample("remembered_total", role="user", decision="kept") == 1, "remembered")
         assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is TurnOutcome.DUPLICATE
         await until(lambda: world.reconciler.facts, "the session was extracted from")
@@ -416,7 +416,7 @@ async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await learner.accept(world.exchange(PARIS))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable(PARIS)
         assert world.reconciler.facts == []
         world.extractor.failing = None
@@ -453,7 +453,7 @@ async def test_who_is_forgotten_while_we_work_leaves_nothing() -> None:
         await world.journal.erase_owner(ANN)
         await world.coordination.advance_epoch(ANN)
         gate.set()
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNALLED
     assert await world.stored() == [PARIS], "what was said after the forget is learned"
 
@@ -531,7 +531,7 @@ async def test_nobody_is_left_waiting_when_we_leave() -> None:
     world.weather.hold("put")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        waiting = asyncio.create_task(learner.wait_visible(Caller(ANN)))
         await asyncio.sleep(0)
     await asyncio.wait_for(waiting, 20)
     assert [entry.turn.asked for entry in await world.journal.pending(10)] == [BUDGET]

@@ -230,9 +230,9 @@ async def test_another_batch_and_another_patience_hold_from_the_next_turn_on() -
     world, _, stand_in = a_world(replace(LIMITS, batch=10))
     async with world.learner() as learner:
         await learner.accept(world.exchange(PARIS))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert not world.reconciler.facts
-        learner.use(replace(AT_ONCE, patience=timedelta(0)))
+        learner.reconfigure(replace(AT_ONCE, patience=timedelta(0)))
         exchange = world.exchange(BUDGET)
         world.now += timedelta(seconds=1)
         await learner.accept(exchange)
@@ -246,6 +246,6 @@ async def test_fewer_attempts_hold_from_the_next_turn_on() -> None:
     extractor.failing = ValueError("a bug")
     world = Surroundings(limits=replace(AT_ONCE, attempts=1000), extractor=extractor)
     async with world.learner() as learner:
-        learner.use(replace(AT_ONCE, attempts=1))
+        learner.reconfigure(replace(AT_ONCE, attempts=1))
         await learner.accept(world.exchange(BUDGET))
         await until(lambda: world.sample("journal_dead_letters") == 1, "one attempt, and it is put aside")

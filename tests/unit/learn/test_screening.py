@@ -285,9 +285,9 @@ async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
 def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() -> None:
     quota = Quota(QuotaLimits(turns_per_hour=60, burst=1), now=lambda: MONDAY)
     assert [quota.take(ANN) for _ in range(2)] == [True, False]
-    quota.use(QuotaLimits(turns_per_hour=0, burst=1))
+    quota.reconfigure(QuotaLimits(turns_per_hour=0, burst=1))
     assert all(quota.take(ANN) for _ in range(100))
-    quota.use(QuotaLimits(turns_per_hour=60, burst=1))
+    quota.reconfigure(QuotaLimits(turns_per_hour=60, burst=1))
     assert not quota.take(ANN), "what was used up stays used up"
 
 

@@ -116,5 +116,5 @@ async def test_only_the_callers_own_memories_of_the_project_are_in_it() -> None:
     profiles = Profiles(Rows(mine, other), ProfileLimits(), now=lambda: MONDAY)  # type: ignore[arg-type]
     assert (await profiles.profile(Caller(ANN, project="p"))).ids == (mine.id,)
     assert len((await profiles.profile(Caller(ANN))).ids) == 2
-    profiles.use(ProfileLimits(importance=0.95))
+    profiles.reconfigure(ProfileLimits(importance=0.95))
     assert (await profiles.profile(Caller(ANN))).text == ""

@@ -241,7 +241,7 @@ class SlowLearner:
     def __init__(self, bench: Bench, *, ever: bool = True) -> None:
         self._bench, self._ever = bench, ever
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         if not self._ever:
             await asyncio.Event().wait()
         await self._bench.remember(a_memory(BUDGET, caller.owner))

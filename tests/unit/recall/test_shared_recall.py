@@ -240,7 +240,7 @@ class Settling:
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         raise NotImplementedError
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         self.waited.append(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:

@@ -262,6 +262,6 @@ async def test_other_demands_hold_for_tokens_that_were_believed_too_and_for_the_
     async with Tokens(OPTIONS, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
         token = signed()
         assert tokens.claims(token)
-        tokens.use(replace(OPTIONS, audience="another", algorithms=("RS256",)))
+        tokens.reconfigure(replace(OPTIONS, audience="another", algorithms=("RS256",)))
         assert tokens.claims(token) is None
         assert tokens.claims(signed({"aud": "another"})), "the algorithms are those that keys were read for"

@@ -148,7 +148,7 @@ async def test_who_forgot_something_is_seen_to_soon(desk: Desk) -> None:
     await job.one(ANN)
     async with job:
         await desk.partitions.delete(ANN, ["budget-1"])
-        job.soon(ANN)
+        job.request_pass(ANN)
 
         async def speaks_again() -> bool:
             return [one.id for one in await desk.active()] == ["budget-3"]
@@ -167,7 +167,7 @@ async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_
     class Keeps:
         async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
             if not seen:
-                job.soon(BOB)  # who forgets something while the round is with its first caller
+                job.request_pass(BOB)  # who forgets something while the round is with its first caller
             seen.append(owner)
             return PassReport()
 
@@ -186,7 +186,7 @@ async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_
     await desk.keeper(half_life=DAY).mend(ANN)
     async with desk.job(limits=JobLimits(every=None, pause=timedelta(), settle=timedelta())) as job:
         await desk.partitions.delete(ANN, ["budget-1"])
-        job.soon(ANN)
+        job.request_pass(ANN)
 
         async def made_anew() -> bool:
             return any("(first $11,000)" in one.content for one in await desk.active()) or not any(
@@ -219,7 +219,7 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
         """Twice through what it does when it is woken: sees to who is to be seen to, then looks at the schedule."""
         for _ in range(2):
             before = len(seen)
-            job.soon(BOB)
+            job.request_pass(BOB)
 
             async def seen_to(before: int = before) -> bool:
                 return len(seen) > before
@@ -232,12 +232,12 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
     async with job:
         await came_round()
         assert not desk.rounds(), "by command alone"
-        job.use(replace(by_command, every=timedelta(hours=24)))
+        job.reconfigure(replace(by_command, every=timedelta(hours=24)))
         await came_round()
         assert not desk.rounds(), "the first of a day's rounds is minutes away"
-        job.use(replace(by_command, every=timedelta(milliseconds=1)))
+        job.reconfigure(replace(by_command, every=timedelta(milliseconds=1)))
         await until(went_round, "the round is over")
-        job.use(by_command)
+        job.reconfigure(by_command)
         await came_round()
         done = desk.rounds()
         await came_round()

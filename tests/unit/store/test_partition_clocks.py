@@ -43,7 +43,7 @@ async def test_what_was_forgotten_is_hidden_from_a_lagging_store_until_it_has_se
         await partitions.put(ANN, [a_row("likes tea")])
         async with partitions.alone(ANN) as alone:
             await alone.delete_all()
-        partitions.use(PartitionLimits(bytes=0))  # nothing is held: all is asked of the store
+        partitions.reconfigure(PartitionLimits(bytes=0))  # nothing is held: all is asked of the store
         setting.clock.now += jump
         await setting.store.put(ANN, [a_row("as a lagging read would show it")])
         assert not (await search(partitions)).found

@@ -101,7 +101,7 @@ async def test_what_we_changed_deleted_or_forgot_is_never_shown_as_the_store_has
 @pytest.mark.parametrize("refuse", ["", "a broken index"])
 async def test_an_index_of_words_that_fails_costs_what_vectors_find_nothing(refuse: str) -> None:
     class Broken(type(a_setting().store)):  # type: ignore[misc]
-        async def worded(self, *_: object) -> object:
+        async def search_text(self, *_: object) -> object:
             raise PermanentError(refuse) if refuse else TransientError("down")
 
     setting = a_setting(finds_words=True)

@@ -187,7 +187,7 @@ async def test_whoever_corrects_a_memory_has_what_was_made_of_it_made_anew_at_on
         chance=lambda: 0.5,
     )
     async with job:
-        noticing = ChangeNotifier(around.partitions, job.soon)
+        noticing = ChangeNotifier(around.partitions, job.request_pass)
         for turn in said[2:]:
             await noticing.supersede(ANN, message_id(turn, 0), "newer", around.now)
 
