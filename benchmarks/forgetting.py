@@ -99,7 +99,7 @@ async def measured(scratch: Path, scope: ForgetScope) -> Took:
         )
         limits = ForgetLimits(patience=timedelta(minutes=5))
         forgetter = await stack.enter_async_context(
-            Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, chance=random.random)
+            Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, rng=random.random)
         )
         started = time.perf_counter()
         receipt = await forgetter.forget(ANN, scope)

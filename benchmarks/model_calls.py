@@ -223,7 +223,7 @@ class Bench:
             TopicLimits(),
             self.metrics,
             now=self.clock,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             holder="bench",
             provenance=lambda turn: provenance(turn.origin),
         )

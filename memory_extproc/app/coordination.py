@@ -365,7 +365,7 @@ async def open_forgetter(
             limits,
             metrics,
             now=now,
-            chance=random.random,
+            rng=random.random,
             holder=erasing.holder,
             signer=_signer(settings),
             seeks=seeks,

@@ -91,7 +91,7 @@ def make_reflector(
 
 
 async def open_accesses(live: Live, rows: ConditionalWriter, stack: AsyncExitStack, *, now: Now) -> Accesses:
-    accesses = Accesses(rows, access_limits(live.settings), now=now, chance=random.random)
+    accesses = Accesses(rows, access_limits(live.settings), now=now, rng=random.random)
     live.subscribe(lambda new: accesses.reconfigure(access_limits(new)))
     return await stack.enter_async_context(accesses)
 
@@ -134,7 +134,7 @@ def make_retention(
         metrics,
         holder=uuid.uuid4().hex,
         now=now,
-        chance=random.random,
+        rng=random.random,
         clocks=Clocks(now, steady_seconds),
     )
     if live is not None:
@@ -256,8 +256,8 @@ def make_topics(
         limits,
         metrics,
         now=now,
-        steady=steady_now,
-        chance=random.random,
+        monotonic_now=steady_now,
+        rng=random.random,
         holder=uuid.uuid4().hex,
         provenance=lambda turn: provenance(turn.origin),
     )

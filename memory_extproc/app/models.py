@@ -68,7 +68,7 @@ def _remote_embedder(
         role="embedding",
         marker="embedding",
         metrics=metrics,
-        chance=random.random,
+        rng=random.random,
         clock=time.monotonic,
     )
     if live is not None:
@@ -114,7 +114,7 @@ def completions_for(
         role=role.value,
         marker=role.value,
         metrics=metrics,
-        chance=random.random,
+        rng=random.random,
         clock=time.monotonic,
     )
     if live is not None:

@@ -98,7 +98,9 @@ async def tending(
         hiding = TombstoneFilteringStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
-            Partitions(hiding, coordination, limits, metrics, now=now, steady=steady_now, forgotten=forgotten)
+            Partitions(
+                hiding, coordination, limits, metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
+            )
         )
         budget = Budget(budget_limits(settings), now=now)
         _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)
@@ -203,7 +205,7 @@ async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterato
 # What a check of a forget's receipt looks through, beside a running sidecar or without.
 
 
-async def looked_again(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
+async def verify_gone(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
     """PermanentError where the receipt is about somebody else."""
     metrics = Metrics(CollectorRegistry(), __version__)
     link = await open_link(settings, metrics, stack)

@@ -73,7 +73,7 @@ async def open_kept(frame: AppContext) -> Storage:
     coordination = sealed_coordination(records, keys)
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
-    await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
+    await stack.enter_async_context(Opener(store, OpenerLimits(), rng=random.random, at=options.place))
     erasing = await open_erasing(
         settings,
         data,
@@ -87,7 +87,9 @@ async def open_kept(frame: AppContext) -> Storage:
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     partitions = await stack.enter_async_context(
-        Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
+        Partitions(
+            shown, coordination, limits, frame.metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
+        )
     )
     journal, writable, oldest_aside = await open_journal(
         settings,

@@ -156,10 +156,10 @@ async def _open_learner(
             learn_limits(settings),
             metrics,
             extractor=read_by(live, extraction.extractor),
-            stand_in=read_by(live, extraction.stand_in),
+            fallback=read_by(live, extraction.fallback),
             reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
             now=now,
-            chance=random.random,
+            rng=random.random,
             judged=judged,
             commands=make_commands(
                 live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now
@@ -191,7 +191,7 @@ class Extraction:
     does; each may be nobody."""
 
     extractor: FactExtractor | None = None
-    stand_in: FactExtractor | None = None
+    fallback: FactExtractor | None = None
     judges: ConflictJudge | None = None
     budget: Budget | None = None  # what models may cost, whatever they are asked
     by_rules_alone: bool = True  # or not at all
@@ -216,7 +216,7 @@ def make_extraction(
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
         return Extraction(by_model, judges=judges, budget=budget, by_rules_alone=False)
-    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges, budget=budget, by_rules_alone=False)
+    return Extraction(Fallback(by_model, rules), fallback=rules, judges=judges, budget=budget, by_rules_alone=False)
 
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
@@ -337,7 +337,7 @@ async def open_door(
         consent_terms(settings),
         consent_limits(settings),
         now=now,
-        steady=steady_now,
+        monotonic_now=steady_now,
     )
     incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
     if fleet is not None:

@@ -294,8 +294,8 @@ def _line(piece: Any) -> bytes:
     if piece.HasField("memory"):
         return records.line_of(_record(piece.memory))
     if piece.HasField("turn"):
-        return records.beside(records.TURN, plain(piece.turn))
-    return records.beside(records.CONSENT, plain(piece.consent))
+        return records.record_line(records.TURN, plain(piece.turn))
+    return records.record_line(records.CONSENT, plain(piece.consent))
 
 
 # --- in ----------------------------------------------------------------------------------------------

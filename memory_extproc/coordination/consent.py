@@ -70,11 +70,11 @@ class Consents:
         limits: ConsentLimits,
         *,
         now: Now,
-        steady: Steady | None = None,
+        monotonic_now: Steady | None = None,
     ) -> None:
-        """*steady*: by what it is told how long ago something was; *now* unless it is given."""
+        """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given."""
         self._records, self._terms, self._limits, self._now = records, terms, limits, now
-        self._steady = steady or now
+        self._monotonic_now = monotonic_now or now
         self._known: OrderedDict[Owner, _Known] = OrderedDict()
         self._not_before: datetime | None = None  # after a failure: when the records are asked again
         self._changes = 0  # made through us, so that no answer from before one is kept after it
@@ -87,7 +87,7 @@ class Consents:
         self._terms, self._limits = terms, limits
 
     async def allowed(self, owner: Owner) -> Consent | None:
-        now = self._steady()
+        now = self._monotonic_now()
         known = self._known.get(owner)
         if known is not None and self._is_fresh(known):
             self._known.move_to_end(owner)
@@ -132,18 +132,18 @@ class Consents:
         return known.consent is Consent.ON
 
     def _is_fresh(self, known: _Known) -> bool:
-        return self._steady() - known.at < self._limits.fresh
+        return self._monotonic_now() - known.at < self._limits.fresh
 
     def _last_known(self, known: _Known | None) -> Consent | None:
         if known is None:
             return None
-        if known.consent is Consent.OFF or self._steady() - known.at < self._limits.grace:
+        if known.consent is Consent.OFF or self._monotonic_now() - known.at < self._limits.grace:
             return known.consent
         return None
 
     async def get(self, owner: Owner) -> Consent:
         while True:
-            changes, asked = self._changes, self._steady()
+            changes, asked = self._changes, self._monotonic_now()
             latest = await self._records.latest(owner)
             if self._not_before is not None:
                 self._not_before = None
@@ -158,10 +158,10 @@ class Consents:
         if consent is Consent.OFF:
             # Before the records have it: whatever becomes of the write, who said no is not asked again here.
             self._changes += 1
-            self._hold(owner, _Known(consent, self._steady(), chosen=change.at))
+            self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
         await self._records.add(owner, change)
         self._changes += 1
-        self._hold(owner, _Known(consent, self._steady(), chosen=change.at))
+        self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
         return change
 
     async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:

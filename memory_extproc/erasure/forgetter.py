@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from memory_extproc.erasure.receipts import Signer, unsigned
-from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, worked_out
+from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
 from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
 from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
 from memory_extproc.model import (
@@ -85,7 +85,7 @@ class Forgetter:
         metrics: Metrics,
         *,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         holder: str = "",
         signer: Signer | None = None,
         seeks: MemoryFinder | None = None,
@@ -100,7 +100,7 @@ class Forgetter:
         self._limits = limits
         self._metrics = metrics
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._signer = signer
         self._seeks = seeks
         self._eraser = Eraser(
@@ -141,7 +141,7 @@ class Forgetter:
         named = await self._named(owner, scope)
         rows = {memory.id: memory async for memory in self._eraser.rows(owner)}
         rows |= {memory.id: memory for memory in self._holders.partitions.unstored(owner)}
-        taken = await worked_out(rows.values(), named, at, at)
+        taken = await compute_cascade(rows.values(), named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.made(owner, scope, memories, taken.named & taken.memories.keys())
 
@@ -343,7 +343,7 @@ class Forgetter:
 
     def _pause(self, times: int) -> float:
         pause = min(self._limits.longest, self._limits.first * 2.0 ** min(times - 1, 16))
-        return pause.total_seconds() * (1 - self._chance() / 2)
+        return pause.total_seconds() * (1 - self._rng() / 2)
 
 
 # --- plans -------------------------------------------------------------------------------------------

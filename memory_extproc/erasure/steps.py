@@ -156,7 +156,7 @@ class Eraser:
         self._forgotten.renew(job.subject)  # replicas have added what only they knew
         async with holders.partitions.alone(owner) as alone:
             known = await self._gather(job, alone)
-            taken = await worked_out(
+            taken = await compute_cascade(
                 [*known.rows.values(), *known.coming.values()], _scope(job), job.until, self._now().timestamp()
             )
             job, left = await self._erased(job, known, taken, alone)
@@ -207,7 +207,7 @@ class Eraser:
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
         late = job.waits_for_turns  # others read and write meanwhile, and what they write now is to stay
         blind = await self._forgotten.blind()
-        items = await _beside(len(taken.memories), taken.items, blind)
+        items = await _run_off_loop(len(taken.memories), taken.items, blind)
         await self._noted(job, items | await self.collect_items(owner, scope, job.until))
         if taken.misdated:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
@@ -221,7 +221,9 @@ class Eraser:
             return with_others or (scope.everything and not late and at > now) or marks.covers_turn(turn)
 
         # Each costs as much as ten memories: every piece that it may become is looked for.
-        turns = await _beside(10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)])
+        turns = await _run_off_loop(
+            10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)]
+        )
         job = _note_missing(job, known, anything=bool(turns or taken.memories))
         await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
@@ -300,12 +302,12 @@ class Eraser:
             drop(owner)
 
 
-async def worked_out(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Cascade:
+async def compute_cascade(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Cascade:
     """As `cascade`, with others' requests in between."""
-    return await _beside(len(rows), cascade, rows, scope, at, now)
+    return await _run_off_loop(len(rows), cascade, rows, scope, at, now)
 
 
-async def _beside(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def _run_off_loop(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What *work* on *count* memories returns; on many, which takes seconds, off the event loop."""
     if count < _MANY:
         return work(*args, **kwargs)

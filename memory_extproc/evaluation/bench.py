@@ -90,9 +90,9 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
 
 def _at_once(extraction: Extraction) -> FactExtractor | None:
     """Nobody comes back to an evaluation: what the model cannot do now, the rules do."""
-    if extraction.extractor is None or extraction.stand_in is None:
+    if extraction.extractor is None or extraction.fallback is None:
         return extraction.extractor
-    return Fallback(extraction.extractor, extraction.stand_in, waits=False)
+    return Fallback(extraction.extractor, extraction.fallback, waits=False)
 
 
 UNHURRIED = timedelta(minutes=1)  # for one question

@@ -441,7 +441,7 @@ async def played(
             extractor=extractor,
             reconciler=Reconciler(partitions, embedder, metrics),
             now=clock,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             judged=judged,
             topics=follows,
         )  # fmt: skip

@@ -239,7 +239,7 @@ class Endpoint:
         role: str,
         marker: str,
         metrics: Metrics,
-        chance: Chance,
+        rng: Chance,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -247,7 +247,7 @@ class Endpoint:
         self.limits = limits
         self._role = role
         self._metrics = metrics
-        self._chance = chance
+        self._rng = rng
         self._sleep = sleep
         self._breaker = Breaker(limits.breaker, clock)
         # Sent with each request, not set once: only there does the client let us leave Authorization out.
@@ -329,7 +329,7 @@ class Endpoint:
         whole = min(self.limits.backoff.total_seconds() * 2.0 ** (state.attempt_number - 1), most)
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, CallError) else 0.0
-        return max(whole * (0.5 + 0.5 * self._chance()), asked)
+        return max(whole * (0.5 + 0.5 * self._rng()), asked)
 
     def count_tokens(self, prompt: int, completion: int) -> None:
         """As the endpoint counted them for one answer."""

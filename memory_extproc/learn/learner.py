@@ -71,10 +71,10 @@ class Learner:
         metrics: Metrics,
         *,
         extractor: FactExtractor | None,  # None: no facts are extracted
-        stand_in: FactExtractor | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
+        fallback: FactExtractor | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
         reconciler: FactReconciler,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         judged: Judges = judge,
         screens: TurnScreener | None = None,  # None: everything of everybody is kept
         forgotten: TombstoneReader | None = None,
@@ -96,29 +96,29 @@ class Learner:
         self._sifting = TombstoneFilter(forgotten, journal)
         self._obeying = CommandStep(commands, journal)
         self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
-        self._finding = _finding(extractor, stand_in, limits, now)
+        self._finding = _finding(extractor, fallback, limits, now)
         self._intake = Intake(
             journal, sessions, coordination, limits, metrics,
             screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
             journalled=self._to_remember, ends=self.end_session, intake_log=intake_log,
         )  # fmt: skip
-        self._remembering, self._extracting = self._lanes(chance)
+        self._remembering, self._extracting = self._lanes(rng)
         self._gatherings = SessionBatcher(
             self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
         self._following = TopicShifts(topics, self._gatherings)
         self._take_up = JournalPoller(
-            journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, chance=chance
+            journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, rng=rng
         )
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
-    def _lanes(self, chance: Chance) -> tuple[OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
+    def _lanes(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Of the two steps: by turn id, and by the turn ids of a part of a session."""
         limits, stepped = self._limits, self._traces.stepped
-        lanes = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
+        lanes = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng)
         remembering: OwnerQueues[str] = lanes(
             "remember", stepped("learn.remember", self._remember), self._not_remembered,
             at_once=limits.remembering, together=limits.together,
@@ -339,11 +339,11 @@ class Learner:
 
 
 def _finding(
-    extractor: FactExtractor | None, stand_in: FactExtractor | None, limits: LearnLimits, now: Now
+    extractor: FactExtractor | None, fallback: FactExtractor | None, limits: LearnLimits, now: Now
 ) -> Finding | None:
     if extractor is None:
         return None
-    return Finding(extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now)
+    return Finding(extractor, fallback, patience=limits.patience, most=limits.stood_in_for, now=now)
 
 
 def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:

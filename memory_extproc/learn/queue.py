@@ -29,10 +29,10 @@ class Backoff:
     first: timedelta = timedelta(milliseconds=500)
     most: timedelta = timedelta(seconds=15)  # after an outage nobody waits longer
 
-    def seconds(self, failures: int, chance: float) -> float:
-        """How long to wait after the *failures*-th failure in a row; *chance* in [0, 1)."""
+    def seconds(self, failures: int, jitter: float) -> float:
+        """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
         longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.most)
-        return longest.total_seconds() * (1 - chance / 2)
+        return longest.total_seconds() * (1 - jitter / 2)
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class OwnerQueues(Generic[Job]):
         together: int,
         in_vain: int,
         backoff: Backoff,
-        chance: Chance,
+        rng: Chance,
     ) -> None:
         self._name = name
         self._work = work
@@ -69,7 +69,7 @@ class OwnerQueues(Generic[Job]):
         self._together = together
         self._in_vain = in_vain
         self._backoff = backoff
-        self._chance = chance
+        self._rng = rng
         self._slots = FairSemaphore(at_once)
         self._lanes: dict[Owner, _OwnerQueue[Job]] = {}
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
@@ -146,7 +146,7 @@ class OwnerQueues(Generic[Job]):
                     lane.jobs.insert(lane.tried - 1, lane.jobs.pop(start))
                 if not waits:
                     failures += 1
-                    again = clock() + self._backoff.seconds(failures, self._chance())
+                    again = clock() + self._backoff.seconds(failures, self._rng())
                     log.warning("learn.waits", work=self._name, error=type(error).__name__, failures=failures)
 
     def _count_tried(self, lane: _OwnerQueue[Job], tried: int) -> None:
@@ -363,12 +363,12 @@ class JournalPoller:
         *,
         revive: Callable[[], Awaitable[None]],
         now: Now,
-        chance: Chance,
+        rng: Chance,
     ) -> None:
         """*revive* has dead letters of an outage tried again once it is over; asked with each sweep."""
         self._journal, self._taken, self._limits, self._metrics = journal, taken, limits, metrics
         self._revive = revive
-        self._now, self._chance = now, chance
+        self._now, self._rng = now, rng
 
     def reconfigure(self, limits: JournalPollerLimits) -> None:
         self._limits = limits
@@ -385,7 +385,7 @@ class JournalPoller:
             except MemoryExtprocError as error:
                 failures += 1
                 log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
-                ended = await _within(closing, self._limits.backoff.seconds(failures, self._chance()))
+                ended = await _within(closing, self._limits.backoff.seconds(failures, self._rng()))
                 continue
             failures = 0
             if not page:

@@ -196,7 +196,7 @@ def line_of(record: Record) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 
-def beside(kind: str, fields: dict[str, Any]) -> bytes:
+def record_line(kind: str, fields: dict[str, Any]) -> bytes:
     """What is known of a user and is no memory; an import passes over it."""
     return _encoder.encode({kind: fields}) + b"\n"
 

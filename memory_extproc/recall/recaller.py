@@ -232,7 +232,7 @@ class Recaller:
                 # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
                 scope = replace(wish.scope, project="")
                 others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
-                searches, shared = await beside(own, others, patience, self._metrics)
+                searches, shared = await search_shared(own, others, patience, self._metrics)
                 whose = [await self._read(questions, found) for found in (searches, *shared)]
         with self._timed("rank"):
             fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
@@ -406,7 +406,7 @@ REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a mode
 T = TypeVar("T")
 
 
-async def beside(
+async def search_shared(
     own: Coroutine[Any, Any, T],
     shared: Mapping[Owner, Coroutine[Any, Any, T]],
     patience: Callable[[], timedelta],

@@ -67,7 +67,7 @@ class RetentionJob:
         *,
         holder: str,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         clocks: Clocks | None = None,
     ) -> None:
         """*holder* names this process among all; no round of the background begins while *clocks* doubts *now*."""
@@ -79,7 +79,7 @@ class RetentionJob:
         self._metrics = metrics
         self._holder = holder
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._soon: dict[Owner, None] = {}
         self._wake = asyncio.Event()
         self._changed = False  # the length of a round, since it was last looked at
@@ -243,7 +243,7 @@ class RetentionJob:
         limits = self._limits
         if limits.every is None:
             return None
-        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._chance())
+        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._rng())
         return asyncio.get_running_loop().time() + wait
 
     async def _see_to_soon(self) -> None:
@@ -315,13 +315,13 @@ class Clocks:
     def __init__(
         self,
         now: Now,
-        steady: Steady,
+        monotonic_now: Steady,
         *,
         most: timedelta = timedelta(hours=1),
         believed: timedelta = timedelta(hours=24),
     ) -> None:
         self._now = now
-        self._steady = steady
+        self._monotonic_now = monotonic_now
         self._most = most.total_seconds()
         self._believed = believed.total_seconds()
         self._apart = self._difference()
@@ -335,11 +335,11 @@ class Clocks:
             self._ahead_since = None
             return None
         if self._ahead_since is None:
-            self._ahead_since = self._steady()
-        if self._steady() - self._ahead_since < self._believed:
+            self._ahead_since = self._monotonic_now()
+        if self._monotonic_now() - self._ahead_since < self._believed:
             return timedelta(seconds=gained)
         self._apart, self._ahead_since = self._difference(), None
         return None
 
     def _difference(self) -> float:
-        return self._now().timestamp() - self._steady()
+        return self._now().timestamp() - self._monotonic_now()

@@ -51,13 +51,13 @@ class Accesses:
         limits: AccessLimits,
         *,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         grace: timedelta = timedelta(seconds=2),
     ) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._grace = grace
         self._counted: defaultdict[Owner, dict[str, _Access]] = defaultdict(dict)
         self._size = 0
@@ -112,7 +112,7 @@ class Accesses:
     async def _keep_writing(self) -> None:
         while True:
             # Replicas that started together do not write together.
-            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._chance() / 2))
+            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._rng() / 2))
             await self.write()
 
 

@@ -48,10 +48,10 @@ class PartitionLoader:
         limits: FillLimits,
         metrics: Metrics,
         *,
-        steady: Steady,
+        monotonic_now: Steady,
     ) -> None:
         self._store, self._coordination, self._roster = store, coordination, roster
-        self._limits, self._metrics, self._steady = limits, metrics, steady
+        self._limits, self._metrics, self._monotonic_now = limits, metrics, monotonic_now
         self._fills: dict[Owner, Fill] = {}
         self._slots = asyncio.Semaphore(limits.at_once)
 
@@ -75,7 +75,7 @@ class PartitionLoader:
         running = self._fills.get(owner)
         if running is not None:
             return running
-        waits = owned.not_before is not None and self._steady() < owned.not_before
+        waits = owned.not_before is not None and self._monotonic_now() < owned.not_before
         if owned.too_large or waits or len(self._fills) >= self._limits.at_once * _WAITING:
             return None
         published = asyncio.Event()
@@ -126,7 +126,7 @@ class PartitionLoader:
             outcome = "cancelled"
         elif error is not None:
             outcome = "failed"
-            owned.not_before = self._steady() + self._limits.retry
+            owned.not_before = self._monotonic_now() + self._limits.retry
             log.warning("partition.fill_failed", error=type(error).__name__)
         elif owned.too_large:
             outcome = "too_large"
@@ -215,7 +215,7 @@ class Words:
     owned: OwnerOverlay
     scope: Scope
     now: Now
-    steady: Steady
+    monotonic_now: Steady
     settle: timedelta
 
     async def beside(
@@ -256,7 +256,7 @@ class Words:
         return [row for row in (*shown, *written) if self.scope.holds(row.memory) and row.memory.recallable(now)]
 
     def _hidden(self) -> bool:
-        return self.owned.hides_store(self.steady(), self.settle)
+        return self.owned.hides_store(self.monotonic_now(), self.settle)
 
 
 def cosine(one: Vector, other: Vector) -> float:

@@ -255,13 +255,15 @@ class OwnerOverlay:
 class PartitionCache:
     """The least recently used goes first; what the store may not show yet stays, and may exceed the bound."""
 
-    def __init__(self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, steady: Steady) -> None:
+    def __init__(
+        self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, monotonic_now: Steady
+    ) -> None:
         """*most*: bytes of all together. *settle*: after it, a store's read shows what was acknowledged before."""
         self.most = most
         self.size = 0  # bytes of all that is held
         self._settle = settle
         self._metrics = metrics
-        self._steady = steady
+        self._monotonic_now = monotonic_now
         self._owned: OrderedDict[Owner, OwnerOverlay] = OrderedDict()  # least recently used first
 
     def owners(self) -> list[Owner]:
@@ -285,7 +287,7 @@ class PartitionCache:
         finally:
             owned.users -= 1
             if owned.overlay:
-                owned.prune(self._steady(), self._settle())
+                owned.prune(self._monotonic_now(), self._settle())
             if owned.held is not None and owned.size > self.most:
                 owned.too_large = True
                 owned.drop_held()
@@ -303,7 +305,7 @@ class PartitionCache:
             self._metrics.partitions.set(len(self._owned))
 
     def release(self, owner: Owner, owned: OwnerOverlay) -> None:
-        if not owned.users and owned.may_go(self._steady()) and owner in self._owned:
+        if not owned.users and owned.may_go(self._monotonic_now()) and owner in self._owned:
             del self._owned[owner]
             self.size -= owned.counted
             self._metrics.partition_bytes.set(self.size)
@@ -311,7 +313,7 @@ class PartitionCache:
 
     def _trim(self) -> None:
         """Lets the least recently used go until all fits; what the store may not show yet stays."""
-        now, over = self._steady(), self.size - self.most
+        now, over = self._monotonic_now(), self.size - self.most
         victims: list[tuple[Owner, OwnerOverlay]] = []
         for owner, owned in self._owned.items():
             if over <= 0:

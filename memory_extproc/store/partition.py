@@ -61,20 +61,22 @@ class Partitions:
         metrics: Metrics,
         *,
         now: Now,
-        steady: Steady | None = None,
+        monotonic_now: Steady | None = None,
         forgotten: TombstoneReader | None = None,
     ) -> None:
-        """*steady*: by what it is told how long ago something was; *now* unless it is given. *forgotten*: nothing
-        it covers is taken, and nothing of an owner is given while it says to wait."""
+        """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given. *forgotten*:
+        nothing it covers is taken, and nothing of an owner is given while it says to wait."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
         self._now = now
-        self._steady = steady or now
+        self._monotonic_now = monotonic_now or now
         self._forgotten = forgotten
-        self._roster = PartitionCache(limits.bytes, lambda: self._settle, metrics, steady=self._steady)
+        self._roster = PartitionCache(
+            limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
+        )
         self._fills = PartitionLoader(
-            store, coordination, self._roster, _of_fills(limits), metrics, steady=self._steady
+            store, coordination, self._roster, _of_fills(limits), metrics, monotonic_now=self._monotonic_now
         )
 
     def reconfigure(self, limits: PartitionLimits) -> None:
@@ -139,7 +141,7 @@ class Partitions:
                 return held.candidates(sought, limit, scope, self._now(), glance)
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
-            words = Words(self._store, owner, owned, scope, self._now, self._steady, self._settle)
+            words = Words(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
             found = await words.beside(sought, lambda to: self._through_store(owner, owned, to, most, scope))
             await read_ahead([one.memory for one in found])
             return candidates_among(found, sought, len(found), self._now())
@@ -159,7 +161,9 @@ class Partitions:
             if held is not None and owned.answers_at(version):
                 pages = held_rows(owned, held)
             else:
-                pages = stored_rows(self._store, owner, owned, self._limits.page, self._steady(), self._settle)
+                pages = stored_rows(
+                    self._store, owner, owned, self._limits.page, self._monotonic_now(), self._settle
+                )
             async for page in pages:
                 yield page
 
@@ -191,7 +195,7 @@ class Partitions:
     ) -> SearchResult:
         more = min(len(owned.overlay), _MOST_COVERED)
         found: tuple[Hit, ...] = ()
-        if not owned.hides_store(self._steady(), self._settle):
+        if not owned.hides_store(self._monotonic_now(), self._settle):
             try:
                 found = (await self._store.nearest(owner, to, limit + more, scope)).found
             except TransientError:
@@ -199,7 +203,7 @@ class Partitions:
                     raise
         # From here on without a pause: what was written or deleted while the store searched counts too.
         now = self._now()
-        if owned.hides_store(self._steady(), self._settle):
+        if owned.hides_store(self._monotonic_now(), self._settle):
             found = ()
         kept = [
             one
@@ -292,7 +296,7 @@ class Partitions:
         self._roster.account(owned)
         with owned.writing():
             await self._store.delete(owner, ids)
-            owned.acknowledge(mark, self._steady())
+            owned.acknowledge(mark, self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
 
     async def _delete_all(self, owner: Owner, owned: OwnerOverlay) -> None:
@@ -300,7 +304,7 @@ class Partitions:
         self._roster.account(owned)
         with owned.writing():
             await self._store.delete_owner(owner)
-            owned.forgotten(self._steady())
+            owned.forgotten(self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
@@ -348,7 +352,7 @@ class Partitions:
             except PermanentError:
                 owned.take_back(mark)
                 raise
-            owned.acknowledge(mark, self._steady())
+            owned.acknowledge(mark, self._monotonic_now())
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
 

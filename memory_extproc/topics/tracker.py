@@ -63,16 +63,16 @@ class Topics:
         metrics: Metrics,
         *,
         now: Now,
-        steady: Steady | None = None,
-        chance: Chance,
+        monotonic_now: Steady | None = None,
+        rng: Chance,
         holder: str,
         provenance: Callable[[Turn], str],
     ) -> None:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
-        self._now, self._chance, self._holder, self._provenance = now, chance, holder, provenance
+        self._now, self._rng, self._holder, self._provenance = now, rng, holder, provenance
         self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
-        self._silences = Silences(now, steady or now)
+        self._silences = Silences(now, monotonic_now or now)
         self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
@@ -192,7 +192,7 @@ class Topics:
                     return
                 self._wanted.add(owner)
                 pause: timedelta = min(self._limits.longest, self._limits.pause * 2 ** min(failures - 1, 16))
-                await self._leaves_within(pause.total_seconds() * (1 - self._chance() / 2))
+                await self._leaves_within(pause.total_seconds() * (1 - self._rng() / 2))
             else:
                 failures = 0
 
@@ -366,8 +366,8 @@ class Silences:
     """Of the sessions that go on here. Records tell by the wall clock when a session was heard of last: that is
     believed once, when it is first seen, and what passes from then on is counted here."""
 
-    def __init__(self, now: Now, steady: Steady) -> None:
-        self._now, self._steady = now, steady
+    def __init__(self, now: Now, monotonic_now: Steady) -> None:
+        self._now, self._monotonic_now = now, monotonic_now
         # By session: what its record says, and when that was by the steady time.
         self._heard: dict[Owner, dict[str, tuple[float, datetime]]] = {}
 
@@ -381,7 +381,7 @@ class Silences:
         sessions = self._heard.setdefault(owner, {})
         if session not in sessions or sessions[session][0] != at:
             ago = timedelta(seconds=max(0.0, self._now().timestamp() - at))
-            sessions[session] = at, self._steady() - ago
+            sessions[session] = at, self._monotonic_now() - ago
 
     def go_on(self, owner: Owner, threads: Iterable[Thread]) -> None:
         """These and no others do."""
@@ -394,11 +394,11 @@ class Silences:
 
     def of(self, owner: Owner, thread: Thread) -> timedelta:
         self.heard(owner, thread.session, thread.seen_at)
-        return self._steady() - self._heard[owner][thread.session][1]
+        return self._monotonic_now() - self._heard[owner][thread.session][1]
 
     def longer_than(self, idle: timedelta) -> Sequence[Owner]:
         """Whose sessions, one of them at least, have been silent for *idle*."""
-        before = self._steady() - idle
+        before = self._monotonic_now() - idle
         return [
             owner for owner, sessions in self._heard.items() if any(at <= before for _, at in sessions.values())
         ]

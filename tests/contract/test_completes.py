@@ -40,7 +40,7 @@ async def endpoint(answers: Answers) -> AsyncIterator[CompletionModel]:
                 role="memory_extraction",
                 marker="",
                 metrics=Metrics(CollectorRegistry(), "test"),
-                chance=lambda: 0.0,
+                rng=lambda: 0.0,
                 clock=lambda: 0.0,
             ),
             CompletionLimits(),

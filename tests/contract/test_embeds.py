@@ -78,7 +78,7 @@ async def remote() -> AsyncIterator[EmbeddingModel]:
             role="embedding",
             marker="",
             metrics=Metrics(CollectorRegistry(), "test"),
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             clock=lambda: 0.0,
         )
         embedder = OpenAIEmbedder(endpoint, RemoteEmbedderLimits(dimension=DIMENSION, batch=3))

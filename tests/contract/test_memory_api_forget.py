@@ -71,7 +71,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         ForgetLimits(first=timedelta(milliseconds=1)),
         made.metrics,
         now=made.now,
-        chance=lambda: 0.0,
+        rng=lambda: 0.0,
         seeks=ByWord(made),
     )
     catalogue = MemoryCatalog(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)

@@ -102,7 +102,7 @@ class Side:
                 limits,
                 metrics(),
                 now=world.clock,
-                chance=lambda: 0.0,
+                rng=lambda: 0.0,
             )
         )
         self.hiding.found = self.forgets.sweep

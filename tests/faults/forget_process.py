@@ -95,7 +95,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             extractor=ListingExtractor(),
             reconciler=Reconciler(partitions, embedder, metrics),
             now=utc_now,
-            chance=random.random,
+            rng=random.random,
             forgotten=forgotten,
         )
     )
@@ -108,7 +108,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             ForgetLimits(patience=timedelta(seconds=30)),
             metrics,
             now=utc_now,
-            chance=random.random,
+            rng=random.random,
         )
     )
     hiding.found = forgetter.sweep

@@ -228,7 +228,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
                 extractor=KilledExtractor(killer),
                 reconciler=store,
                 now=utc_now,
-                chance=random.random,
+                rng=random.random,
             )
         )
         for n in range(turns):

@@ -143,7 +143,7 @@ class Life:
             TopicLimits(pause=timedelta(milliseconds=1), look=timedelta(hours=1)),
             self.metrics,
             now=self.clock,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             holder=self.holder,
             provenance=lambda turn: provenance(turn.origin),
         )
@@ -179,7 +179,7 @@ class Life:
             self.metrics,
             holder=self.holder,
             now=self.clock,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
         )
 
     async def put(self, *memories: Memory) -> None:

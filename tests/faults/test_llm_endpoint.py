@@ -46,7 +46,7 @@ class Bench:
             role=ROLE,
             marker="token-1",
             metrics=self.metrics,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             clock=lambda: self.time,
             sleep=self._sleep,
         )

@@ -33,7 +33,7 @@ class Bench:
             role="memory_extraction",
             marker="",
             metrics=self.metrics,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             clock=lambda: 0.0,
         )
         self.completions = OpenAICompletions(self.endpoint, CompletionLimits())

@@ -130,14 +130,14 @@ class Fallback:
 
 
 class Finding:
-    """While *extractor* cannot be reached, *stand_in* gives facts at once and the turns wait: for *patience* after
+    """While *extractor* cannot be reached, *fallback* gives facts at once and the turns wait: for *patience* after
     they were said, and *most* of them at a time. What waits longer is the stand-in's for good."""
 
     def __init__(
-        self, extractor: FactExtractor, stand_in: FactExtractor | None, *, patience: timedelta, most: int, now: Now
+        self, extractor: FactExtractor, fallback: FactExtractor | None, *, patience: timedelta, most: int, now: Now
     ) -> None:
         self._extractor = extractor
-        self._stand_in = stand_in
+        self._fallback = fallback
         self._patience = patience
         self._most = most
         self._now = now
@@ -154,14 +154,14 @@ class Finding:
         try:
             return await self._extractor.extract(turns, earlier=earlier), True
         except TransientError:
-            if self._stand_in is None:
+            if self._fallback is None:
                 raise
             waited = abs(self._now() - turns[-1].at) > self._patience
             if not waited and self._served.issuperset(turn.id for turn in turns):
                 raise
             final = waited or len(self._served) >= self._most
-            log.warning("extract.stand_in", extractor=self._stand_in.name, turns=len(turns), final=final)
-        return await self._stand_in.extract(turns, earlier=earlier), final
+            log.warning("extract.stand_in", extractor=self._fallback.name, turns=len(turns), final=final)
+        return await self._fallback.extract(turns, earlier=earlier), final
 
     def waits(self, turns: Sequence[Turn]) -> None:
         """The stand-in's facts of *turns* are stored; the extractor is to be asked again."""

@@ -274,9 +274,9 @@ class OpenerLimits:
 class Opener:
     """Opens *store* while entered, as often as it takes; leaving closes it."""
 
-    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, chance: Chance, at: str) -> None:
+    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, rng: Chance, at: str) -> None:
         """*at*: where the store is, as the log may tell it."""
-        self._store, self._limits, self._chance, self._at = store, limits, chance, at
+        self._store, self._limits, self._rng, self._at = store, limits, rng, at
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -308,4 +308,4 @@ class Opener:
             else:
                 log.info("store.open")
                 return
-            await asyncio.sleep(pause.total_seconds() * (0.5 + self._chance() / 2))
+            await asyncio.sleep(pause.total_seconds() * (0.5 + self._rng() / 2))

@@ -204,7 +204,7 @@ async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_a
     jump: timedelta,
 ) -> None:
     records, wall, passing = Records(), Clock(), Clock()
-    known = Consents(records, ConsentTerms(), LIMITS, now=wall, steady=passing)
+    known = Consents(records, ConsentTerms(), LIMITS, now=wall, monotonic_now=passing)
     assert await known.allowed(ANN) is Consent.ON
     records.away = True
     assert await known.allowed(BOB) is None

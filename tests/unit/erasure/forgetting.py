@@ -100,7 +100,7 @@ class World(Surroundings):
             extractor=self.extractor,
             reconciler=self.reconciler,
             now=lambda: self.now,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             forgotten=self.forgotten,
             intake_log=self.intake_log,
         )
@@ -124,7 +124,7 @@ class World(Surroundings):
             self.forget_limits,
             self.metrics,
             now=lambda: self.now,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             holder=holder,
             signer=self.signer,
         )

@@ -10,7 +10,7 @@ import pytest
 
 from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.steps import worked_out
+from memory_extproc.erasure.steps import compute_cascade
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
 from memory_extproc.testing.adapters import InMemoryStore
@@ -58,7 +58,7 @@ async def test_while_it_is_worked_out_what_goes_of_many_memories_others_are_serv
     served = asyncio.Event()
     # Runs at the next pause, if there is one.
     asyncio.get_running_loop().call_soon(served.set)
-    found = await worked_out(rows, scope, now, now)
+    found = await compute_cascade(rows, scope, now, now)
     assert served.is_set()
     assert found == cascade(rows, scope, now, now)
     assert found.named == {rows[0].id}

@@ -142,7 +142,7 @@ class Process:
             extractor=ListingExtractor(),
             reconciler=Reconciler(self.partitions, durable.embedder, durable.metrics),
             now=now,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             forgotten=self.forgotten,
         )
         holders = Erasable(
@@ -162,7 +162,7 @@ class Process:
             limits,
             durable.metrics,
             now=now,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
         )
         self._heard = make_news_handler(self.forgotten, self.partitions)
         hiding.found = self.forgetter.sweep

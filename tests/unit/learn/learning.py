@@ -94,7 +94,7 @@ class Surroundings:
     embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
     extractor: FactExtractor | None = field(default_factory=ListingExtractor)
-    stand_in: FactExtractor | None = None
+    fallback: FactExtractor | None = None
     reconciles: FactReconciler | None = None  # instead of listing
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
     screens: TurnScreener | None = None  # keeps everything of everybody
@@ -129,10 +129,10 @@ class Surroundings:
             self.limits,
             self.metrics,
             extractor=self.extractor,
-            stand_in=self.stand_in,
+            fallback=self.fallback,
             reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             screens=self.screens,
             judged=self.judged,
             commands=self.commands,

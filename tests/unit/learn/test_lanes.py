@@ -38,7 +38,7 @@ class Bench:
             together=together,
             in_vain=in_vain,
             backoff=backoff,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
         )
 
     async def _work(self, owner: Owner, jobs: Sequence[int]) -> None:

@@ -58,7 +58,7 @@ class Desk:
             self.metrics,
             holder="one",
             now=self.clock,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             clocks=clocks,
         )
 

@@ -14,7 +14,7 @@ from tests.unit.retention.keeping import Desk
 
 
 def counting(desk: Desk, **limits: Any) -> Accesses:
-    return Accesses(desk.partitions, AccessLimits(**limits), now=desk.clock, chance=lambda: 0.5)
+    return Accesses(desk.partitions, AccessLimits(**limits), now=desk.clock, rng=lambda: 0.5)
 
 
 async def test_accesses_are_counted_without_a_write_each_and_written_together(desk: Desk) -> None:

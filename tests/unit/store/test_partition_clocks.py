@@ -19,7 +19,9 @@ SET = [timedelta(hours=-2), timedelta(hours=2)]
 def a_process(setting: Setting, passing: Clock) -> Partitions:
     limits = PartitionLimits(patience=timedelta(seconds=5))
     metrics = Metrics(CollectorRegistry(), "test")
-    return Partitions(setting.store, setting.coordination, limits, metrics, now=setting.clock, steady=passing)
+    return Partitions(
+        setting.store, setting.coordination, limits, metrics, now=setting.clock, monotonic_now=passing
+    )
 
 
 @pytest.mark.parametrize("jump", SET)

@@ -70,8 +70,8 @@ class Surroundings:
             self.limits,
             self.metrics,
             now=lambda: self.now,
-            steady=self.passing,
-            chance=lambda: 0.0,
+            monotonic_now=self.passing,
+            rng=lambda: 0.0,
             holder=holder,
             provenance=lambda turn: provenance(turn.origin),
         )

@@ -184,7 +184,7 @@ async def test_whoever_corrects_a_memory_has_what_was_made_of_it_made_anew_at_on
         Metrics(CollectorRegistry(), "test"),
         holder="one",
         now=lambda: around.now,
-        chance=lambda: 0.5,
+        rng=lambda: 0.5,
     )
     async with job:
         noticing = ChangeNotifier(around.partitions, job.request_pass)
