@@ -33,7 +33,7 @@ from memory_extproc.request.identity import (
     NAMES,
     AllowedPeers,
     TokenVerifier,
-    accepted,
+    accept_name,
     bearer,
     look_up,
     optional,
@@ -79,7 +79,7 @@ class CredentialVerifier(Protocol):
         """None: the call shows nothing of this kind. RefusedError: it does, and it does not count."""
 
 
-def refused() -> RefusedError:
+def unauthenticated_error() -> RefusedError:
     """Which check failed is no business of who failed it."""
     return RefusedError(
         grpc.StatusCode.UNAUTHENTICATED, Reason.CREDENTIALS_REFUSED, "these credentials are not accepted"
@@ -126,11 +126,11 @@ class TrustedProxy:
         trusted = presented.local or self._peers.admit(presented.certificate)
         if not trusted or options.user_header not in headers:
             return None
-        user = accepted(single(headers, options.user_header))
+        user = accept_name(single(headers, options.user_header))
         named = single(headers, options.tenant_header)
         tenant = None if named is None else optional(named)
         if not user or tenant is None:
-            raise refused()
+            raise unauthenticated_error()
         roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
         return _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
 
@@ -157,11 +157,11 @@ class Jwt:
         token = bearer(single(presented.headers, "authorization") or "")
         claims = self._tokens.claims(token) if token else None
         if claims is None:
-            raise refused()
-        user = accepted(look_up(claims, self._claims.user))
+            raise unauthenticated_error()
+        user = accept_name(look_up(claims, self._claims.user))
         tenant = optional(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
         if not user or tenant is None:
-            raise refused()
+            raise unauthenticated_error()
         roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
         return _principal(Means.JWT, tenant, user, roles_of(_words(roles)))
 
@@ -192,7 +192,7 @@ class ApiKey:
             return None
         holder = self._keys.holder(shown[0]) if len(shown) == 1 else None
         if holder is None:
-            raise refused()
+            raise unauthenticated_error()
         return Principal(holder.tenant, holder.user, holder.roles, Means.API_KEY, f"api_key\0{holder.id}")
 
 
@@ -207,9 +207,9 @@ class Mtls:
         for holder in self._holders:
             for name in names:
                 if fnmatchcase(name, holder.name):
-                    user = holder.user or accepted(name)
+                    user = holder.user or accept_name(name)
                     if not user:
-                        raise refused()
+                        raise unauthenticated_error()
                     return _principal(Means.MTLS, holder.tenant, user, holder.roles)
         return None
 
@@ -226,13 +226,13 @@ class NoProof:
         ]
         user, tenant = (None if value is None else optional(value) for value in named)
         if user is None or tenant is None:
-            raise refused()
+            raise unauthenticated_error()
         return _principal(Means.NONE, tenant, user, frozenset({Role.ADMIN}))
 
 
 def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> Principal:
     if LOST in user or LOST in tenant:
-        raise refused()
+        raise unauthenticated_error()
     return Principal(tenant, user, roles, means, f"{means}\0{tenant}\0{user}")
 
 
@@ -362,7 +362,7 @@ def parse_keys(text: str) -> Sequence[Entry]:
 
 def _faults(entry: Entry) -> list[str]:
     faults = []
-    if not accepted(entry.id):
+    if not accept_name(entry.id):
         faults.append("id: expected a printable name of 1 to 256 bytes")
     digits = entry.sha256.lower()
     if len(digits) != _HASH_DIGITS or digits.strip("0123456789abcdef"):

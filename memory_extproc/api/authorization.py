@@ -14,7 +14,7 @@ from memory_extproc.api.authentication import Authenticator, Credentials
 from memory_extproc.api.call import Call, Reason, RefusedError, bad_request
 from memory_extproc.api.principal import METHODS, Access, Principal, Whose, may
 from memory_extproc.model import Owner
-from memory_extproc.request.identity import accepted
+from memory_extproc.request.identity import accept_name
 
 # Names, in gRPC's metadata, memories that callers share, for who may reach those of others: `project:NAME`, in
 # percent encoding beyond ASCII; `tenant` for everybody's in the caller's tenant; `all` for those of all tenants.
@@ -44,7 +44,7 @@ class CallAdmission:
             return _operating(method, principal)
         if shared:
             return self._shared(method, principal, user, shared)
-        if user and not accepted(user):
+        if user and not accept_name(user):
             raise bad_request(("user_id", "at most 256 bytes of printable characters"))
         if not user and not principal.user:
             raise bad_request(("user_id", "whose memories; these credentials are of no single user"))
@@ -74,7 +74,7 @@ class CallAdmission:
             owner = Owner.of_everyone(principal.tenant)
         elif named == "all":
             owner = Owner.of_everyone()
-        elif kind == "project" and accepted(project):
+        elif kind == "project" and accept_name(project):
             owner = Owner.of_project(principal.tenant, project)
         else:
             raise bad_request((SHARED_HEADER, "project:NAME, tenant or all"))

@@ -86,7 +86,7 @@ class ForgetCalls:
         plan = await self._forgets.plan(call.owner, scope)
         call.count = plan.total
         return pb.ForgetMemoriesResponse(
-            message=f"{_counted(plan.total)} would be forgotten",
+            message=f"{_format_count(plan.total)} would be forgotten",
             would_forget=map(message_of, plan.memories),
             total=plan.total,
             confirmation_token=plan.token,
@@ -161,12 +161,12 @@ def _said(receipt: ForgetReceipt) -> str:
     if not receipt.memories:
         return f"nothing of it was remembered; receipt {receipt.id} says what was looked through"
     return (
-        f"{_counted(receipt.memories)} cannot be recalled any more; "
+        f"{_format_count(receipt.memories)} cannot be recalled any more; "
         f"receipt {receipt.id} says when no store holds anything of it"
     )
 
 
-def _counted(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 memory" if count == 1 else f"{count} memories"
 
 

@@ -136,7 +136,7 @@ class MemoryCalls:
         limit = fields.limit("limit", request.limit, PAGE_DEFAULT)
         fields.check()
         call.scope = scope_of(request, *_FILTERS)
-        bound = _bound(call, request)
+        bound = _page_token_scope(call, request)
         after = self._pages.read(request.page_token, bound) if request.page_token else None
         page = await self._catalogue.page(call.owner, chosen, limit, after)
         call.count = len(page.memories)
@@ -314,7 +314,7 @@ def _filter(fields: Fields, request: pb.ListMemoriesRequest) -> Filter:
     )
 
 
-def _bound(call: Call, request: pb.ListMemoriesRequest) -> bytes:
+def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
     """What a page token counts for: this user's memories through this filter, in pages of whatever size."""
     plain = pb.ListMemoriesRequest()
     plain.CopyFrom(request)
@@ -396,7 +396,7 @@ class SearchCalls:
             path=explanation.path,
             total=explanation.total,
             worth=explanation.worth,
-            considered=map(_considered, explanation.considered[:_SHOWN]),
+            considered=map(_encode_considered, explanation.considered[:_SHOWN]),
             block=explanation.block,
         )
 
@@ -431,7 +431,7 @@ class SearchCalls:
         return await self._explains.explain(wish)
 
 
-def _considered(one: Considered) -> pb.ConsideredMemory:
+def _encode_considered(one: Considered) -> pb.ConsideredMemory:
     return pb.ConsideredMemory(
         memory=message_of(one.memory),
         score=one.score,
@@ -464,23 +464,23 @@ class PageTokens:
         """RefusedError for what we did not write, wrote for something else, or wrote too long ago."""
         try:
             if len(token) > _LONGEST:
-                raise _refused()
+                raise _not_found_error()
             raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise _refused() from None
+            raise _not_found_error() from None
         mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(body, bound_to)):
-            raise _refused()
+            raise _not_found_error()
         expires, newest_first, id_ = json.loads(body)
         if self._now().timestamp() >= expires:
-            raise _refused()
+            raise _not_found_error()
         return Cursor(newest_first, id_)
 
     def _mac(self, body: bytes, bound_to: bytes) -> bytes:
         return hmac.digest(self._key, len(body).to_bytes(4, "big") + body + bound_to, "sha256")[:_MAC_BYTES]
 
 
-def _refused() -> RefusedError:
+def _not_found_error() -> RefusedError:
     return RefusedError(
         grpc.StatusCode.INVALID_ARGUMENT,
         Reason.BAD_PAGE_TOKEN,

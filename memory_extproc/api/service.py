@@ -178,7 +178,7 @@ class MemoryService:
     def _admitted(self, method: str, user: str, context: Context) -> Call:
         principal: Principal | None = None
         try:
-            presented = _presented(context)
+            presented = _read_credentials(context)
             principal = self._admits.principal(presented)
             call = self._admits.call(method, principal, user, presented.headers.all(SHARED_HEADER))
             self._accountable()
@@ -257,7 +257,7 @@ class _Accounted:
         return RefusedError(grpc.StatusCode.INTERNAL, Reason.INTERNAL, "a fault of the server; it is in its log")
 
 
-def _presented(context: Context) -> Credentials:
+def _read_credentials(context: Context) -> Credentials:
     pairs = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
     return Credentials(context.peer(), Headers(pairs), context.auth_context())
 

@@ -34,7 +34,7 @@ from memory_extproc.api.memories import (
     SearchCalls,
     SearchDefaults,
 )
-from memory_extproc.api.principal import derived, secret_in
+from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options
@@ -57,10 +57,10 @@ from memory_extproc.ports import (
 )
 from memory_extproc.request.identity import hashed_user
 from memory_extproc.retention.usage import ChangeNotifier
-from memory_extproc.safety.secrets import find_secrets, masked
+from memory_extproc.safety.secrets import find_secrets, mask_spans
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
-from memory_extproc.settings.docs import shown
+from memory_extproc.settings.docs import dump_effective
 from memory_extproc.store.partition import Partitions
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions
     section = settings.api.audit
     return AuditOptions(
         directory=Path(section.directory).absolute() if section.directory else data / "audit",
-        key=derived(secret, "audit"),
+        key=derive_key(secret, "audit"),
         file_bytes=section.file_bytes,
         plain=section.names == "plain",
     )
@@ -159,17 +159,17 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         now=parts.now,
     )
     understanding = Understanding(RulesExtractor(), parts.now)
-    repeats = Repeats(parts.coordination, derived(secret, "repeats"))
+    repeats = Repeats(parts.coordination, derive_key(secret, "repeats"))
     forgetting = ForgetCalls(parts.forgets, catalogue, repeats)
     memories = MemoryCalls(
         catalogue,
         MemoryEditor(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
         repeats,
-        PageTokens(derived(secret, "page tokens"), parts.now),
+        PageTokens(derive_key(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
         consent=parts.consent,
         now=parts.now,
-        without_secrets=lambda text: masked(text, find_secrets(text)).text,
+        without_secrets=lambda text: mask_spans(text, find_secrets(text)).text,
     )
     searching = SearchCalls(
         parts.explains,
@@ -183,7 +183,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         **searching.operations,
         **forgetting.operations,
         **Sessions(parts.learns).operations,
-        **Configuration(lambda: (shown(parts.live.settings), parts.live.waiting)).operations,
+        **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
         **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
     }
 

@@ -23,7 +23,7 @@ from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
 from memory_extproc.settings import Settings
-from memory_extproc.settings.reload import Change, Fixed, merged
+from memory_extproc.settings.reload import Change, Fixed, merge_reload
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
 from memory_extproc.store.partition import PartitionLimits
 
@@ -65,7 +65,7 @@ class Live:
 
     def merged(self, wanted: Settings) -> Change:
         """ConfigurationError when *wanted* does not go together with what cannot change before a restart."""
-        return merged(self.settings, wanted, self._fixed)
+        return merge_reload(self.settings, wanted, self._fixed)
 
     def reconfigure(self, change: Change) -> None:
         self.settings, self.waiting = change.settings, change.waiting

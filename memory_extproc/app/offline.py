@@ -247,12 +247,12 @@ def back_up_files(settings: Settings, data: Path, to: Path) -> list[str]:
     copied = []
     for name, path in _files(settings, data).items():
         if path.exists():
-            _copied(path, to / name)
+            _copy_database(path, to / name)
             copied.append(name)
     return copied
 
 
-def _copied(path: Path, to: Path) -> None:
+def _copy_database(path: Path, to: Path) -> None:
     to.unlink(missing_ok=True)
     to.touch(mode=0o600)
     try:
@@ -305,7 +305,7 @@ async def restore_memories(tended: OfflineContext, source: Path, says: Says) -> 
     for owner, page in _pages(path):
         says("rows", done, rows)
         done += len(page)
-        counted += await _restored(tended, owner, page)
+        counted += await _restore_rows(tended, owner, page)
     return counted
 
 
@@ -315,7 +315,7 @@ def _pages(path: Path) -> Iterator[tuple[Owner, list[Row]]]:
             yield Owner(tenant, user), page
 
 
-async def _restored(tended: OfflineContext, owner: Owner, page: list[Row]) -> Counter[str]:
+async def _restore_rows(tended: OfflineContext, owner: Owner, page: list[Row]) -> Counter[str]:
     found: list[Embedded] = readable(page, to_embedded, tended.metrics.unreadable)
     there = {memory.id: memory for memory in await tended.store.get(owner, [row.memory.id for row in found])}
     older = [

@@ -92,7 +92,7 @@ class Api:
 
 
 @contextmanager
-def connected(connection: Connection) -> Iterator[Api]:
+def connect_api(connection: Connection) -> Iterator[Api]:
     import grpc  # noqa: PLC0415 - quick `--help`
 
     options = [("grpc.max_receive_message_length", _MESSAGE_BYTES)]
@@ -250,7 +250,7 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
         connection = _connection(**{name: given.pop(name) for name in names})
         with faults_to_exit():
             try:
-                with connected(connection) as api:
+                with connect_api(connection) as api:
                     command(api, **given)
             except ApiError as error:
                 if error.wrong_use:

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import ModelDirectoryError, Precision, directory_of, read_manifest
 from memory_extproc.settings import Settings, load
+from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
-from memory_extproc.settings.docs import shown
 from memory_extproc.settings.memory import Provider
 
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
@@ -75,7 +75,7 @@ def _not_here(settings: Settings) -> list[str]:
 def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Print what is in effect: file, environment and defaults together; secrets are stars."""
     with faults_to_exit():
-        effective = shown(load(file_of(config), os.environ))
+        effective = dump_effective(load(file_of(config), os.environ))
     if as_json:
         _print_json(effective)
     else:

@@ -60,7 +60,7 @@ def explain(
             scope=Scope(project=project),
             shared=settings.scopes.sharing().owners(caller),
         )
-        explanation = asyncio.run(_explained(settings, wish))
+        explanation = asyncio.run(_explain_recall(settings, wish))
     if as_json:
         typer.echo(json.dumps(_as_json(explanation, wish), indent=2, ensure_ascii=False))
     else:
@@ -69,10 +69,10 @@ def explain(
 
 def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     """As the sidecar would name the caller. ConfigurationError for a name that it would not take."""
-    from memory_extproc.request.identity import accepted, hashed_user, optional  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.request.identity import accept_name, hashed_user, optional  # noqa: PLC0415 - quick `--help`
 
     faults = []
-    if not accepted(user):
+    if not accept_name(user):
         faults.append("--user: expected a printable name of 1 to 256 bytes")
     if optional(tenant) is None:
         faults.append("--tenant: expected a printable name of at most 256 bytes")
@@ -82,7 +82,7 @@ def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     return Owner(tenant, user if key is None else hashed_user(key, tenant, user))
 
 
-async def _explained(settings: Settings, wish: RecallRequest) -> Explanation:
+async def _explain_recall(settings: Settings, wish: RecallRequest) -> Explanation:
     from memory_extproc.evaluation.bench import reading  # noqa: PLC0415 - it loads store and inference
 
     async with reading(settings) as recaller:

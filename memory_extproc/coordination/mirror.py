@@ -68,7 +68,7 @@ class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(Kind.JOB, job.subject, job.body, job.id, job.shut, job.open)
 
 
-def encoded(copies: Sequence[Copied]) -> dict[str, bytes]:
+def encode_copies(copies: Sequence[Copied]) -> dict[str, bytes]:
     """As a Mirror keeps them: the same thing has the same id at every replica."""
     bodies = [msgspec.json.encode(copy) for copy in copies]
     return {
@@ -77,7 +77,7 @@ def encoded(copies: Sequence[Copied]) -> dict[str, bytes]:
     }
 
 
-def decoded(records: Mapping[str, bytes]) -> list[Copied]:
+def decode_copies(records: Mapping[str, bytes]) -> list[Copied]:
     """Without those that this version cannot read."""
     found = []
     for body in records.values():

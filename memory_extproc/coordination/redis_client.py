@@ -63,7 +63,7 @@ _FOR_NOW = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|LOADING|M
 _ASKED = (faults.RedisError, faults.RedisClusterException, OSError, TimeoutError)
 
 
-def translated(error: Exception) -> MemoryExtprocError:
+def translate_error(error: Exception) -> MemoryExtprocError:
     """Our kind of error for the client library's. Its text may repeat what was sent, so ours does not."""
     kind = type(error).__name__
     if isinstance(error, _NOT_READY):
@@ -255,7 +255,7 @@ class RedisLink:
                 self._count_failure()
             else:
                 self._failed = 0
-            raise translated(error) from error
+            raise translate_error(error) from error
         self._failed = 0
         return result
 

@@ -137,7 +137,7 @@ class SqliteFile:
         except (sqlite3.Error, MemoryExtprocError) as error:
             self._close_reader()
             if isinstance(error, sqlite3.Error):
-                raise translated(error, self._path.name) from error
+                raise translate_error(error, self._path.name) from error
             raise
         return row
 
@@ -220,7 +220,7 @@ class SqliteFile:
             if len(batch) > 1 and code not in LOCKED:
                 # One by one, so that what cannot be done does not take its neighbours with it.
                 return [self._commit([operation])[0] for operation in batch]
-            return [_Done(error=translated(error, self._path.name)) for _ in batch]
+            return [_Done(error=translate_error(error, self._path.name)) for _ in batch]
         except MemoryExtprocError as error:
             return [_Done(error=error) for _ in batch]
         return results
@@ -247,7 +247,7 @@ class SqliteFile:
                 raise
             connection.execute("ROLLBACK TO one")
             name = self._path.name
-            done = _Done(error=translated(error, name) if isinstance(error, sqlite3.Error) else error)
+            done = _Done(error=translate_error(error, name) if isinstance(error, sqlite3.Error) else error)
         connection.execute("RELEASE one")
         return done
 
@@ -377,7 +377,7 @@ def code_of(error: BaseException) -> int:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
-def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
+def translate_error(error: sqlite3.Error, name: str) -> MemoryExtprocError:
     """Our kind of error for SQLite's; *name* is the file's, without its directory."""
     code = code_of(error)
     if code in _PASSING:

@@ -157,7 +157,7 @@ class MemoryEditor:
     async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, Decision]:
         """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
         DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
-        told = replace(told, content=mask_secrets(told.content).text, metadata=_masked(told.metadata))
+        told = replace(told, content=mask_secrets(told.content).text, metadata=_mask_secrets(told.metadata))
         meaning = _given_meaning(told.metadata) or await self._understands.meaning(owner, told.content)
         row = self._row(owner, told, meaning, key)
         there = await self._keeps.get(owner, [row.id])
@@ -291,7 +291,7 @@ class MemoryEditor:
 
     async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
         now = self._now().replace(microsecond=0)
-        values = _masked(correction.values)
+        values = _mask_secrets(correction.values)
         kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
         metadata = {**values.pop("metadata", memory.metadata), **kept}
         changed = replace(memory, **values, metadata=metadata)
@@ -375,12 +375,12 @@ def _texts(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
-def _masked(values: Mapping[str, Any]) -> dict[str, Any]:
+def _mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* without secrets in their texts, those of a mapping among them included."""
     masked: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            masked[name] = _masked(value)
+            masked[name] = _mask_secrets(value)
         else:
             masked[name] = mask_secrets(value).text if isinstance(value, str) and name not in _NO_TEXT else value
     return masked

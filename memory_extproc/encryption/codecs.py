@@ -220,7 +220,7 @@ class EncryptedJournal:
     async def append(self, turn: Turn) -> TurnOutcome:
         key = await self._keys.of(turn.owner)
         for _ in range(_TRIES):
-            stored = await self._journal.append(_sealed(key, turn))
+            stored = await self._journal.append(_encrypt_turn(key, turn))
             # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
             latest = await self._keys.of(turn.owner)
             if latest == key:
@@ -302,7 +302,7 @@ def _inner(entry: JournalEntry) -> JournalEntry:
     return entry.sealed if isinstance(entry, OpenedEntry) else entry
 
 
-def _sealed(key: DataKey, turn: Turn) -> Turn:
+def _encrypt_turn(key: DataKey, turn: Turn) -> Turn:
     def sealed(what: str, text: str) -> str:
         return _ENTRY_MARK + seal_text(key, _entry_context(turn, what), text)
 

@@ -209,7 +209,7 @@ class MasterKeyFile:
         return bool(self._path.stat().st_mode & _OTHERS)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrapped(self._keys[self.name], key, context)
+        return _wrap_key(self._keys[self.name], key, context)
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         name = _master_of(wrapped)
@@ -260,7 +260,7 @@ class InMemoryMasterKey:
         return name_of(self._key)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrapped(self._key, key, context)
+        return _wrap_key(self._key, key, context)
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         if _master_of(wrapped) != self.name:
@@ -268,7 +268,7 @@ class InMemoryMasterKey:
         return _unwrapped(self._key, wrapped, context)
 
 
-def _wrapped(master: bytes, key: bytes, context: bytes) -> bytes:
+def _wrap_key(master: bytes, key: bytes, context: bytes) -> bytes:
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return bytes.fromhex(name_of(master)) + nonce + AESGCM(master).encrypt(nonce, key, context)
 

@@ -123,10 +123,10 @@ def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _d
     parts = folds(names)
     for at, part in enumerate(parts):
         says("held out", at, len(parts) + 1)
-        fitted = _fitted([one for one in gathered if part.isdisjoint(_touched(one))], aims)
+        fitted = _fit_ranker([one for one in gathered if part.isdisjoint(_touched(one))], aims)
         held += [(one, fitted) for one in gathered if _asked_of(one) in part]
     says("held out", len(parts), len(parts) + 1)
-    ranker = _fitted(gathered, aims)
+    ranker = _fit_ranker(gathered, aims)
     says("held out", len(parts) + 1, len(parts) + 1)
     return Tuned(ranker, figures_of(held, aims), tuple(held))
 
@@ -185,7 +185,7 @@ def _touched(one: Gathered) -> set[str]:
     return {one.conversation, _asked_of(one)}
 
 
-def _fitted(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
+def _fit_ranker(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
     scales = scales_of(gathered)
     kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
     features = _weighed(kept, scales, aims)

@@ -23,7 +23,7 @@ from memory_extproc.model.headers import RequestHeaders
 from memory_extproc.observe.log import Trail, logger
 from memory_extproc.request.admission import Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn, read_plain
-from memory_extproc.request.content_encoding import packed, unpack
+from memory_extproc.request.content_encoding import is_encoded, unpack
 from memory_extproc.request.replay import BlockReplay, InView
 
 
@@ -200,7 +200,7 @@ class RequestObserver:
             return None
         try:
             plain = await off_loop(
-                limit if packed(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
+                limit if is_encoded(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
             )
             request = await read_plain(admitted, plain)
         except BadBodyError:

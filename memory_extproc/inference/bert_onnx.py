@@ -271,7 +271,7 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling) -> tuple[onnx.Model
         _pool(graph, str(tokens), pooling)
         pooled = "pooled.mean"
     elif pooled == SENTENCE:
-        pooled = _renamed(graph, SENTENCE, "pooled.own")
+        pooled = _rename_tensor(graph, SENTENCE, "pooled.own")
     _normalise(made, pooled)
     kept = [output for output in graph.output if output.name in _TOKEN_OUTPUTS]
     del graph.output[:]
@@ -288,7 +288,7 @@ def _last_dimension(output: onnx.ValueInfoProto) -> int:
     return int(size)
 
 
-def _renamed(graph: onnx.GraphProto, old: str, new: str) -> str:
+def _rename_tensor(graph: onnx.GraphProto, old: str, new: str) -> str:
     for node in graph.node:
         for names in (node.input, node.output):
             for at, name in enumerate(names):
@@ -468,7 +468,7 @@ def _divides(kernel: npt.NDArray[Any]) -> bool:
     return kernel.ndim == _MATRIX and kernel.shape[0] % _BLOCK == 0
 
 
-def _scaled(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+def _quantize_int8(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Integers in [-127, 127] and what to multiply them with; one scale per last axis."""
     scales = np.abs(values).max(axis=-1, keepdims=True) / np.float32(_LARGEST)
     scales[scales == 0] = 1.0  # a block of zeros has no scale of its own
@@ -478,7 +478,7 @@ def _scaled(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
 def _product(node: onnx.NodeProto, kernel: Floats, added: dict[str, onnx.TensorProto]) -> onnx.NodeProto:
     size, columns = kernel.shape
     source = node.input[1]
-    integers, scales = _scaled(np.ascontiguousarray(kernel.T).reshape(columns, size // _BLOCK, _BLOCK))
+    integers, scales = _quantize_int8(np.ascontiguousarray(kernel.T).reshape(columns, size // _BLOCK, _BLOCK))
     stored = (integers.astype(np.int16) + _MIDDLE).astype(np.uint8)
     for name, tensor in ((f"{source}.int8", stored), (f"{source}.scale", scales[:, :, 0])):
         added[name] = numpy_helper.from_array(np.ascontiguousarray(tensor), name)
@@ -499,7 +499,7 @@ def _product(node: onnx.NodeProto, kernel: Floats, added: dict[str, onnx.TensorP
 def _lookup(node: onnx.NodeProto, table: Floats, added: dict[str, onnx.TensorProto]) -> list[onnx.NodeProto]:
     """The table's rows as integers, each with its own scale: gathered, widened, multiplied."""
     source, at, out = node.input[0], node.input[1], node.output[0]
-    integers, scales = _scaled(table)
+    integers, scales = _quantize_int8(table)
     for name, tensor in ((f"{source}.int8", integers), (f"{source}.scale", scales)):
         added[name] = numpy_helper.from_array(tensor, name)
     return [

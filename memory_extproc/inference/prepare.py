@@ -174,10 +174,14 @@ def _convert(
     length = _max_seq_length(files)
     say(f"reading {graph}" if graph else f"writing the graph of {WEIGHTS}")
     if kind is ModelKind.CROSS_ENCODER:
-        model, dimension, head = append_score(_loaded(files / graph)) if graph else scoring_graph(files), 1, "score"
+        model, dimension, head = (
+            append_score(_load_model(files / graph)) if graph else scoring_graph(files),
+            1,
+            "score",
+        )
     else:
         head = pooling = _pooling(files)
-        model, dimension = append_pooling(_loaded(files / graph) if graph else bert_graph(files), pooling)
+        model, dimension = append_pooling(_load_model(files / graph) if graph else bert_graph(files), pooling)
     if precision is Precision.INT8:
         say("quantising to 8 bits")
         model = quantise(model)
@@ -205,7 +209,7 @@ def _graph_of(files: Path) -> str | None:
     return next((name for name in READY_GRAPHS if (files / name).is_file()), None)
 
 
-def _loaded(path: Path) -> onnx.ModelProto:
+def _load_model(path: Path) -> onnx.ModelProto:
     try:
         return onnx.load_model(path)
     except (DecodeError, OSError, ValueError) as error:
@@ -300,18 +304,18 @@ def parse_source(text: str, name: str | None = None) -> ModelSource:
     if kind == "pypi" and rest:
         package = re.split(r"[=<>!~\[ ;@]", rest, maxsplit=1)[0]
         plain = re.sub(r"[-_.]+", "-", package).lower()
-        return ModelSource("pypi", rest, _checked(name or (DEFAULT_NAME if plain == PACKAGE else package)))
+        return ModelSource("pypi", rest, _check_name(name or (DEFAULT_NAME if plain == PACKAGE else package)))
     if kind == "hub" and rest:
-        return ModelSource("hub", rest, _checked(name or rest.rsplit("/", maxsplit=1)[-1]))
+        return ModelSource("hub", rest, _check_name(name or rest.rsplit("/", maxsplit=1)[-1]))
     path = Path(text).expanduser()
     if text and path.is_dir():
-        return ModelSource("directory", str(path.resolve()), _checked(name or path.resolve().name))
+        return ModelSource("directory", str(path.resolve()), _check_name(name or path.resolve().name))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not text.startswith("."):
-        return ModelSource("hub", text, _checked(name or path.name))
+        return ModelSource("hub", text, _check_name(name or path.name))
     raise PermanentError(f"source {text!r} is no directory, no pypi:PACKAGE and no hub:ORG/NAME")
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     """A name that is one plain component of a path."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name):
         raise PermanentError(f"{name!r} cannot name a model directory: letters, digits, '.', '_' and '-' only")

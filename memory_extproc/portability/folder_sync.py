@@ -261,14 +261,14 @@ def read_folder(root: Path, places: Iterable[PurePosixPath] | None = None) -> It
     """Each page (of *places*, by default all) with what stands on it, or why that is no memory."""
     for place in list_pages(root) if places is None else places:
         try:
-            yield place, _checked(place, read_page((root / place).read_bytes()))
+            yield place, _check_record(place, read_page((root / place).read_bytes()))
         except RefusedError as error:
             yield place, Refused(str(place), str(error))
         except OSError as error:
             yield place, Refused(str(place), error.strerror or "cannot be read")
 
 
-def _checked(place: PurePosixPath, record: Record) -> Record:
+def _check_record(place: PurePosixPath, record: Record) -> Record:
     """A page that was copied to make another has its old id still: it would take the first one's place."""
     if record.id and id_at(place) != record.id:
         raise RefusedError(

@@ -28,7 +28,7 @@ from memory_extproc.model import Candidates, Memory, Role, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import TokenEmbeddingModel
-from memory_extproc.text.persons import mentioned, of_another
+from memory_extproc.text.persons import mentioned_words, of_another
 from memory_extproc.text.words import ENGLISH, lexicon_of
 
 log = logger(__name__)
@@ -75,7 +75,7 @@ class QuestionTraits:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        return cls(mentioned(text), foreign(text))
+        return cls(mentioned_words(text), foreign(text))
 
 
 class LateInteractionScorer:
@@ -118,7 +118,7 @@ class LateInteractionScorer:
         weight = telling(best)
         closely = best @ weight
         if len(known) < len(memories):
-            closely = guessed(closely, there, found)
+            closely = impute_missing(closely, there, found)
         beside = surroundings(best, weight, found.memories, there)
         beside[~there] = np.maximum(beside[~there], closely[~there, None])
         features = np.column_stack([closely, beside, besides(asks, found.memories)])
@@ -216,7 +216,7 @@ def foreign(text: str) -> bool:
     )
 
 
-def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
+def impute_missing(values: Floats, known: Bools, found: Candidates) -> Floats:
     """*values* of the *known* of *found*; the others are as far from their mean as their own vectors are, and a
     little nearer, for a guess should not decide."""
     dense = found.features[:, found.names.index("dense")]

@@ -62,7 +62,7 @@ def render(ranked: Sequence[Ranked], budget: int, opening: str = OPENING) -> Blo
         line = _line(one.memory, corrects=one.memory.id in corrections)
         cost = estimate_tokens(line) + 1
         if cost > left:
-            line = _cut(line, left) if left >= SHORTEST_CUT else ""
+            line = _truncate_line(line, left) if left >= SHORTEST_CUT else ""
             cost = left
         if line:
             kept.append((one, line))
@@ -127,7 +127,7 @@ def _line(memory: Memory, *, corrects: bool) -> str:
     return f"- [{when}] {mark}{content}"
 
 
-def _cut(line: str, tokens: int) -> str:
+def _truncate_line(line: str, tokens: int) -> str:
     low, high = 0, len(line)
     while low < high:  # the longest prefix that fits; estimate_tokens never falls as text grows
         middle = (low + high + 1) // 2
@@ -239,7 +239,7 @@ class Profiles:
                     await self._learns.wait_visible(caller)
         rows = [memory async for page in self._lists.rows(caller.owner) for memory in page]
         narrow = [memory for memory in rows if not caller.project or memory.project == caller.project]
-        return rendered(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
+        return render_profile(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
 
 
 def entries(memories: Iterable[Memory], importance: float, now: datetime) -> list[Entry]:
@@ -269,7 +269,7 @@ def _entry(key: tuple[str, str], held: Sequence[Memory], replaced: Sequence[Memo
     return Entry(*key, values, former[-1] if former else "", weight, tuple(ordered))
 
 
-def rendered(found: Sequence[Entry], most: int) -> Profile:
+def render_profile(found: Sequence[Entry], most: int) -> Profile:
     """As many of *found*, best first, as fit into *most* estimated tokens; none: an empty text. *eligible* are all
     that might be in it."""
     left = most - estimate_tokens(OPENING_PROFILE) - estimate_tokens(CLOSING) - 2

@@ -28,7 +28,7 @@ def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool)
     return [one for one in ordered if one.relevance >= threshold]
 
 
-def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
+def choose_ranked(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
     return tuple(Ranked(one.memory, one.relevance) for one in weighed if one.verdict is Verdict.INJECTED)
 
 
@@ -55,7 +55,7 @@ def weigh(
     *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
-    shown = partial(_seen, view=view, seen=seen)
+    shown = partial(_is_in_view, view=view, seen=seen)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     able = [one.memory for one in passing if one.memory.recallable(now)]
     # Where a cosine decides, nothing but its own lets a memory pass.
@@ -77,14 +77,14 @@ def weigh(
             weighing.leave_out(one, Verdict.OVER_LIMIT)
         elif memory.id in told_already:
             weighing.leave_out(one, Verdict.DUPLICATE)
-        elif shown(memory) or _shown(memory, beside, view, asked):
+        elif shown(memory) or _is_shown(memory, beside, view, asked):
             weighing.leave_out(one, Verdict.IN_VIEW)
         else:
             weighing.compare(one)
     return weighing.weighed
 
 
-def _seen(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:
+def _is_in_view(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:
     return memory.id in seen or view.shows(memory)
 
 
@@ -140,13 +140,13 @@ class _Weighing:
         return self._compared_behind == COMPARED_BEHIND
 
     def leave_out(self, one: Candidate, verdict: Verdict) -> None:
-        self.weighed.append(_considered(one, verdict))
+        self.weighed.append(_to_considered(one, verdict))
 
     def compare(self, one: Candidate) -> None:
         """It may be injected, unless one that came by says the same."""
         full = self._injected >= self._limit
         self._compared_behind += full
-        considered = _considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
+        considered = _to_considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
         like = self._told.heard(one.memory, len(self.weighed))
         if like is not None:
             considered = _instead(self.weighed, like, considered)
@@ -155,7 +155,7 @@ class _Weighing:
         self.weighed.append(considered)
 
 
-def _considered(one: Candidate, verdict: Verdict) -> Considered:
+def _to_considered(one: Candidate, verdict: Verdict) -> Considered:
     return Considered(one.memory, one.score, one.relevance, verdict, one.features)
 
 
@@ -210,7 +210,7 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
     return found
 
 
-def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
+def _is_shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
     others = beside.get((memory.session, memory.seq), ())
     return bool(others) and visible_as_other_form(memory, others, view, asked)
 
@@ -225,7 +225,7 @@ def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View,
 # added up, evidence recall among the first five goes from 0.551 to 0.557 at λ 0.7 and 0.5, and to 0.529 at 0.3.
 
 
-def varied(
+def diversify_mmr(
     candidates: Sequence[Candidate], balance: float, limit: int, threshold: float, *, on_cosine: bool
 ) -> list[Candidate]:
     """*candidates* (best first) with those ahead that MMR chooses, at most *limit* of those that stand at or

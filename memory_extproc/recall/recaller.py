@@ -39,7 +39,15 @@ from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.late_interaction import LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
-from memory_extproc.recall.rank import HALF_LIFE, chosen, lost_to_age, most_lost, reaching, varied, weigh
+from memory_extproc.recall.rank import (
+    HALF_LIFE,
+    choose_ranked,
+    diversify_mmr,
+    lost_to_age,
+    most_lost,
+    reaching,
+    weigh,
+)
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.text import dates
@@ -172,7 +180,7 @@ class Recaller:
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
         weighed = await self._weighed(wish, found.candidates, UNHURRIED, whole=True)
-        ranked = await self._threaded(wish, chosen(weighed), UNHURRIED)
+        ranked = await self._threaded(wish, choose_ranked(weighed), UNHURRIED)
         recalled = self._recalled(wish, found, ranked, self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
         weighed = with_threads(weighed, ranked)
@@ -198,7 +206,7 @@ class Recaller:
             self._metrics.recall_candidates.observe(len(found.candidates))
             within = self._left(started) * ONGOING_SHARE
             weighed = await self._weighed(wish, found.candidates, within, whole=False)
-            ranked = await self._threaded(wish, chosen(weighed), self._left(started) * THREAD_SHARE)
+            ranked = await self._threaded(wish, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
             return replace(self._recalled(wish, found, ranked, budget), in_view=seen)
 
@@ -343,7 +351,7 @@ class Recaller:
             told = await self._ongoing.told(relevant, wish, within)
         if self._limits.mmr_lambda is not None:
             balance, limit = self._limits.mmr_lambda, wish.limit
-            candidates = varied(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
+            candidates = diversify_mmr(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
             candidates = with_corrections(candidates, wish.threshold)
         return weigh(

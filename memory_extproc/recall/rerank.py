@@ -80,7 +80,7 @@ class Reranker:
         if outcome not in {RerankOutcome.USED, RerankOutcome.FEWER}:
             return None
         first, rest = candidates[: len(opinions)], candidates[len(opinions) :]
-        order = blended([one.score for one in first], opinions, self._limits.weight)
+        order = blend_order([one.score for one in first], opinions, self._limits.weight)
         relevances = sorted((one.relevance for one in first), reverse=True)
         features = [{**one.features, "rerank": opinion} for one, opinion in zip(first, opinions, strict=True)]
         return [
@@ -130,7 +130,7 @@ class Reranker:
         return affordable if affordable >= min(self._limits.least, texts) else 0
 
 
-def blended(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
+def blend_order(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
     """The places of *scores* by ``weight * opinion + (1 - weight) * score``, the scores stretched to [0, 1], as
     the opinions are, because numbers of two kinds can only be added on one scale. Equal blends keep their order."""
     least, most = min(scores, default=0.0), max(scores, default=0.0)
@@ -206,10 +206,10 @@ class LlmReranker:
         return scores
 
     async def _ordered(self, query: str, texts: Sequence[str]) -> Sequence[int]:
-        shown = [f"question: {_quoted(query, LONGEST_QUERY)}"]
-        shown += [f"{number}: {_quoted(text, self._limits.text)}" for number, text in enumerate(texts, start=1)]
+        shown = [f"question: {_quote_line(query, LONGEST_QUERY)}"]
+        shown += [f"{number}: {_quote_line(text, self._limits.text)}" for number, text in enumerate(texts, start=1)]
         answer = await self._model.complete(TASK, "\n".join(shown), schema=SCHEMA)
-        return completed((number - 1 for number in positions(answer)), len(texts))
+        return complete_order((number - 1 for number in positions(answer)), len(texts))
 
 
 def positions(answer: str) -> Sequence[int]:
@@ -225,14 +225,14 @@ def positions(answer: str) -> Sequence[int]:
     return parsed.order if isinstance(parsed, _Order) else parsed
 
 
-def completed(named: Iterable[int], count: int) -> tuple[int, ...]:
+def complete_order(named: Iterable[int], count: int) -> tuple[int, ...]:
     """Every place below *count* once: those *named*, in their order and the first time they are; then the rest
     as it was. Places that do not exist are dropped."""
     known = dict.fromkeys(place for place in named if 0 <= place < count)
     return (*known, *(place for place in range(count) if place not in known))
 
 
-def _quoted(text: str, longest: int) -> str:
+def _quote_line(text: str, longest: int) -> str:
     """On one line, so that a text cannot look like the next number."""
     return msgspec.json.encode(" ".join(text[:longest].split()).encode("utf-8", "replace").decode()).decode()
 

@@ -38,8 +38,8 @@ from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoM
 from memory_extproc.request.admission import Admitted, Mode, RequestOptions
 from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
-from memory_extproc.request.content_encoding import packed
-from memory_extproc.request.identity import Identity, accepted
+from memory_extproc.request.content_encoding import is_encoded
+from memory_extproc.request.identity import Identity, accept_name
 from memory_extproc.request.policy import (
     Circumstances,
     RuleFacts,
@@ -219,7 +219,7 @@ class Enricher:
         if caller is not None and controls.project and not caller.project:
             # Only where no header named one: the gateway's word on the project is not the body's to change.
             # A project that cannot be one must not become none, which would be all of them (see Identity).
-            project = accepted(controls.project) or digest("project", controls.project)
+            project = accept_name(controls.project) or digest("project", controls.project)
             caller = replace(caller, project=project)
         return caller
 
@@ -238,7 +238,7 @@ class Enricher:
 
 def _in_session(caller: Caller, request: ChatRequest) -> Caller:
     """*caller* in the session that the client names; a conversation that the provider keeps names one too."""
-    return caller if caller.session else replace(caller, session=accepted(request.conversation))
+    return caller if caller.session else replace(caller, session=accept_name(request.conversation))
 
 
 def _unkept(*, incognito: bool, refused: bool) -> TurnOutcome:
@@ -472,7 +472,7 @@ class BlockInserter:
         with self._traces.stage("splice"):
             body = apply(request.body, edits)
         self._splice_seconds.observe(time.perf_counter() - started, exemplar())
-        enriched = Enriched(outcome=outcome, body=body, unpacked=packed(admitted.encoding), path=decision.path)
+        enriched = Enriched(outcome=outcome, body=body, unpacked=is_encoded(admitted.encoding), path=decision.path)
         if outcome is Outcome.USED:
             count, tokens = len(decision.contents), estimate_tokens(decision.block)
             enriched = replace(enriched, count=count, tokens=tokens)

@@ -305,17 +305,17 @@ _PLAIN = str.maketrans({"\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff0c": "
 def auxiliary(asked: str, system: str = "") -> bool:
     """Whether a request is a client's own call, by its last user message or its system message. Reads the
     beginning of each."""
-    if _ASKED_BEGINS.match(_one_line(_folded(asked[:_LOOKED_AT]))):
+    if _ASKED_BEGINS.match(_one_line(_fold_text(asked[:_LOOKED_AT]))):
         return True
     if not system:
         return False
-    folded = _folded(system[:_LOOKED_AT_OF_SYSTEM])
+    folded = _fold_text(system[:_LOOKED_AT_OF_SYSTEM])
     if _SYSTEM_BEGINS.match(_one_line(folded[:_LOOKED_AT])):
         return True
     return any(_LINE_BEGINS.match(_one_line(line)) for line in folded.splitlines())
 
 
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     return (text if text.isascii() else text.translate(_PLAIN)).casefold()
 
 

@@ -32,15 +32,15 @@ from memory_extproc.retention.rules import (
     Reason,
     RetentionRules,
     as_read,
+    find_unfounded,
     half_merged,
     leaving,
-    merged,
-    restored,
-    retired,
-    revived,
+    merge_memory,
+    restore_memory,
+    retire_memory,
+    revive_memory,
     same_words,
     sources_of,
-    unfounded,
     unmade,
 )
 
@@ -168,7 +168,7 @@ class RetentionPass:
         known = await self._read(owner)
         kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=False)
-        due = await asyncio.to_thread(unfounded, [row.memory for row in known.values()])
+        due = await asyncio.to_thread(find_unfounded, [row.memory for row in known.values()])
         await self._leave(owner, known, due, kept, now, dry_run=False)
         await self._make(owner, known, kept, now, dry_run=False)
         return kept
@@ -180,7 +180,7 @@ class RetentionPass:
     async def _finish(self, owner: Owner, known: dict[str, Embedded], now: datetime, *, dry_run: bool) -> int:
         """What an earlier pass had begun: a memory counts once towards the cap."""
         half = half_merged({one: row.memory for one, row in known.items()})
-        becoming = {one: merged(known[one].memory, into, now) for one, into in half.items()}
+        becoming = {one: merge_memory(known[one].memory, into, now) for one, into in half.items()}
         done = list(becoming) if dry_run else await self._written.change(owner, known, becoming)
         for one in done:
             known[one] = Embedded(becoming[one], known[one].vector)
@@ -207,7 +207,7 @@ class RetentionPass:
             anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})
             if anew is None or not await self._stand(owner, known, sources_of(anew.memory)):
                 continue
-            anew = Embedded(restored(anew.memory), anew.vector)
+            anew = Embedded(restore_memory(anew.memory), anew.vector)
             if await self._written.change(owner, known, {memory.id: anew}):
                 known[memory.id] = anew
                 rebuilt += 1
@@ -253,8 +253,8 @@ class RetentionPass:
         *,
         dry_run: bool,
     ) -> None:
-        becoming = {one: retired(known[one].memory, why, now) for one, why in due.retire.items()}
-        becoming |= {one: revived(known[one].memory) for one in due.revive}
+        becoming = {one: retire_memory(known[one].memory, why, now) for one, why in due.retire.items()}
+        becoming |= {one: revive_memory(known[one].memory) for one in due.revive}
         if dry_run:
             kept.retired.update(due.retire.values())
             kept.revived += len(due.revive)
@@ -289,13 +289,13 @@ class RetentionPass:
             else:
                 kept.merged += await self._merged(owner, known, merging, now)
             for one in merging.others:
-                known[one] = Embedded(merged(known[one].memory, merging.canonical, now), known[one].vector)
+                known[one] = Embedded(merge_memory(known[one].memory, merging.canonical, now), known[one].vector)
 
     async def _merged(self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime) -> int:
         best = known[merging.canonical].memory
         if not await self._written.change(owner, known, {best.id: speaking(best, merging)}):
             return 0  # it is no longer as it was read: another pass will look again
-        others = {one: merged(known[one].memory, best.id, now) for one in merging.others}
+        others = {one: merge_memory(known[one].memory, best.id, now) for one in merging.others}
         return len(await self._written.change(owner, known, others))
 
     async def _stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
@@ -321,7 +321,7 @@ class RetentionPass:
         def superseded(row: Embedded) -> Sequence[Embedded]:
             if not as_read(row.memory, one.current):
                 return ()
-            return [Embedded(merged(row.memory, into, now), row.vector)]
+            return [Embedded(merge_memory(row.memory, into, now), row.vector)]
 
         if not await self._rows.change_all(owner, [one.current.id], superseded):
             # It was replaced, corrected or forgotten in this moment: what was made of it holds no more.

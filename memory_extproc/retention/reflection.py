@@ -24,7 +24,7 @@ from memory_extproc.retention.rules import (
     Reason,
     expires_with,
     read_at,
-    retired,
+    retire_memory,
     same_words,
     sources_of,
 )
@@ -375,7 +375,7 @@ class Subjects:
         if not all(one.id in standing and same_words(standing[one.id], one) for one in facts):
             return []  # one of them was replaced meanwhile: what was made of it would not hold
         gone = [standing[one] for one in before if one in standing]
-        return [Embedded(row, vector), *(Embedded(retired(one, Reason.SOURCES, now), vector) for one in gone)]
+        return [Embedded(row, vector), *(Embedded(retire_memory(one, Reason.SOURCES, now), vector) for one in gone)]
 
     def _row(self, owner: Owner, says: str, facts: Sequence[Memory], now: datetime) -> Memory:
         return Memory(

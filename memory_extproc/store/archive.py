@@ -83,7 +83,7 @@ def read_head(path: Path) -> tuple[Head, int]:
     first = b""
     for line in _lines(path):
         first, last, rows = first or line, line, rows + 1
-    head, foot = _decoded(path, first, Head), _decoded(path, last, _Foot)
+    head, foot = _decode_line(path, first, Head), _decode_line(path, last, _Foot)
     if head.format != FORMAT or head.version > VERSION:
         raise PermanentError(f"{path} is a {head.format!r} of version {head.version}; this program reads {VERSION}")
     if foot.rows != rows - 1:
@@ -110,7 +110,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise PermanentError(f"{path} cannot be read: {type(error).__name__}") from error
 
 
-def _decoded(path: Path, line: bytes, kind: type[Any]) -> Any:
+def _decode_line(path: Path, line: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.MsgspecError:

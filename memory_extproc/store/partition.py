@@ -232,7 +232,7 @@ class Partitions:
                 await self._write(owner, owned, rows, shown)
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
-        await self._change(owner, old, partial(superseded, by=by, at=at))
+        await self._change(owner, old, partial(supersede_memory, by=by, at=at))
 
     async def confirm(
         self,
@@ -243,7 +243,7 @@ class Partitions:
         turn: str = "",
         beside: Sequence[str] = (),
     ) -> None:
-        await self._change(owner, id, partial(confirmed, at=at, turn=turn, beside=beside))
+        await self._change(owner, id, partial(confirm_memory, at=at, turn=turn, beside=beside))
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         with self._roster.using(owner) as owned:
@@ -387,7 +387,7 @@ _MOST_TURNS = 16
 _MOST_BESIDE = 4
 
 
-def superseded(memory: Memory, *, by: str, at: datetime) -> Memory:
+def supersede_memory(memory: Memory, *, by: str, at: datetime) -> Memory:
     """*memory* as history since *at*, when *by* took its place."""
     return replace(
         memory,
@@ -398,7 +398,7 @@ def superseded(memory: Memory, *, by: str, at: datetime) -> Memory:
     )
 
 
-def confirmed(memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = ()) -> Memory:
+def confirm_memory(memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = ()) -> Memory:
     """*memory*, said again at *at* by *turn* together with the facts *beside*."""
     before = memory.metadata.get("confirmations", 0)
     count = before + 1 if isinstance(before, int) else 1

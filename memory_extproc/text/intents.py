@@ -295,7 +295,7 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
     What only stands in a question is not an answer to it, so where *asked* merely asks at least half of the
     words must come from what was injected. False when there is no content word at all ("Yes.").
     """
-    words = said(text)
+    words = content_stems(text)
     if not words:
         return False
     known = frozenset().union(*(stems(one) for one in injected))
@@ -305,7 +305,7 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
     return (not only_asks(asked) and words <= from_question) or 2 * len(words & known) >= len(words)
 
 
-def said(text: str) -> frozenset[str]:
+def content_stems(text: str) -> frozenset[str]:
     """The stems of what *text* says, without words that only report ("I remember that the user mentioned ...")."""
     return stems(text) - _REPORTING
 

@@ -46,7 +46,7 @@ _LONGEST_ASKED = 1_000
 NAMED_SHARE = 0.5  # of a name at the beginning, which is less sure to be somebody's than "my sister"
 
 
-def _parsed() -> Mapping[str, Any]:
+def _parse_phrases() -> Mapping[str, Any]:
     return tomllib.loads((files(__package__) / "others.toml").read_text(encoding="utf-8"))
 
 
@@ -55,7 +55,7 @@ def _any_of(words: set[str]) -> str:
 
 
 def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]]]:
-    parsed = dict(_parsed())
+    parsed = dict(_parse_phrases())
     same: dict[str, set[str]] = {}
     for group in parsed.pop("same")["groups"]:
         for word in fold(group).split():
@@ -92,7 +92,7 @@ def subject(text: str) -> tuple[str, float]:
     return "", 0.0
 
 
-def mentioned(question: str) -> frozenset[str]:
+def mentioned_words(question: str) -> frozenset[str]:
     """The words by which *question* may mention somebody."""
     folded = fold(question[:_LONGEST_ASKED]).replace("'s", " ")
     return frozenset(_WORD.findall(folded))

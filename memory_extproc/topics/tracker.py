@@ -120,7 +120,9 @@ class Topics:
         ]
         if not handed:
             return
-        await self._change(owner, lambda known: state.noted(known, handed, now.timestamp(), self._limits.sessions))
+        await self._change(
+            owner, lambda known: state.add_turns(known, handed, now.timestamp(), self._limits.sessions)
+        )
         for turn in turns:
             self._silences.heard(owner, turn.session, now.timestamp())
         self._nudge(owner)
@@ -128,7 +130,7 @@ class Topics:
     async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
         """The session, or with an empty name every session of *owner*, has ended, *but* those of which more is to
         come."""
-        await self._change(owner, lambda known: state.ended(known, session, but))
+        await self._change(owner, lambda known: state.end_session(known, session, but))
         self._nudge(owner)
 
     def forget(self, owner: Owner) -> None:
@@ -242,7 +244,7 @@ class Topics:
         before = state.earlier(await self._threads(owner), thread.session)
         summary = await self._closing.session(owner, thread, before, checks) if thread.closed else ""
         summed = len(thread.closed)
-        await self._change(owner, lambda known: state.finished(known, thread.session, summed, summary))
+        await self._change(owner, lambda known: state.drop_summed(known, thread.session, summed, summary))
         self._held.pop((owner, thread.session), None)
 
     def _waits_for_us(self, owner: Owner, thread: Thread) -> bool:
@@ -269,7 +271,7 @@ class Topics:
             shift = decided.shift
             if shift or not thread.open:
                 self._metrics.topics.labels("opened").inc()
-            joined = partial(state.gathered, turn=one.turn, size=len(one.text), shift=shift)
+            joined = partial(state.gather_turn, turn=one.turn, size=len(one.text), shift=shift)
             thread = await self._replace(owner, session, joined)
             topic = OpenTopic() if shift else topic
             topic.add(vectors, one.messages)
@@ -334,7 +336,7 @@ class Topics:
             if changed == known:
                 return known
             if await self._coordination.replace_record(
-                state.KIND, owner, "", raw, state.written(changed), self._limits.keep
+                state.KIND, owner, "", raw, state.encode_threads(changed), self._limits.keep
             ):
                 return changed
         raise TransientError("a record of topics that others keep changing")

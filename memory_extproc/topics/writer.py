@@ -76,7 +76,7 @@ class Closing:
         """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
         speak for themselves."""
         read = self._now().timestamp()
-        said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
+        said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not is_topic(said, self._least):
             return False
         summary = await self._summaries.of_topic(owner, said)
@@ -133,7 +133,7 @@ class Closing:
 
     async def _part(self, owner: Owner, thread: Thread, group: Group) -> _Closed | None:
         """What is left of *group* in full, standing on the memory of its topic if there is one."""
-        said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
+        said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not said:
             return None
         topic = await self._keeps.get(owner, [topic_id(owner, thread.session, group)])
@@ -168,7 +168,7 @@ def _level(one: Condensed, levels: int) -> dict[str, object]:
     return {"level": one.level, "levels": levels, "ratio": one.ratio, "version": one.by}
 
 
-def _bounded(said: Sequence[Said]) -> list[Said]:
+def _bound_messages(said: Sequence[Said]) -> list[Said]:
     """All of *said*, as far as one memory can name it: of messages in dozens of pieces the first of these."""
     room, waiting = MOST_SOURCES, len(said)
     allowed: dict[bytes, int] = {}
@@ -263,7 +263,7 @@ def _row(
         id=memory_id,
         owner=written.owner,
         type=MemoryType.EPISODIC,
-        content=cut(text, written.bytes),
+        content=truncate_utf8(text, written.bytes),
         source=Source.SUMMARY,
         created_at=at,
         updated_at=max(at, datetime.fromtimestamp(int(last), UTC)),
@@ -300,7 +300,7 @@ def span_of(seqs: Sequence[int]) -> list[int]:
     return [min(seqs), max(seqs) + 2]
 
 
-def cut(text: str, most: int) -> str:
+def truncate_utf8(text: str, most: int) -> str:
     """The beginning of *text* that fits into *most* bytes of UTF-8."""
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
@@ -364,7 +364,7 @@ class Rebuilding:
         return replace(
             memory,
             state=MemoryState.ACTIVE,
-            content=cut(text, self._bytes),
+            content=truncate_utf8(text, self._bytes),
             updated_at=max(memory.updated_at, datetime.fromtimestamp(int(now), UTC)),
             embed_model=self._embedder.fingerprint,
             metadata={

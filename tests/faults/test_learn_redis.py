@@ -13,7 +13,7 @@ from redis import exceptions as faults
 from redis.asyncio import Redis
 
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import Keeping, LinkLimits, Persistence, RedisLink, translated
+from memory_extproc.coordination.redis_client import Keeping, LinkLimits, Persistence, RedisLink, translate_error
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -86,7 +86,7 @@ def test_every_exception_of_the_client_has_its_kind() -> None:
         for _, each in inspect.getmembers(faults, inspect.isclass)
         if issubclass(each, theirs) and each.__module__ == faults.__name__
     ]
-    found = {each.__name__: type(translated(each.__new__(each))) for each in classes}
+    found = {each.__name__: type(translate_error(each.__new__(each))) for each in classes}
     assert found == {name: EXPECTED.get(name) for name in found}
 
 
@@ -180,8 +180,8 @@ async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
 
 def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:
     said = "Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write"
-    assert isinstance(translated(faults.ResponseError(said)), TransientError)
-    assert isinstance(translated(faults.ResponseError("ERR of a kind that nobody knows")), UnknownFaultError)
+    assert isinstance(translate_error(faults.ResponseError(said)), TransientError)
+    assert isinstance(translate_error(faults.ResponseError("ERR of a kind that nobody knows")), UnknownFaultError)
 
 
 async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_server: RedisServer) -> None:

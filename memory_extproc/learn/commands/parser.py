@@ -128,7 +128,7 @@ def forgets(text: str) -> bool:
 def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     found: list[Command] = []
     doubt = False
-    for sentence in _unquoted(meant(text)):
+    for sentence in _strip_quotes(meant(text)):
         bare = _bare(sentence)
         command = _command(sentence, bare)
         if command is not None:
@@ -138,7 +138,7 @@ def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     return tuple(found[:_MOST]), doubt
 
 
-def _unquoted(text: str) -> Iterator[str]:
+def _strip_quotes(text: str) -> Iterator[str]:
     """The sentences of *text* but those that stand, or begin or end, within a quotation of several."""
     quoting = False
     for sentence in sentences(text):

@@ -145,7 +145,7 @@ def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequ
         _fact(candidate, turns[candidate.turn - 1])
         for candidate in sorted(candidates, key=lambda candidate: candidate.turn)
     ]
-    kept = [fact for fact in facts if _grounded(fact, said)]
+    kept = [fact for fact in facts if _is_grounded(fact, said)]
     if len(kept) < len(facts):
         log.info("extract.ungrounded", facts=len(facts) - len(kept))
     return kept
@@ -164,7 +164,7 @@ def _numbers(text: str) -> frozenset[str]:
     return frozenset(key for key in keys if any(character.isdigit() for character in key))
 
 
-def _grounded(fact: Fact, said: _Said) -> bool:
+def _is_grounded(fact: Fact, said: _Said) -> bool:
     """In the third person, with no number that the caller did not say, and not in others' words alone."""
     if _FIRST_PERSON.match(fact.content):
         return False

@@ -10,7 +10,7 @@ from datetime import date
 
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
-from memory_extproc.text.sentences import evened, sentences
+from memory_extproc.text.sentences import collapse_whitespace, sentences
 from memory_extproc.text.words import fold
 
 LONGEST_MESSAGE = 4000  # characters; what is longer was pasted
@@ -163,14 +163,14 @@ def confirmed(answer: str) -> list[str]:
 
 def without_quotes(text: str) -> str:
     """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
-    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", evened(text)))
+    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", collapse_whitespace(text)))
     handed = _HANDS_OVER.match(bare.lstrip())
     return "" if handed is not None else bare
 
 
 def meant(text: str) -> str:
     """*text* without code, quoted lines and what was handed over or pasted; empty if none of it is meant."""
-    text = evened(text)
+    text = collapse_whitespace(text)
     if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
         return ""
     bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", text))

@@ -15,7 +15,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, RecallRequest, RecallResult
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
-from memory_extproc.request.identity import accepted
+from memory_extproc.request.identity import accept_name
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
@@ -143,7 +143,7 @@ async def test_a_fault_of_ours_shows_as_nothing_found(bench: Bench) -> None:
 
 
 def test_nobody_can_be_called_as_it_is() -> None:
-    assert accepted(OWNER.user) == ""
+    assert accept_name(OWNER.user) == ""
     assert OWNER.kind is OwnerKind.CANARY
     others = {Owner.of_project(OWNER.tenant, "canary"), Owner.of_everyone(), Owner.of_everyone("canary")}
     assert OWNER not in others

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits, completed, positions
+from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits, complete_order, positions
 from memory_extproc.testing.models import CannedCompletions
 
 TEXTS = ["tea", "budget", "dog", "flight"]
@@ -107,7 +107,7 @@ async def test_a_text_cannot_pass_for_the_next_number_and_is_cut() -> None:
 
 @given(st.lists(st.integers(-3, 12)), st.integers(0, 10))
 def test_every_place_comes_exactly_once(named: list[int], count: int) -> None:
-    order = completed(named, count)
+    order = complete_order(named, count)
     assert sorted(order) == list(range(count))
     known = [place for place in dict.fromkeys(named) if 0 <= place < count]
     assert list(order[: len(known)]) == known

@@ -15,7 +15,7 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blended
+from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blend_order
 from memory_extproc.testing.models import CannedReranker
 from tests.builders import a_memory
 
@@ -210,22 +210,22 @@ async def test_a_failure_says_nothing_of_how_long_a_success_takes() -> None:
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0, 1)), max_size=30), st.floats(0, 1))
 def test_every_candidate_keeps_exactly_one_place(pairs: list[tuple[float, float]], weight: float) -> None:
     scores, opinions = [score for score, _ in pairs], [opinion for _, opinion in pairs]
-    assert sorted(blended(scores, opinions, weight)) == list(range(len(pairs)))
+    assert sorted(blend_order(scores, opinions, weight)) == list(range(len(pairs)))
 
 
 @given(st.lists(st.floats(-10, 10), max_size=30).map(lambda found: sorted(found, reverse=True)))
 def test_a_reranker_without_weight_or_without_an_opinion_changes_nothing(scores: list[float]) -> None:
     backwards = [at / max(1, len(scores)) for at in range(len(scores))]
-    assert list(blended(scores, backwards, 0.0)) == list(range(len(scores)))
-    assert list(blended(scores, [0.5] * len(scores), 0.6)) == list(range(len(scores)))
+    assert list(blend_order(scores, backwards, 0.0)) == list(range(len(scores)))
+    assert list(blend_order(scores, [0.5] * len(scores), 0.6)) == list(range(len(scores)))
 
 
 def test_with_all_the_weight_the_reranker_alone_decides() -> None:
-    assert blended([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
+    assert blend_order([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
 
 
 def test_a_clear_favourite_of_the_fusion_stays_above_a_faint_preference() -> None:
-    assert blended([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
+    assert blend_order([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
 
 
 async def test_as_many_as_before_stand_above_any_threshold_and_the_reranker_says_which() -> None:

@@ -15,7 +15,7 @@ from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLim
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rank import chosen, weigh
+from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules
 from memory_extproc.retention.reflection import SubjectRules, Subjects
 from memory_extproc.retention.rules import RetentionRules
@@ -175,7 +175,7 @@ def test_recall_gives_the_whole_where_several_facts_are_asked_for_and_the_one_fa
     def given(*scored: tuple[Memory, float]) -> list[str]:
         ordered = [Candidate(memory, relevance, relevance) for memory, relevance in scored]
         weighed = weigh(ordered, now=later(days=50), threshold=0.6, limit=5)
-        return [one.memory.content for one in chosen(weighed)]
+        return [one.memory.content for one in choose_ranked(weighed)]
 
     assert given((PORT, 0.9), (OWNER, 0.8), (whole, 0.7)) == [TEXT]
     assert given((PORT, 0.9), (whole, 0.8), (OWNER, 0.5)) == [PORT.content]

@@ -15,7 +15,7 @@ from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.rules import RETIRED, RETIRED_AT, Reason, RetentionRules, retired
+from memory_extproc.retention.rules import RETIRED, RETIRED_AT, Reason, RetentionRules, retire_memory
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.topics.summarizer import Summaries
@@ -212,7 +212,7 @@ async def test_only_what_changes_words_or_takes_a_memory_away_is_told() -> None:
     assert told == []
     await noticing.change(ANN, first, lambda row: [Embedded(replace(row.memory, content="else"), row.vector)])
     await noticing.change(
-        ANN, second, lambda row: [Embedded(retired(row.memory, Reason.CAP, around.now), row.vector)]
+        ANN, second, lambda row: [Embedded(retire_memory(row.memory, Reason.CAP, around.now), row.vector)]
     )
     await noticing.change(
         ANN, second, lambda row: [Embedded(replace(row.memory, content="not seen by anybody"), row.vector)]
