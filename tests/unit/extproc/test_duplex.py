@@ -227,7 +227,7 @@ async def test_what_waits_for_its_rest_counts_in_the_processes_budget() -> None:
 
 
 @pytest.mark.parametrize("fails", [RuntimeError("a bug"), Enriched(outcome=Outcome.BAD_BODY)])
-@pytest.mark.parametrize("terms", [BOTH, ASKS])
+@pytest.mark.parametrize("mode", [BOTH, ASKS])
 async def test_whatever_happens_to_a_whole_body_it_goes_on_as_it_came(
     fails: Enriched | Exception, mode: StreamMode
 ) -> None:
@@ -258,7 +258,7 @@ async def test_a_read_path_that_never_comes_back_keeps_nothing() -> None:
     assert bench.held.held == 0
 
 
-@pytest.mark.parametrize(("terms", "ends"), [(BOTH, False), (ASKS, True)])
+@pytest.mark.parametrize(("mode", "ends"), [(BOTH, False), (ASKS, True)])
 async def test_a_request_that_is_not_ours_is_carried_to_its_end(mode: StreamMode, ends: bool) -> None:
     """Ending the stream at the headers, as in the other modes, would lose what is under way to us."""
     bench = Bench(mode=mode)
@@ -276,7 +276,7 @@ async def test_a_request_without_a_body_that_is_not_ours_ends_at_its_headers_whe
     assert beyond.ended
 
 
-@pytest.mark.parametrize("terms", [BOTH, ANSWERS])
+@pytest.mark.parametrize("mode", [BOTH, ANSWERS])
 async def test_the_answer_to_a_request_without_a_body_is_carried_to_its_end(mode: StreamMode) -> None:
     """It may be on its way to us before the end of our stream has reached Envoy, and would be lost."""
     bench = Bench(mode=mode)
