@@ -26,7 +26,7 @@ from memory_extproc.model import Caller, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.compression import Compression, CompressionLimits
 from memory_extproc.request.condenser import RulesCondenser
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 
 TURNS = 200
 ABOVE = (8_000, 16_000)  # estimated tokens
@@ -103,7 +103,7 @@ async def play(above: int | None) -> Played:
     background = Background(metrics, grace=timedelta(seconds=30))
     limits = CompressionLimits(enabled=above is not None, above_tokens=above or 0, wait=timedelta(seconds=5))
     condenses = RulesCondenser(RulesExtractor(), now=lambda: NOON)
-    records = TransientCoordination(now=lambda: NOON)
+    records = InMemoryCoordination(now=lambda: NOON)
     compression = Compression(
         limits, records, condenses, background=background, metrics=metrics, holder="here", now=lambda: NOON
     )

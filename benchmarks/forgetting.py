@@ -22,7 +22,7 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
@@ -87,10 +87,10 @@ async def measured(scratch: Path, scope: ForgetScope) -> Took:
         stack.push_async_callback(store.close)
         for owner, count in ((ANN, MEMORIES), (BOB, OTHERS)):
             await store.put(owner, rows(owner, count))
-        forgotten = Forgotten(ledger, SoleReplica())
+        forgotten = TombstoneIndex(ledger, SoleReplica())
         partitions = await stack.enter_async_context(
             Partitions(
-                HidingStore(store, forgotten), coordination, PartitionLimits(), metrics, now=utc_now,
+                TombstoneFilteringStore(store, forgotten), coordination, PartitionLimits(), metrics, now=utc_now,
                 forgotten=forgotten,
             )
         )  # fmt: skip
@@ -99,7 +99,7 @@ async def measured(scratch: Path, scope: ForgetScope) -> Took:
         )
         limits = ForgetLimits(patience=timedelta(minutes=5))
         forgetter = await stack.enter_async_context(
-            Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, chance=random.random)
+            Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, rng=random.random)
         )
         started = time.perf_counter()
         receipt = await forgetter.forget(ANN, scope)

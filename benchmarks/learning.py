@@ -120,10 +120,10 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
                 LearnLimits(batch=BATCH, idle=timedelta(hours=1), grace=timedelta(minutes=5)),
                 metrics,
                 extractor=extraction.extractor,
-                stand_in=extraction.stand_in,
+                fallback=extraction.fallback,
                 reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
-                chance=random.random,
+                rng=random.random,
             )
         )
         yield Rig(learner, journal, metrics)

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, configured
 from memory_extproc.app import open_embedder
 from memory_extproc.learn.conflicts import LlmJudge, about, agree, saying
-from memory_extproc.learn.extract.llm_client import Asks, Budget, BudgetLimits, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -44,14 +44,14 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, SubjectRules, Subjects
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
@@ -107,7 +107,7 @@ class Counted:
 
 @dataclass
 class Model:
-    """Implements ports.Completes by a script."""
+    """Implements ports.CompletionModel by a script."""
 
     counted: Counted
     feature: str
@@ -172,13 +172,13 @@ def _fact(name: str, at: int) -> Memory:
 @dataclass
 class Bench:
     counted: Counted
-    embedder: Embeds
+    embedder: EmbeddingModel
     now: datetime = NOW
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(CollectorRegistry(), "bench")
-        self.coordination = TransientCoordination(self.clock)
-        self.store = TransientStore(self.embedder.dimension, now=self.clock)
+        self.coordination = InMemoryCoordination(self.clock)
+        self.store = InMemoryStore(self.embedder.dimension, now=self.clock)
         self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.clock)
         self.budget = Budget(BudgetLimits(), now=self.clock)
 
@@ -201,7 +201,7 @@ class Bench:
 
     async def follow(self, said: list[Turn]) -> None:
         asked = {
-            name: Asks(self.counted.of(feature), name, strict_schema(form), self.budget, words=prompt(name))
+            name: LlmPrompt(self.counted.of(feature), name, strict_schema(form), self.budget, words=prompt(name))
             for name, feature, form in (
                 (SHIFT, "shifts of topic, in doubt", Same),
                 (TOPIC, "names and summaries of topics", Named),
@@ -223,7 +223,7 @@ class Bench:
             TopicLimits(),
             self.metrics,
             now=self.clock,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             holder="bench",
             provenance=lambda turn: provenance(turn.origin),
         )
@@ -241,12 +241,12 @@ class Bench:
             vectors = await self.embedder.embed([fact.content for fact in facts])
             await self.partitions.put(ANN, [Embedded(*pair) for pair in zip(facts, vectors, strict=True)])
         of, partitions = self.counted.of, self.partitions
-        keeper = Keeper(
+        keeper = RetentionPass(
             self.store,
             partitions,
             partitions,
             self.embedder,
-            KeeperRules(),
+            RetentionPassRules(),
             Wording(says=saying, about=about, agree=agree),
             now=self.clock,
             subjects=Subjects(

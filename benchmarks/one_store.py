@@ -27,7 +27,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 
 DIMENSION = 384
 OF_ONE_OWNER = 100  # rows, at every size of the store
@@ -112,7 +112,7 @@ class OneStore:
         # The same number of owners at every size, so that caches of the machine favour none.
         owners = random.Random(asked.seed).sample(range(self._owners), min(self._owners, asked.calls, 50))
         store = [await self._search(owners[call % len(owners)], chance) for call in range(asked.calls)]
-        coordination = TransientCoordination(now=lambda: datetime.now(UTC))
+        coordination = InMemoryCoordination(now=lambda: datetime.now(UTC))
         async with Partitions(
             self._store, coordination, PartitionLimits(), self._metrics, now=lambda: datetime.now(UTC)
         ) as partitions:

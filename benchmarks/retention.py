@@ -23,7 +23,7 @@ from memory_extproc.model import Embedded, Matrix, Memory, MemoryType, Owner, So
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.merge import components
-from memory_extproc.retention.passes import Keeper, KeeperRules, Kept, Wording
+from memory_extproc.retention.passes import PassReport, RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.rules import RetentionRules, leaving
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -67,7 +67,7 @@ def rows(count: int) -> list[Embedded]:
     return made
 
 
-async def a_pass(count: int) -> tuple[float, Kept]:
+async def a_pass(count: int) -> tuple[float, PassReport]:
     metrics = Metrics(CollectorRegistry(), "benchmark")
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retention-")))
@@ -82,9 +82,9 @@ async def a_pass(count: int) -> tuple[float, Kept]:
         limits = PartitionLimits(bytes=1 << 20, patience=timedelta())
         partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=utc_now))
         await store.put(ANN, rows(count))
-        rules = KeeperRules(retention=RetentionRules(max_memories=count - count // 20))
+        rules = RetentionPassRules(retention=RetentionRules(max_memories=count - count // 20))
         wording = Wording(says=saying, about=about, agree=agree)
-        keeper = Keeper(store, partitions, partitions, CannedEmbedder(), rules, wording, now=utc_now)
+        keeper = RetentionPass(store, partitions, partitions, CannedEmbedder(), rules, wording, now=utc_now)
         began = time.perf_counter()
         kept = await keeper.keep(ANN)
         return time.perf_counter() - began, kept

@@ -19,7 +19,7 @@ from benchmarks import words
 from benchmarks.one_store import OF_ONE_OWNER, opened, owner_of, unit_rows
 from benchmarks.rows import a_memory
 from memory_extproc.model import Embedded
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 
 _GIB = 1024**3
 _PAGE = resource.getpagesize()
@@ -51,7 +51,7 @@ def in_process(count: int) -> tuple[float, float]:
     chance, now = np.random.default_rng(1), datetime.now(UTC).replace(microsecond=0)
     before, held = resident(), []
     for owner in range(count // OF_ONE_OWNER):
-        one = Held()
+        one = ResidentRows()
         for row in rows(owner, chance, now):
             one.put(row)
         held.append(one)

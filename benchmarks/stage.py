@@ -29,13 +29,13 @@ from benchmarks.figures import MS, Stage, median
 from benchmarks.lines import ChildFailedError
 from memory_extproc import __version__
 from memory_extproc.app import make_recaller, open_embedder
-from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Role, Source, Wish
+from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.settings import load
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 
 SIZES = {1_000: 3.0, 10_000: 5.0}  # memories → the most that recall may cost, in embeddings of the query
 SESSION = 20  # messages
@@ -62,8 +62,8 @@ async def measured(count: int, questions: int) -> Stage:
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
-        store = TransientStore(embedder.dimension, now=lambda: NOW)
-        coordination = TransientCoordination(lambda: NOW)
+        store = InMemoryStore(embedder.dimension, now=lambda: NOW)
+        coordination = InMemoryCoordination(lambda: NOW)
         limits = PartitionLimits(bytes=settings.recall.partition_bytes)
         partitions = await stack.enter_async_context(
             Partitions(store, coordination, limits, metrics, now=lambda: NOW)
@@ -72,7 +72,7 @@ async def measured(count: int, questions: int) -> Stage:
         recaller = make_recaller(settings, partitions, embedder, metrics, stack, now=lambda: NOW)
         alone, whole = [], []
         for number in range(questions + WARM_UP):
-            asked = Wish(caller=Caller(ANN), asked=words.question(2 * number), limit=5, threshold=0.6)
+            asked = RecallRequest(caller=Caller(ANN), asked=words.question(2 * number), limit=5, threshold=0.6)
             began = time.perf_counter()
             await recaller.recall(asked)
             between = time.perf_counter()
@@ -121,7 +121,7 @@ def _resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def _remember(partitions: Partitions, embedder: Embeds, count: int) -> None:
+async def _remember(partitions: Partitions, embedder: EmbeddingModel, count: int) -> None:
     memories = list(said(count))
     for at in range(0, count, 500):
         some = memories[at : at + 500]

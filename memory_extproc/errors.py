@@ -9,11 +9,11 @@ class MemoryExtprocError(Exception):
     """What every error of ours is. Its text names the fault and never a person's words."""
 
 
-class TryLaterError(MemoryExtprocError):
+class TransientError(MemoryExtprocError):
     """It may work later: the same call can be made again."""
 
 
-class NotReadyError(TryLaterError):
+class NotReadyError(TransientError):
     """The other side is up but not ready yet (loading, electing): a breaker does not count it as down."""
 
 
@@ -21,19 +21,19 @@ class UnknownFaultError(NotReadyError):
     """An error that is not known to be permanent. It is transient until the same call succeeds for others."""
 
 
-class GiveUpError(MemoryExtprocError):
+class PermanentError(MemoryExtprocError):
     """It will fail again in the same way: a fault of the data, the schema or the configuration."""
 
 
-class CutOffError(GiveUpError):
+class TruncatedAnswerError(PermanentError):
     """A model's answer did not fit into what it may have; less asked at a time may."""
 
 
-class NotConfirmedError(GiveUpError):
+class NotConfirmedError(PermanentError):
     """What cannot be undone was asked for without the confirmation it needs, or with one that does not hold."""
 
 
-class BadBodyError(GiveUpError):
+class BadBodyError(PermanentError):
     """A request or answer that is not what its dialect says it must be."""
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from memory_extproc.inference.onnx import OnnxModel
-from memory_extproc.text.words import stemmed
+from memory_extproc.text.words import stem_key
 
 OUT = Path(__file__).parent.parent / "memory_extproc" / "text" / "related.npz"
 CLOSEST = 16  # related words kept of each
@@ -30,7 +30,7 @@ def main() -> None:
     by_stem: dict[str, str] = {}
     for word, _ in sorted(vocabulary.items(), key=lambda entry: entry[1]):
         if word.isascii() and word.isalpha() and len(word) >= SHORTEST:
-            by_stem.setdefault(stemmed(word, "en"), word)  # the most frequent form stands for all
+            by_stem.setdefault(stem_key(word, "en"), word)  # the most frequent form stands for all
     stems, words = list(by_stem), list(by_stem.values())
     vectors = OnnxModel(directory).run(words, 2048)
     starts = [0]

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from memory_extproc.learn.chunking import PieceLimits
+from memory_extproc.learn.chunking import ChunkLimits
 from memory_extproc.learn.messages import judge
-from memory_extproc.model import Caller, Memory, MemoryType, Owner, Role, Source, Turn, Wish, digest
+from memory_extproc.model import Caller, Memory, MemoryType, Owner, RecallRequest, Role, Source, Turn, digest
 
 MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 ANN = Owner("acme", "ann")
@@ -62,9 +62,9 @@ def a_turn(asked: str, answered: str = "Noted.", owner: Owner = ANN, **changes: 
     return replace(turn, **changes)
 
 
-def a_wish(asked: str, owner: Owner = ANN, **changes: Any) -> Wish:
+def a_wish(asked: str, owner: Owner = ANN, **changes: Any) -> RecallRequest:
     """Recall for Ann's words with the usual limits."""
-    return replace(Wish(caller=Caller(owner), asked=asked), **changes)
+    return replace(RecallRequest(caller=Caller(owner), asked=asked), **changes)
 
 
 def later(**delta: float) -> datetime:
@@ -72,6 +72,6 @@ def later(**delta: float) -> datetime:
     return MONDAY + timedelta(**delta)
 
 
-def memories_of(turn: Turn, now: datetime, limits: PieceLimits | None = None) -> list[Memory]:
+def memories_of(turn: Turn, now: datetime, limits: ChunkLimits | None = None) -> list[Memory]:
     """What is remembered of *turn* word for word, the caller's message first; none at all is possible."""
-    return [judged.memory for judged in judge(turn, now, limits or PieceLimits()) if judged.memory is not None]
+    return [judged.memory for judged in judge(turn, now, limits or ChunkLimits()) if judged.memory is not None]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_extproc.api.principal import Principal
-from memory_extproc.errors import ConfigurationError, TryLaterError
+from memory_extproc.errors import ConfigurationError, TransientError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now
@@ -40,7 +40,7 @@ class AuditOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class AuditRecord:
     """One call. *scope* holds the names of filters, never their values."""
 
     principal: Principal
@@ -102,11 +102,11 @@ class AuditLog:
         os.close(self._file)
 
     def check(self) -> None:
-        """TryLaterError while the log cannot be written: what cannot be accounted for does not happen."""
+        """TransientError while the log cannot be written: what cannot be accounted for does not happen."""
         if self._waiting and not self._flush():
-            raise TryLaterError("the audit log cannot be written")
+            raise TransientError("the audit log cannot be written")
 
-    def write(self, audited: Audited) -> None:
+    def write(self, audited: AuditRecord) -> None:
         principal, owner = audited.principal, audited.owner
         whose = "" if owner is None else self._named(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
         self._waiting.append(

@@ -32,8 +32,8 @@ from memory_extproc.request.identity import (
     LOST,
     NAMES,
     AllowedPeers,
-    VerifiesTokens,
-    accepted,
+    TokenVerifier,
+    accept_name,
     bearer,
     look_up,
     optional,
@@ -45,7 +45,7 @@ KEY_PREFIX = "mxk_"  # begins every API key, so that it is told from a token and
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class Credentials:
     """What came with a call besides its request."""
 
     peer: str  # gRPC's word for the other side: ipv4:127.0.0.1:4711, ipv6:[::1]:4711, unix:/path
@@ -74,12 +74,12 @@ class Presented:
         return []
 
 
-class Proves(Protocol):
-    def principal(self, presented: Presented) -> Principal | None:
+class CredentialVerifier(Protocol):
+    def principal(self, presented: Credentials) -> Principal | None:
         """None: the call shows nothing of this kind. RefusedError: it does, and it does not count."""
 
 
-def refused() -> RefusedError:
+def unauthenticated_error() -> RefusedError:
     """Which check failed is no business of who failed it."""
     return RefusedError(
         grpc.StatusCode.UNAUTHENTICATED, Reason.CREDENTIALS_REFUSED, "these credentials are not accepted"
@@ -87,14 +87,14 @@ def refused() -> RefusedError:
 
 
 class Authenticator:
-    def __init__(self, ways: Sequence[Proves]) -> None:
+    def __init__(self, ways: Sequence[CredentialVerifier]) -> None:
         self._ways = tuple(ways)
 
-    def use(self, ways: Sequence[Proves]) -> None:
+    def reconfigure(self, ways: Sequence[CredentialVerifier]) -> None:
         """For the calls that begin from now on."""
         self._ways = tuple(ways)
 
-    def principal(self, presented: Presented) -> Principal:
+    def principal(self, presented: Credentials) -> Principal:
         """RefusedError where nobody can be made out."""
         for way in self._ways:
             principal = way.principal(presented)
@@ -121,16 +121,16 @@ class TrustedProxy:
         self._options = options
         self._peers = AllowedPeers(options.names)
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         headers, options = presented.headers, self._options
         trusted = presented.local or self._peers.admit(presented.certificate)
         if not trusted or options.user_header not in headers:
             return None
-        user = accepted(single(headers, options.user_header))
+        user = accept_name(single(headers, options.user_header))
         named = single(headers, options.tenant_header)
         tenant = None if named is None else optional(named)
         if not user or tenant is None:
-            raise refused()
+            raise unauthenticated_error()
         roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
         return _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
 
@@ -147,26 +147,26 @@ class JwtClaims:
 class Jwt:
     """A bearer token, verified against pinned keys, algorithms, issuer and audience."""
 
-    def __init__(self, tokens: VerifiesTokens, claims: JwtClaims) -> None:
+    def __init__(self, tokens: TokenVerifier, claims: JwtClaims) -> None:
         self._tokens, self._claims = tokens, claims
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         values = presented.headers.all("authorization")
         if not values or any(_key_in(value) for value in values):
             return None
         token = bearer(single(presented.headers, "authorization") or "")
         claims = self._tokens.claims(token) if token else None
         if claims is None:
-            raise refused()
-        user = accepted(look_up(claims, self._claims.user))
+            raise unauthenticated_error()
+        user = accept_name(look_up(claims, self._claims.user))
         tenant = optional(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
         if not user or tenant is None:
-            raise refused()
+            raise unauthenticated_error()
         roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
         return _principal(Means.JWT, tenant, user, roles_of(_words(roles)))
 
 
-class KnowsKeys(Protocol):
+class KeyReader(Protocol):
     def holder(self, key: str) -> KeyHolder | None:
         """Whose key it is; compares in constant time."""
 
@@ -182,17 +182,17 @@ class KeyHolder:
 class ApiKey:
     """A static key in `x-api-key`, or as a bearer token that begins with our prefix."""
 
-    def __init__(self, keys: KnowsKeys) -> None:
+    def __init__(self, keys: KeyReader) -> None:
         self._keys = keys
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         shown = [*presented.headers.all(KEY_HEADER)]
         shown += filter(None, (_key_in(value) for value in presented.headers.all("authorization")))
         if not shown:
             return None
         holder = self._keys.holder(shown[0]) if len(shown) == 1 else None
         if holder is None:
-            raise refused()
+            raise unauthenticated_error()
         return Principal(holder.tenant, holder.user, holder.roles, Means.API_KEY, f"api_key\0{holder.id}")
 
 
@@ -202,14 +202,14 @@ class Mtls:
     def __init__(self, holders: Sequence[CertificateHolder]) -> None:
         self._holders = tuple(holders)
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         names = presented.names
         for holder in self._holders:
             for name in names:
                 if fnmatchcase(name, holder.name):
-                    user = holder.user or accepted(name)
+                    user = holder.user or accept_name(name)
                     if not user:
-                        raise refused()
+                        raise unauthenticated_error()
                     return _principal(Means.MTLS, holder.tenant, user, holder.roles)
         return None
 
@@ -220,19 +220,19 @@ class NoProof:
     def __init__(self, options: ProxyOptions) -> None:
         self._options = options
 
-    def principal(self, presented: Presented) -> Principal | None:
+    def principal(self, presented: Credentials) -> Principal | None:
         named = [
             single(presented.headers, name) for name in (self._options.user_header, self._options.tenant_header)
         ]
         user, tenant = (None if value is None else optional(value) for value in named)
         if user is None or tenant is None:
-            raise refused()
+            raise unauthenticated_error()
         return _principal(Means.NONE, tenant, user, frozenset({Role.ADMIN}))
 
 
 def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> Principal:
     if LOST in user or LOST in tenant:
-        raise refused()
+        raise unauthenticated_error()
     return Principal(tenant, user, roles, means, f"{means}\0{tenant}\0{user}")
 
 
@@ -362,7 +362,7 @@ def parse_keys(text: str) -> Sequence[Entry]:
 
 def _faults(entry: Entry) -> list[str]:
     faults = []
-    if not accepted(entry.id):
+    if not accept_name(entry.id):
         faults.append("id: expected a printable name of 1 to 256 bytes")
     digits = entry.sha256.lower()
     if len(digits) != _HASH_DIGITS or digits.strip("0123456789abcdef"):

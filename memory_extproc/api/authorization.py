@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 import grpc
 
-from memory_extproc.api.authentication import Authenticator, Presented
+from memory_extproc.api.authentication import Authenticator, Credentials
 from memory_extproc.api.call import Call, Reason, RefusedError, bad_request
 from memory_extproc.api.principal import METHODS, Access, Principal, Whose, may
 from memory_extproc.model import Owner
-from memory_extproc.request.identity import accepted
+from memory_extproc.request.identity import accept_name
 
 # Names, in gRPC's metadata, memories that callers share, for who may reach those of others: `project:NAME`, in
 # percent encoding beyond ASCII; `tenant` for everybody's in the caller's tenant; `all` for those of all tenants.
@@ -22,11 +22,11 @@ SHARED_HEADER = "x-memory-shared"
 NamesUser = Callable[[str, str], str]  # (tenant, user) to the user as memories have it: hashed, perhaps
 
 
-class Admits:
+class CallAdmission:
     def __init__(self, authenticator: Authenticator, rates: Rates, names_user: NamesUser) -> None:
         self._authenticator, self._rates, self._names_user = authenticator, rates, names_user
 
-    def principal(self, presented: Presented) -> Principal:
+    def principal(self, presented: Credentials) -> Principal:
         """RefusedError for callers nobody knows, and for those who call too often."""
         principal = self._authenticator.principal(presented)
         wait = self._rates.take(principal.name)
@@ -44,7 +44,7 @@ class Admits:
             return _operating(method, principal)
         if shared:
             return self._shared(method, principal, user, shared)
-        if user and not accepted(user):
+        if user and not accept_name(user):
             raise bad_request(("user_id", "at most 256 bytes of printable characters"))
         if not user and not principal.user:
             raise bad_request(("user_id", "whose memories; these credentials are of no single user"))
@@ -74,7 +74,7 @@ class Admits:
             owner = Owner.of_everyone(principal.tenant)
         elif named == "all":
             owner = Owner.of_everyone()
-        elif kind == "project" and accepted(project):
+        elif kind == "project" and accept_name(project):
             owner = Owner.of_project(principal.tenant, project)
         else:
             raise bad_request((SHARED_HEADER, "project:NAME, tenant or all"))
@@ -109,7 +109,7 @@ class Rates:
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (calls left, as of)
 
-    def use(self, limits: RateLimits) -> None:
+    def reconfigure(self, limits: RateLimits) -> None:
         self._limits = limits
 
     def take(self, name: str) -> timedelta | None:

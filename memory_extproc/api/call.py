@@ -27,7 +27,7 @@ from memory_extproc.curation.editor import RESERVED
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Memory, Owner, OwnerKind, digest
 from memory_extproc.ports import Coordination
-from memory_extproc.request.identity import MAX_BYTES, accepted
+from memory_extproc.request.identity import MAX_BYTES, accept_name
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def message_of(memory: Memory) -> pb.Memory:
         access_count=memory.access_count,
         created_at=time_of(memory.created_at),
         updated_at=time_of(memory.updated_at),
-        last_accessed_at=time_of(_accessed(memory)),
+        last_accessed_at=time_of(_accessed_at(memory)),
         expires_at=time_of(memory.expires_at),
         superseded_by=memory.superseded_by,
         session_id=memory.session,
@@ -87,7 +87,7 @@ def message_of(memory: Memory) -> pb.Memory:
     )
 
 
-def _accessed(memory: Memory) -> datetime | None:
+def _accessed_at(memory: Memory) -> datetime | None:
     """When it was last put before a model, as far as that was counted."""
     at = memory.metadata.get("accessed")
     return datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
@@ -207,7 +207,7 @@ class Fields:
 
     def name(self, field: str, value: str, *, needed: bool = False) -> str:
         """A project, session or user: printable, at most 256 bytes."""
-        if (value or needed) and not accepted(value):
+        if (value or needed) and not accept_name(value):
             least = "1 to " if needed else "at most "
             self.fault(field, f"{least}{MAX_BYTES} bytes of printable characters")
             return ""

@@ -22,18 +22,18 @@ from memory_extproc.api.call import (
     time_of,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.curation.editor import Catalogue
+from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.tombstones import WAITING_TURNS
 from memory_extproc.errors import NotConfirmedError
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
-from memory_extproc.ports import Forgets
+from memory_extproc.ports import MemoryForgetter
 
 MOST_IDS = 1000
 _FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query", "dry_run")
 
 
-class Forgetting:
-    def __init__(self, forgets: Forgets, catalogue: Catalogue, repeats: Repeats) -> None:
+class ForgetCalls:
+    def __init__(self, forgets: MemoryForgetter, catalogue: MemoryCatalog, repeats: Repeats) -> None:
         self._forgets, self._catalogue, self._repeats = forgets, catalogue, repeats
 
     @property
@@ -86,7 +86,7 @@ class Forgetting:
         plan = await self._forgets.plan(call.owner, scope)
         call.count = plan.total
         return pb.ForgetMemoriesResponse(
-            message=f"{_counted(plan.total)} would be forgotten",
+            message=f"{_format_count(plan.total)} would be forgotten",
             would_forget=map(message_of, plan.memories),
             total=plan.total,
             confirmation_token=plan.token,
@@ -161,12 +161,12 @@ def _said(receipt: ForgetReceipt) -> str:
     if not receipt.memories:
         return f"nothing of it was remembered; receipt {receipt.id} says what was looked through"
     return (
-        f"{_counted(receipt.memories)} cannot be recalled any more; "
+        f"{_format_count(receipt.memories)} cannot be recalled any more; "
         f"receipt {receipt.id} says when no store holds anything of it"
     )
 
 
-def _counted(count: int) -> str:
+def _format_count(count: int) -> str:
     return "1 memory" if count == 1 else f"{count} memories"
 
 

@@ -33,15 +33,15 @@ from memory_extproc.api.call import (
 )
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.curation.editor import (
-    Catalogue,
     Correction,
-    Curator,
     Cursor,
     DuplicateError,
     Filter,
+    MemoryCatalog,
+    MemoryEditor,
+    NewMemory,
     NotActiveError,
     OnDuplicate,
-    Told,
     place_of,
 )
 from memory_extproc.model import (
@@ -51,12 +51,12 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Outcome,
+    RecallRequest,
     Scope,
     Source,
-    Wish,
     digest,
 )
-from memory_extproc.ports import KnowsConsent, Learns, Now
+from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.text.words import fold
 
@@ -71,16 +71,16 @@ class MemoriesLimits:
     content_bytes: int = 8192  # of one memory
 
 
-class Memories:
+class MemoryCalls:
     def __init__(
         self,
-        catalogue: Catalogue,
-        curator: Curator,
+        catalogue: MemoryCatalog,
+        curator: MemoryEditor,
         repeats: Repeats,
         pages: PageTokens,
         limits: MemoriesLimits,
         *,
-        consent: KnowsConsent | None,
+        consent: ConsentRegistry | None,
         now: Now,
         without_secrets: Callable[[str], str] = lambda text: text,
     ) -> None:
@@ -136,7 +136,7 @@ class Memories:
         limit = fields.limit("limit", request.limit, PAGE_DEFAULT)
         fields.check()
         call.scope = scope_of(request, *_FILTERS)
-        bound = _bound(call, request)
+        bound = _page_token_scope(call, request)
         after = self._pages.read(request.page_token, bound) if request.page_token else None
         page = await self._catalogue.page(call.owner, chosen, limit, after)
         call.count = len(page.memories)
@@ -217,9 +217,9 @@ class Memories:
             )
 
     # --- reading requests ----------------------------------------------------------------------------
-    def _told(self, request: pb.StoreMemoryRequest) -> Told:
+    def _told(self, request: pb.StoreMemoryRequest) -> NewMemory:
         fields = Fields()
-        told = Told(
+        told = NewMemory(
             content=self._text(fields, "content", request.content),
             type=fields.word("type", request.type, MemoryType, MemoryType.SEMANTIC),
             project=fields.name("project_id", request.project_id),
@@ -314,7 +314,7 @@ def _filter(fields: Fields, request: pb.ListMemoriesRequest) -> Filter:
     )
 
 
-def _bound(call: Call, request: pb.ListMemoriesRequest) -> bytes:
+def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
     """What a page token counts for: this user's memories through this filter, in pages of whatever size."""
     plain = pb.ListMemoriesRequest()
     plain.CopyFrom(request)
@@ -332,10 +332,10 @@ _SHOWN = 200  # candidates in an explanation
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.NO_ROOM})
 
 
-class Explains(Protocol):
+class RecallExplainer(Protocol):
     """The read path, laid open."""
 
-    async def explain(self, wish: Wish) -> Explanation: ...
+    async def explain(self, wish: RecallRequest) -> Explanation: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,14 +347,19 @@ class SearchDefaults:
     settle: timedelta = timedelta(seconds=1)  # most to wait for the user's turn of a moment ago to be findable
 
 
-class Searching:
+class SearchCalls:
     def __init__(
-        self, explains: Explains, learns: Learns, defaults: SearchDefaults, *, consent: KnowsConsent | None
+        self,
+        explains: RecallExplainer,
+        learns: TurnLearner,
+        defaults: SearchDefaults,
+        *,
+        consent: ConsentRegistry | None,
     ) -> None:
         self._explains, self._learns, self._defaults = explains, learns, defaults
         self._consent = consent
 
-    def use(self, defaults: SearchDefaults) -> None:
+    def reconfigure(self, defaults: SearchDefaults) -> None:
         self._defaults = defaults
 
     @property
@@ -391,7 +396,7 @@ class Searching:
             path=explanation.path,
             total=explanation.total,
             worth=explanation.worth,
-            considered=map(_considered, explanation.considered[:_SHOWN]),
+            considered=map(_encode_considered, explanation.considered[:_SHOWN]),
             block=explanation.block,
         )
 
@@ -404,10 +409,10 @@ class Searching:
         *,
         earlier: Sequence[str] = (),
         force: bool,
-    ) -> Wish:
+    ) -> RecallRequest:
         project = fields.name("project_id", request.project_id)
         given = request.HasField("threshold")
-        return Wish(
+        return RecallRequest(
             caller=Caller(call.owner, project=project),
             asked=text,
             earlier=tuple(earlier),
@@ -417,16 +422,16 @@ class Searching:
             scope=Scope(project=project, types=fields.words("type", request.type, MemoryType)),
         )
 
-    async def _explained(self, call: Call, wish: Wish) -> Explanation:
+    async def _explained(self, call: Call, wish: RecallRequest) -> Explanation:
         if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:
             return Explanation(outcome=Outcome.NO_CONSENT)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._defaults.settle.total_seconds()):
-                await self._learns.settled(wish.caller)
+                await self._learns.wait_visible(wish.caller)
         return await self._explains.explain(wish)
 
 
-def _considered(one: Considered) -> pb.ConsideredMemory:
+def _encode_considered(one: Considered) -> pb.ConsideredMemory:
     return pb.ConsideredMemory(
         memory=message_of(one.memory),
         score=one.score,
@@ -459,23 +464,23 @@ class PageTokens:
         """RefusedError for what we did not write, wrote for something else, or wrote too long ago."""
         try:
             if len(token) > _LONGEST:
-                raise _refused()
+                raise _not_found_error()
             raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise _refused() from None
+            raise _not_found_error() from None
         mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(body, bound_to)):
-            raise _refused()
+            raise _not_found_error()
         expires, newest_first, id_ = json.loads(body)
         if self._now().timestamp() >= expires:
-            raise _refused()
+            raise _not_found_error()
         return Cursor(newest_first, id_)
 
     def _mac(self, body: bytes, bound_to: bytes) -> bytes:
         return hmac.digest(self._key, len(body).to_bytes(4, "big") + body + bound_to, "sha256")[:_MAC_BYTES]
 
 
-def _refused() -> RefusedError:
+def _not_found_error() -> RefusedError:
     return RefusedError(
         grpc.StatusCode.INVALID_ARGUMENT,
         Reason.BAD_PAGE_TOKEN,

@@ -112,7 +112,7 @@ SECRET_BYTES = 16  # at least
 _FILE = "api.key"
 
 
-def derived(secret: bytes, purpose: str) -> bytes:
+def derive_key(secret: bytes, purpose: str) -> bytes:
     """32 bytes that tell nothing of *secret* or of the keys for other purposes."""
     return hmac.digest(secret, b"memory-extproc\0" + purpose.encode(), "sha256")
 

@@ -18,13 +18,13 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from memory_extproc.api.audit import Audited, AuditLog
-from memory_extproc.api.authentication import Presented
-from memory_extproc.api.authorization import SHARED_HEADER, Admits
+from memory_extproc.api.audit import AuditLog, AuditRecord
+from memory_extproc.api.authentication import Credentials
+from memory_extproc.api.authorization import SHARED_HEADER, CallAdmission
 from memory_extproc.api.call import Call, Operation, Reason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2
 from memory_extproc.api.principal import METHODS, Access, Principal
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model.headers import Headers
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -48,7 +48,7 @@ class MemoryService:
 
     def __init__(
         self,
-        admits: Admits,
+        admits: CallAdmission,
         operations: Mapping[str, Operation],
         limits: ServiceLimits,
         *,
@@ -178,7 +178,7 @@ class MemoryService:
     def _admitted(self, method: str, user: str, context: Context) -> Call:
         principal: Principal | None = None
         try:
-            presented = _presented(context)
+            presented = _read_credentials(context)
             principal = self._admits.principal(presented)
             call = self._admits.call(method, principal, user, presented.headers.all(SHARED_HEADER))
             self._accountable()
@@ -187,7 +187,9 @@ class MemoryService:
             log.info("api.denied", method=method, reason=refused.reason, code=refused.code.name)
             if principal is not None and refused.code is grpc.StatusCode.PERMISSION_DENIED:
                 code, reason = refused.code.name, refused.reason
-                self._written(Audited(principal=principal, method=method, owner=None, outcome=code, reason=reason))
+                self._written(
+                    AuditRecord(principal=principal, method=method, owner=None, outcome=code, reason=reason)
+                )
             raise
         return call
 
@@ -195,7 +197,7 @@ class MemoryService:
     def _accounted(self, call: Call, started: float) -> _Accounted:
         def ended(code: str, reason: str) -> None:
             self._metrics.api_seconds.labels(call.method, code).observe(time.monotonic() - started)
-            self._written(Audited(
+            self._written(AuditRecord(
                 principal=call.principal, method=call.method, owner=call.owner, outcome=code, reason=reason,
                 scope=call.scope, count=call.count, request_id=call.request_id,
             ))  # fmt: skip
@@ -207,10 +209,10 @@ class MemoryService:
             return
         try:
             self._audit.check()
-        except TryLaterError as error:
+        except TransientError as error:
             raise RefusedError(grpc.StatusCode.UNAVAILABLE, Reason.AUDIT_UNAVAILABLE, str(error)) from error
 
-    def _written(self, audited: Audited) -> None:
+    def _written(self, audited: AuditRecord) -> None:
         if self._audit is not None:
             self._audit.write(audited)
 
@@ -241,7 +243,7 @@ class _Accounted:
     def _refusal(self, error: Exception) -> RefusedError:
         if isinstance(error, RefusedError):
             return error
-        if isinstance(error, TryLaterError):
+        if isinstance(error, TransientError):
             log.warning("api.unavailable", method=self._method, kind=type(error).__name__)
             return RefusedError(
                 grpc.StatusCode.UNAVAILABLE,
@@ -249,13 +251,15 @@ class _Accounted:
                 "memory cannot be reached just now",
                 retry_after=timedelta(seconds=1),
             )
-        log.error("api.failed", method=self._method, kind=type(error).__name__, ours=isinstance(error, GiveUpError))
+        log.error(
+            "api.failed", method=self._method, kind=type(error).__name__, ours=isinstance(error, PermanentError)
+        )
         return RefusedError(grpc.StatusCode.INTERNAL, Reason.INTERNAL, "a fault of the server; it is in its log")
 
 
-def _presented(context: Context) -> Presented:
+def _read_credentials(context: Context) -> Credentials:
     pairs = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
-    return Presented(context.peer(), Headers(pairs), context.auth_context())
+    return Credentials(context.peer(), Headers(pairs), context.auth_context())
 
 
 async def _abort(context: Context, refusal: RefusedError) -> NoReturn:

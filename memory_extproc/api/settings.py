@@ -13,13 +13,13 @@ from google.protobuf.json_format import ParseDict
 from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, time_of
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Caller, Consent, ConsentChange
-from memory_extproc.ports import KnowsConsent, Learns
+from memory_extproc.ports import ConsentRegistry, TurnLearner
 
 _SETTLES = 2.0  # seconds at most: what was said a moment before may still be on its way to the disk
 
 
 class Sessions:
-    def __init__(self, learns: Learns) -> None:
+    def __init__(self, learns: TurnLearner) -> None:
         self._learns = learns
 
     @property
@@ -34,13 +34,15 @@ class Sessions:
         caller = Caller(call.owner, session=session)
         with suppress(TimeoutError):
             async with asyncio.timeout(_SETTLES):
-                await self._learns.settled(caller)
+                await self._learns.wait_visible(caller)
         await self._learns.end_session(caller)
         return pb.EndSessionResponse()
 
 
 class Consents:
-    def __init__(self, consent: KnowsConsent, forget: Callable[[Call, Any], Awaitable[Any]] | None = None) -> None:
+    def __init__(
+        self, consent: ConsentRegistry, forget: Callable[[Call, Any], Awaitable[Any]] | None = None
+    ) -> None:
         """*forget* carries out ForgetMemories; without it consent cannot be withdrawn together with a forget."""
         self._consent, self._forget = consent, forget
 

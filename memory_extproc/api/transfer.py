@@ -14,14 +14,14 @@ from memory_extproc.api.call import Call, Operation, bad_request, message_of, sc
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import ConsentChange, Memory
 from memory_extproc.portability.importer import NoPlaceError
-from memory_extproc.ports import Exported, Exports, Imports, JournalEntry, Now
+from memory_extproc.ports import Exported, JournalEntry, MemoryExporter, MemoryImporter, Now
 
 VERSION = 1
 _KEEP, _REPLACE = "keep", "replace"
 
 
-class Transfers:
-    def __init__(self, exports: Exports, imports: Imports, *, now: Now) -> None:
+class TransferCalls:
+    def __init__(self, exports: MemoryExporter, imports: MemoryImporter, *, now: Now) -> None:
         self._exports, self._imports, self._now = exports, imports, now
 
     @property

@@ -15,37 +15,52 @@ from memory_extproc.api.authentication import (
     ApiKey,
     ApiKeys,
     Authenticator,
+    CredentialVerifier,
     Jwt,
     JwtClaims,
     Mtls,
     NoProof,
-    Proves,
     ProxyOptions,
     TrustedProxy,
 )
-from memory_extproc.api.authorization import Admits, NamesUser, RateLimits, Rates
+from memory_extproc.api.authorization import CallAdmission, NamesUser, RateLimits, Rates
 from memory_extproc.api.call import Operation, Repeats
-from memory_extproc.api.forget import Forgetting
-from memory_extproc.api.memories import Explains, Memories, MemoriesLimits, PageTokens, SearchDefaults, Searching
-from memory_extproc.api.principal import derived, secret_in
+from memory_extproc.api.forget import ForgetCalls
+from memory_extproc.api.memories import (
+    MemoriesLimits,
+    MemoryCalls,
+    PageTokens,
+    RecallExplainer,
+    SearchCalls,
+    SearchDefaults,
+)
+from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options
 from memory_extproc.app.read_path import open_tokens, token_options
-from memory_extproc.curation.editor import Catalogue, Curator, Meaning, Standing
+from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
-from memory_extproc.learn.conflicts import Likeness, likeness
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.conflicts import FactRelation, likeness
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.model import Found, MemoryType, Owner, Source, Turn, digest
+from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, Forgets, Journal, KnowsConsent, Learns, Now
+from memory_extproc.ports import (
+    ConsentRegistry,
+    Coordination,
+    EmbeddingModel,
+    Journal,
+    MemoryForgetter,
+    Now,
+    TurnLearner,
+)
 from memory_extproc.request.identity import hashed_user
-from memory_extproc.retention.usage import Noticing
-from memory_extproc.safety.secrets import find_secrets, masked
+from memory_extproc.retention.usage import ChangeNotifier
+from memory_extproc.safety.secrets import find_secrets, mask_spans
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
-from memory_extproc.settings.docs import shown
+from memory_extproc.settings.docs import dump_effective
 from memory_extproc.store.partition import Partitions
 
 if TYPE_CHECKING:
@@ -60,14 +75,14 @@ class ApiParts:
     """What the memory API is made of."""
 
     partitions: Partitions
-    noticing: Noticing  # the same, where corrections are heard of
-    embedder: Embeds
+    noticing: ChangeNotifier  # the same, where corrections are heard of
+    embedder: EmbeddingModel
     coordination: Coordination
     journal: Journal
-    learns: Learns
-    explains: Explains
-    consent: KnowsConsent | None
-    forgets: Forgets
+    learns: TurnLearner
+    explains: RecallExplainer
+    consent: ConsentRegistry | None
+    forgets: MemoryForgetter
     operations: Mapping[str, Operation]  # beside those that are made here
     live: Live
     metrics: Metrics
@@ -80,11 +95,11 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
     is entered, and changes that were begun are finished when it is left."""
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
-        parts.live.follow(lambda now: rates.use(_rates(now)))
+        parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)
         service = MemoryService(
-            Admits(
+            CallAdmission(
                 await _authenticator(parts.live, stack),
                 rates,
                 _names_user(settings),
@@ -114,7 +129,7 @@ def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions
     section = settings.api.audit
     return AuditOptions(
         directory=Path(section.directory).absolute() if section.directory else data / "audit",
-        key=derived(secret, "audit"),
+        key=derive_key(secret, "audit"),
         file_bytes=section.file_bytes,
         plain=section.names == "plain",
     )
@@ -136,7 +151,7 @@ def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: Async
 
 def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str, Operation]:
     memory = settings.memory
-    catalogue = Catalogue(
+    catalogue = MemoryCatalog(
         parts.partitions,
         parts.partitions,
         parts.journal,
@@ -144,31 +159,31 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         now=parts.now,
     )
     understanding = Understanding(RulesExtractor(), parts.now)
-    repeats = Repeats(parts.coordination, derived(secret, "repeats"))
-    forgetting = Forgetting(parts.forgets, catalogue, repeats)
-    memories = Memories(
+    repeats = Repeats(parts.coordination, derive_key(secret, "repeats"))
+    forgetting = ForgetCalls(parts.forgets, catalogue, repeats)
+    memories = MemoryCalls(
         catalogue,
-        Curator(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
+        MemoryEditor(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
         repeats,
-        PageTokens(derived(secret, "page tokens"), parts.now),
+        PageTokens(derive_key(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
         consent=parts.consent,
         now=parts.now,
-        without_secrets=lambda text: masked(text, find_secrets(text)).text,
+        without_secrets=lambda text: mask_spans(text, find_secrets(text)).text,
     )
-    searching = Searching(
+    searching = SearchCalls(
         parts.explains,
         parts.learns,
         _search_defaults(settings),
         consent=parts.consent,
     )
-    parts.live.follow(lambda now: searching.use(_search_defaults(now)))
+    parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     return {
         **memories.operations,
         **searching.operations,
         **forgetting.operations,
         **Sessions(parts.learns).operations,
-        **Configuration(lambda: (shown(parts.live.settings), parts.live.waiting)).operations,
+        **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
         **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
     }
 
@@ -180,7 +195,7 @@ class Proofs:
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
 
-    def ways(self, settings: Settings) -> list[Proves]:
+    def ways(self, settings: Settings) -> list[CredentialVerifier]:
         """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
         connection shows next, nothing at all last."""
         api, identity = settings.api, settings.identity
@@ -191,7 +206,7 @@ class Proofs:
             roles_header=api.trusted_proxy.roles_header,
             names=api.trusted_proxy.names,
         )
-        ways: list[Proves] = []
+        ways: list[CredentialVerifier] = []
         if "trusted_proxy" in wanted:
             ways.append(TrustedProxy(proxy))
         if self.tokens is not None:
@@ -216,12 +231,12 @@ async def _authenticator(live: Live, stack: AsyncExitStack) -> Authenticator:
     proofs = Proofs(tokens, keys)
     authenticator = Authenticator(proofs.ways(settings))
 
-    def use(new: Settings) -> None:
+    def reconfigure(new: Settings) -> None:
         if tokens is not None:
-            tokens.use(token_options(jwt_of(new.api, new.identity)))
-        authenticator.use(proofs.ways(new))
+            tokens.reconfigure(token_options(jwt_of(new.api, new.identity)))
+        authenticator.reconfigure(proofs.ways(new))
 
-    live.follow(use)
+    live.subscribe(reconfigure)
     return authenticator
 
 
@@ -238,16 +253,16 @@ def _names_user(settings: Settings) -> NamesUser:
 # What people write themselves, understood as the write path understands what they say.
 
 _STANDING = {
-    Likeness.OTHER: Standing.OTHER,
-    Likeness.SAME: Standing.SAME,
-    Likeness.CHANGED: Standing.CHANGED,
+    FactRelation.OTHER: Standing.OTHER,
+    FactRelation.SAME: Standing.SAME,
+    FactRelation.CHANGED: Standing.CHANGED,
 }
 
 
 class Understanding:
     """Implements curate.Understands with an extractor and the rules of reconciling."""
 
-    def __init__(self, extractor: Extracts, now: Now) -> None:
+    def __init__(self, extractor: FactExtractor, now: Now) -> None:
         self._extractor = extractor
         self._now = now
 
@@ -259,7 +274,7 @@ class Understanding:
         fact = facts[0]
         return Meaning(fact.subject, fact.attribute, fact.value, fact.exclusive)
 
-    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing:
+    def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing:
         return _STANDING[likeness(_fact(content, meaning), found)]
 
 

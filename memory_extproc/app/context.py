@@ -14,22 +14,22 @@ from memory_extproc import __version__
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
-from memory_extproc.learn.chunking import PIECE_TOKENS, PieceLimits
+from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, Now
+from memory_extproc.ports import EmbeddingModel, Now
 from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
-from memory_extproc.request.admission import Mode, SignalSources, WireOptions
+from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
 from memory_extproc.settings import Settings
-from memory_extproc.settings.reload import Change, Fixed, merged
+from memory_extproc.settings.reload import Change, Fixed, merge_reload
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
 from memory_extproc.store.partition import PartitionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class AppContext:
     """Who opens a part puts it on *stack*: the order of opening is the order of closing reversed."""
 
     live: Live
@@ -60,14 +60,14 @@ class Live:
         self._fixed = Fixed.by(settings)
         self._follow: list[Applies] = []
 
-    def follow(self, applies: Applies) -> None:
+    def subscribe(self, applies: Applies) -> None:
         self._follow.append(applies)
 
     def merged(self, wanted: Settings) -> Change:
         """ConfigurationError when *wanted* does not go together with what cannot change before a restart."""
-        return merged(self.settings, wanted, self._fixed)
+        return merge_reload(self.settings, wanted, self._fixed)
 
-    def use(self, change: Change) -> None:
+    def reconfigure(self, change: Change) -> None:
         self.settings, self.waiting = change.settings, change.waiting
         for applies in self._follow:
             applies(change.settings)
@@ -145,12 +145,12 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
     )
 
 
-def piece_limits(settings: Settings, embedder: Embeds) -> PieceLimits:
+def piece_limits(settings: Settings, embedder: EmbeddingModel) -> ChunkLimits:
     """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
     the default model, because what is injected should be to the point."""
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
     content = settings.limits.content_bytes
-    return PieceLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
+    return ChunkLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
 
 
 def partition_limits(settings: Settings) -> PartitionLimits:
@@ -201,10 +201,10 @@ def learn_limits(settings: Settings) -> LearnLimits:
     )
 
 
-def wire_options(settings: Settings) -> WireOptions:
+def wire_options(settings: Settings) -> RequestOptions:
     """What the wire is told; the one mapping of the settings that concern it."""
     signals, inject = settings.signals, settings.inject
-    return WireOptions(
+    return RequestOptions(
         enabled=settings.memory.enabled,
         auto_store=settings.memory.auto_store,
         mode=Mode(settings.mode),

@@ -23,17 +23,17 @@ from memory_extproc.coordination.recovery import FILE as DIRECTORY_FILE
 from memory_extproc.coordination.recovery import DirectoryFile
 from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica, nothing_waits
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
-from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, Seeks
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, MemoryFinder
 from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
-from memory_extproc.journal.failover import Check, SparedJournal, either
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.journal.failover import Check, FailoverJournal, either
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, Scope, Wish
+from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, RecallRequest, Scope
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, Ledger, MemoryStore, Mirror, Now, Replicas, WrapsKeys
+from memory_extproc.ports import Coordination, Journal, KeyWrapper, Ledger, MemoryStore, Mirror, Now, Replicas
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.partition import Partitions
@@ -69,7 +69,7 @@ async def open_link(
         answers=metrics.coordination_up.set,
     )
     if live is not None:
-        live.follow(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
+        live.subscribe(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
     return await stack.enter_async_context(link)
 
 
@@ -113,7 +113,7 @@ async def open_journal(
         return file, file.check, nothing_waits
     await refuse_volatile(settings, link)
     shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
-    return SparedJournal(shared, file), either(shared.check, file.check), file.oldest
+    return FailoverJournal(shared, file), either(shared.check, file.check), file.oldest
 
 
 async def _shared_journal(
@@ -212,17 +212,17 @@ def ledger_file(settings: Settings, data: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Erasing:
+class ErasureParts:
     """What knows of forgets, before anything that keeps memories is opened."""
 
     ledger: Ledger
     replicas: Replicas
-    forgotten: Forgotten
+    forgotten: TombstoneIndex
     fleet: Fleet | None = None  # None: one replica
     holder: str = "alone"  # of leases: the same at every start from a data directory, and no other's
 
-    def hiding(self, store: MemoryStore) -> HidingStore:
-        return HidingStore(store, self.forgotten)
+    def hiding(self, store: MemoryStore) -> TombstoneFilteringStore:
+        return TombstoneFilteringStore(store, self.forgotten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +255,14 @@ async def open_erasing(
     metrics: Metrics,
     *,
     shared: Mirror | None,
-    wraps: WrapsKeys | None,
-) -> Erasing:
+    wraps: KeyWrapper | None,
+) -> ErasureParts:
     """*shared*: where replicas keep copies of what they share in Redis. *wraps* the key of the ledger there."""
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
         alone = SoleReplica(data.name)
-        return Erasing(file, alone, Forgotten(file, alone, key=key))
+        return ErasureParts(file, alone, TombstoneIndex(file, alone, key=key))
     from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
@@ -293,15 +293,15 @@ async def open_erasing(
     recovery.hooks.put_back = replicas.put_back
     recovery.hooks.lost = lambda kind: metrics.coordination_losses.labels(kind).inc()
     replicas.whole, replicas.watch = recovery.is_whole, recovery.watch
-    forgotten = Forgotten(ledger, replicas, key=key)
-    return Erasing(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
+    forgotten = TombstoneIndex(ledger, replicas, key=key)
+    return ErasureParts(ledger, replicas, forgotten, Fleet(ledger, consent, recovery), directory.now.name)
 
 
 def _not_known_yet() -> datetime | None:
-    raise TryLaterError("what an earlier process left in the data directory is not read yet")
+    raise TransientError("what an earlier process left in the data directory is not read yet")
 
 
-async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitStack) -> None:
+async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncExitStack) -> None:
     """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
     journals are: the register is told what they hold at the end."""
     replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
@@ -329,7 +329,7 @@ async def take_part(erasing: Erasing, partitions: Partitions, stack: AsyncExitSt
     await stack.enter_async_context(replicas)
 
 
-def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
+def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
     """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
 
     async def heard(subject: str) -> None:
@@ -350,13 +350,13 @@ def make_news_handler(forgotten: Forgotten, partitions: Partitions) -> Callable[
 
 async def open_forgetter(
     settings: Settings,
-    erasing: Erasing,
+    erasing: ErasureParts,
     holders: Erasable,
     metrics: Metrics,
     stack: AsyncExitStack,
     *,
     now: Now,
-    seeks: Seeks | None,
+    seeks: MemoryFinder | None,
 ) -> Forgetter:
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
     limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)
@@ -369,7 +369,7 @@ async def open_forgetter(
             limits,
             metrics,
             now=now,
-            chance=random.random,
+            rng=random.random,
             holder=erasing.holder,
             signer=_signer(settings),
             seeks=seeks,
@@ -383,7 +383,7 @@ def _signer(settings: Settings) -> Signer | None:
         return None
     try:
         return read_signer(Path(path))
-    except GiveUpError as error:
+    except PermanentError as error:
         raise ConfigurationError([f"forget.signing_key: {error}"]) from error
 
 
@@ -393,12 +393,12 @@ class AsRecalled:
     def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
         self._recaller, self._threshold, self._most = recaller, threshold, most
 
-    def use(self, threshold: float) -> None:
+    def reconfigure(self, threshold: float) -> None:
         self._threshold = threshold
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
         types = scope.types or frozenset(MemoryType)
-        wish = Wish(
+        wish = RecallRequest(
             caller=Caller(owner),
             asked=query,
             force=True,

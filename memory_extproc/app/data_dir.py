@@ -15,7 +15,7 @@ from memory_extproc.app.coordination import COORDINATION, JOURNAL, ledger_file
 from memory_extproc.app.storage import keys_file
 from memory_extproc.app.write_path import CONSENT
 from memory_extproc.coordination.sqlite_file import INDEX, LOG, FileId, Harm, file_id
-from memory_extproc.errors import ConfigurationError, TryLaterError
+from memory_extproc.errors import ConfigurationError, TransientError
 from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -61,7 +61,7 @@ class DataDirectory:
         return lock
 
 
-class FilesInUse:
+class OpenFiles:
     """Finds files that were deleted or replaced while this process has them open: what is written to them would be
     gone at the next start, and is refused where it is written. Nothing is repaired. Some twenty stats each time."""
 
@@ -73,7 +73,7 @@ class FilesInUse:
         self._taken: dict[Path, Harm] = {}
 
     def check(self) -> None:
-        """TryLaterError names the files that were taken away."""
+        """TransientError names the files that were taken away."""
         ours = _open_files()
         taken = {path: harm for path in self._harms if (harm := self._harm(path, ours)) is not None}
         for path, harm in taken.items():
@@ -85,7 +85,7 @@ class FilesInUse:
             self._metrics.files_taken_away.labels(harm.value).set(counts[harm])
         if taken:
             names = ", ".join(f"{path.name} ({harm.value})" for path, harm in taken.items())
-            raise TryLaterError(f"files were taken away while in use: {names}: put them back, or restart")
+            raise TransientError(f"files were taken away while in use: {names}: put them back, or restart")
 
     def checked_with(self, check: Check) -> Check:
         async def both() -> None:

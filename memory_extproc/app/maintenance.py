@@ -11,21 +11,29 @@ from memory_extproc.app.context import Live, partition_limits, steady_now, stead
 from memory_extproc.app.models import completions_for
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.learn.conflicts import about, agree, saying
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import message_id_of
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, KeepsInOrder, KeepsMemories, ListsOwners, MemoryStore, Now
+from memory_extproc.ports import (
+    ConditionalWriter,
+    Coordination,
+    EmbeddingModel,
+    MemoryStore,
+    MemoryWriter,
+    Now,
+    OwnerLister,
+)
 from memory_extproc.retention.merge import DuplicateRules, HistoryRules
-from memory_extproc.retention.passes import Keeper, KeeperRules, Rebuilds, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, SummaryRebuilder, Wording
 from memory_extproc.retention.reflection import (
-    Consolidates,
     ReflectionLimits,
     Reflections,
-    Reflects,
+    SubjectConsolidator,
     SubjectRules,
     Subjects,
+    ThemeReflector,
     ThemeRules,
 )
 from memory_extproc.retention.rules import RetentionRules
@@ -44,9 +52,9 @@ from memory_extproc.topics.writer import Closing, Rebuilding
 _WORDING = Wording(says=saying, about=about, agree=agree)
 
 
-def keeper_rules(settings: Settings) -> KeeperRules:
+def keeper_rules(settings: Settings) -> RetentionPassRules:
     given = settings.retention
-    return KeeperRules(
+    return RetentionPassRules(
         retention=RetentionRules(
             weight=given.weight,
             half_life=given.half_life,
@@ -74,7 +82,7 @@ def make_reflector(
     live: Live | None = None,
     *,
     always: bool = False,
-) -> Reflects | None:
+) -> ThemeReflector | None:
     """None where it is not switched on, unless *always*, or where there is no model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if not (settings.retention.reflect.enabled or always) or model is None or budget is None:
@@ -82,9 +90,9 @@ def make_reflector(
     return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
 
 
-async def open_accesses(live: Live, rows: KeepsInOrder, stack: AsyncExitStack, *, now: Now) -> Accesses:
-    accesses = Accesses(rows, access_limits(live.settings), now=now, chance=random.random)
-    live.follow(lambda new: accesses.use(access_limits(new)))
+async def open_accesses(live: Live, rows: ConditionalWriter, stack: AsyncExitStack, *, now: Now) -> Accesses:
+    accesses = Accesses(rows, access_limits(live.settings), now=now, rng=random.random)
+    live.subscribe(lambda new: accesses.reconfigure(access_limits(new)))
     return await stack.enter_async_context(accesses)
 
 
@@ -94,17 +102,17 @@ def access_limits(settings: Settings) -> AccessLimits:
 
 def make_retention(
     settings: Settings,
-    lists: ListsOwners,
+    lists: OwnerLister,
     store: MemoryStore,
     partitions: Partitions,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     coordination: Coordination,
     metrics: Metrics,
     *,
     now: Now,
-    rebuilds: Rebuilds,
-    reflects: Reflects | None = None,
-    consolidates: Consolidates | None = None,
+    rebuilds: SummaryRebuilder,
+    reflects: ThemeReflector | None = None,
+    consolidates: SubjectConsolidator | None = None,
     live: Live | None = None,
 ) -> RetentionJob:
     """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
@@ -114,7 +122,7 @@ def make_retention(
         reflections = Reflections(reflects, partitions, embedder, coordination, limits, about, now=now)
     if consolidates is not None:
         subjects = Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
-    keeper = Keeper(
+    keeper = RetentionPass(
         store, partitions, partitions, embedder, keeper_rules(settings), _WORDING,
         now=now, reflections=reflections, rebuilds=rebuilds, subjects=subjects,
     )  # fmt: skip
@@ -126,23 +134,27 @@ def make_retention(
         metrics,
         holder=uuid.uuid4().hex,
         now=now,
-        chance=random.random,
+        rng=random.random,
         clocks=Clocks(now, steady_seconds),
     )
     if live is not None:
-        live.follow(partial(_use, keeper, job, reflections, subjects))
+        live.subscribe(partial(_use, keeper, job, reflections, subjects))
     return job
 
 
 def _use(
-    keeper: Keeper, job: RetentionJob, reflections: Reflections | None, subjects: Subjects | None, new: Settings
+    keeper: RetentionPass,
+    job: RetentionJob,
+    reflections: Reflections | None,
+    subjects: Subjects | None,
+    new: Settings,
 ) -> None:
-    keeper.use(keeper_rules(new))
-    job.use(job_limits(new))
+    keeper.reconfigure(keeper_rules(new))
+    job.reconfigure(job_limits(new))
     if reflections is not None:
-        reflections.use(reflection_limits(new))
+        reflections.reconfigure(reflection_limits(new))
     if subjects is not None:
-        subjects.use(subject_rules(new))
+        subjects.reconfigure(subject_rules(new))
 
 
 def job_limits(settings: Settings) -> JobLimits:
@@ -155,7 +167,7 @@ def subject_rules(settings: Settings) -> SubjectRules:
 
 def make_consolidator(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
-) -> Consolidates | None:
+) -> SubjectConsolidator | None:
     """None where there is no model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if model is None or budget is None:
@@ -175,7 +187,7 @@ def reflection_limits(settings: Settings) -> ReflectionLimits:
 def make_summing(
     settings: Settings,
     budget: Budget,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
     live: Live | None = None,
@@ -197,8 +209,8 @@ def _content_bytes(settings: Settings) -> int:
 async def open_topics(
     settings: Settings,
     summaries: Summaries,
-    keeps: KeepsMemories,
-    embedder: Embeds,
+    keeps: MemoryWriter,
+    embedder: EmbeddingModel,
     coordination: Coordination,
     metrics: Metrics,
     stack: AsyncExitStack,
@@ -209,15 +221,15 @@ async def open_topics(
     if not settings.topics.enabled:
         return None
     topics = make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
-    live.follow(lambda new: topics.use(topic_limits(new)))
+    live.subscribe(lambda new: topics.reconfigure(topic_limits(new)))
     return await stack.enter_async_context(topics)
 
 
 def make_topics(
     settings: Settings,
     summaries: Summaries,
-    keeps: KeepsMemories,
-    embedder: Embeds,
+    keeps: MemoryWriter,
+    embedder: EmbeddingModel,
     coordination: Coordination,
     metrics: Metrics,
     *,
@@ -244,8 +256,8 @@ def make_topics(
         limits,
         metrics,
         now=now,
-        steady=steady_now,
-        chance=random.random,
+        monotonic_now=steady_now,
+        rng=random.random,
         holder=uuid.uuid4().hex,
         provenance=lambda turn: provenance(turn.origin),
     )
@@ -270,7 +282,7 @@ def _prompts(
     decides = completions_for(deciding, ModelRole.MEMORY_TOPICS, metrics, stack, live)
     sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack, live)
     return Prompts(
-        shift=Asks(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
-        topic=Asks(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),
-        session=Asks(sums, SESSION, strict_schema(Summed), budget, words=prompt(SESSION)),
+        shift=LlmPrompt(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
+        topic=LlmPrompt(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),
+        session=LlmPrompt(sums, SESSION, strict_schema(Summed), budget, words=prompt(SESSION)),
     )

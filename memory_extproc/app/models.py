@@ -15,7 +15,7 @@ from memory_extproc.inference.model_files import Precision, directory_of
 from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder, open_onnx_embedder
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes, Embeds, Reranks
+from memory_extproc.ports import CompletionModel, EmbeddingModel, RerankModel
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
@@ -23,13 +23,13 @@ from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
 
 async def open_embedder(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> Embeds:
+) -> EmbeddingModel:
     """The configured embedder, open until *stack* is left."""
     embedding = settings.memory.embedding
     limits = EmbedderLimits(
         threads=embedding.threads, cached_queries=embedding.cache, word_bytes=embedding.word_bytes
     )
-    embedder: Embeds
+    embedder: EmbeddingModel
     match embedding.provider:
         case Provider.ONNX:
             directory = Path(embedding.models_dir) / f"{embedding.model}-{embedding.precision}"
@@ -46,7 +46,9 @@ async def open_embedder(
     return embedder
 
 
-def _remote_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None) -> Embeds:
+def _remote_embedder(
+    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None
+) -> EmbeddingModel:
     embedding = settings.memory.embedding
     # Imported where it is configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
     from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
@@ -66,11 +68,11 @@ def _remote_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack
         role="embedding",
         marker="embedding",
         metrics=metrics,
-        chance=random.random,
+        rng=random.random,
         clock=time.monotonic,
     )
     if live is not None:
-        live.follow(lambda now: endpoint.use_key(now.memory.embedding.access_key.get_secret_value()))
+        live.subscribe(lambda now: endpoint.use_key(now.memory.embedding.access_key.get_secret_value()))
     remote = OpenAIEmbedder(
         endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
     )
@@ -80,7 +82,7 @@ def _remote_embedder(settings: Settings, metrics: Metrics, stack: AsyncExitStack
 
 async def open_reranks(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> Reranks | None:
+) -> RerankModel | None:
     """ModelDirectoryError when a cross-encoder is asked for that was not prepared."""
     recall, embedding = settings.recall, settings.memory.embedding
     if recall.rerank == "cross_encoder":
@@ -95,7 +97,7 @@ async def open_reranks(
 
 def completions_for(
     model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> Completes:
+) -> CompletionModel:
     """The model in one role, open until *stack* is left; *live* tells it of a new access key."""
     from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
     from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions  # noqa: PLC0415
@@ -112,11 +114,11 @@ def completions_for(
         role=role.value,
         marker=role.value,
         metrics=metrics,
-        chance=random.random,
+        rng=random.random,
         clock=time.monotonic,
     )
     if live is not None:
-        live.follow(lambda now: endpoint.use_key(_access_key(now, role)))
+        live.subscribe(lambda now: endpoint.use_key(_access_key(now, role)))
     completions = OpenAICompletions(
         endpoint, CompletionLimits(max_tokens=model.max_tokens, temperature=model.temperature)
     )

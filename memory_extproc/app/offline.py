@@ -35,16 +35,16 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.erasure.receipts import Look, Proof, look_again
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, MemoryStore, Now
-from memory_extproc.retention.passes import Rebuilds
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryStore, Now
+from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.reembed import Pace, Reembedding
-from memory_extproc.retention.reflection import Consolidates, Reflects
+from memory_extproc.retention.reflection import SubjectConsolidator, ThemeReflector
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.settings import Settings
 from memory_extproc.store.archive import Head, Row, read_head, read_rows, writing
@@ -60,25 +60,27 @@ _SMALL = 1 << 20  # bytes of memories held: a command reads everybody's once
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class OfflineContext:
     """Everybody's memories as configured, without a sidecar around them: what is changed shows in running ones."""
 
     store: MilvusStore
     unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
     shown: MemoryStore  # without that
-    forgotten: Forgotten
+    forgotten: TombstoneIndex
     partitions: Partitions
-    embedder: Embeds
+    embedder: EmbeddingModel
     coordination: Coordination
     keys: WrappedKeys | None
     metrics: Metrics
-    rebuilds: Rebuilds
-    reflects: Reflects | None
-    consolidates: Consolidates | None
+    rebuilds: SummaryRebuilder
+    reflects: ThemeReflector | None
+    consolidates: SubjectConsolidator | None
 
 
 @asynccontextmanager
-async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool = False) -> AsyncIterator[Tended]:
+async def tending(
+    settings: Settings, data: Path, *, now: Now, reflecting: bool = False
+) -> AsyncIterator[OfflineContext]:
     """Whoever asks holds *data*, where that is needed (`hold_lite`). Of what the ledger of forgets names nothing
     comes back, as in a sidecar. *reflecting*: a model draws conclusions whether or not that is switched on;
     ConfigurationError without one."""
@@ -93,10 +95,12 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
         await store.open()
         forgotten = await read_forgotten(settings, data, link, stack)
         unsealed = sealed_store(settings, store, keys, metrics)
-        hiding = HidingStore(unsealed, forgotten)
+        hiding = TombstoneFilteringStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
-            Partitions(hiding, coordination, limits, metrics, now=now, steady=steady_now, forgotten=forgotten)
+            Partitions(
+                hiding, coordination, limits, metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
+            )
         )
         budget = Budget(budget_limits(settings), now=now)
         _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)
@@ -105,7 +109,7 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
             raise ConfigurationError(
                 ["external_models: no model of role memory_extraction is configured to reflect"]
             )
-        yield Tended(
+        yield OfflineContext(
             store,
             unsealed,
             hiding,
@@ -123,18 +127,18 @@ async def tending(settings: Settings, data: Path, *, now: Now, reflecting: bool 
 
 async def read_forgotten(
     settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
-) -> Forgotten:
+) -> TombstoneIndex:
     """A command is no replica that serves: it needs no lease."""
     key = settings.privacy.key or b""
     if link is None:
         ledger = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
-        return Forgotten(ledger, SoleReplica(), key=key)
+        return TombstoneIndex(ledger, SoleReplica(), key=key)
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
-    return Forgotten(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
+    return TombstoneIndex(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
 
 
-def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
+def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:
     return make_retention(
         settings,
         tended.store,
@@ -152,7 +156,7 @@ def job_of(settings: Settings, tended: Tended, *, now: Now) -> RetentionJob:
 
 @asynccontextmanager
 async def reembedding(
-    settings: Settings, data: Path, tended: Tended, *, source: str = "", says: Says, now: Now
+    settings: Settings, data: Path, tended: OfflineContext, *, source: str = "", says: Says, now: Now
 ) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
     """With *source*, the name of another collection of the same Milvus, also that one: as it is."""
     lists: MilvusStore = tended.store
@@ -201,8 +205,8 @@ async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterato
 # What a check of a forget's receipt looks through, beside a running sidecar or without.
 
 
-async def looked_again(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
-    """GiveUpError where the receipt is about somebody else."""
+async def verify_gone(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
+    """PermanentError where the receipt is about somebody else."""
     metrics = Metrics(CollectorRegistry(), __version__)
     link = await open_link(settings, metrics, stack)
     forgotten = await read_forgotten(settings, Path(settings.data_dir), link, stack)
@@ -243,22 +247,22 @@ def back_up_files(settings: Settings, data: Path, to: Path) -> list[str]:
     copied = []
     for name, path in _files(settings, data).items():
         if path.exists():
-            _copied(path, to / name)
+            _copy_database(path, to / name)
             copied.append(name)
     return copied
 
 
-def _copied(path: Path, to: Path) -> None:
+def _copy_database(path: Path, to: Path) -> None:
     to.unlink(missing_ok=True)
     to.touch(mode=0o600)
     try:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(to)) as target:
             source.backup(target)
     except sqlite3.Error as error:
-        raise TryLaterError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
+        raise TransientError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
 
 
-async def back_up_memories(tended: Tended, to: Path, says: Says) -> int:
+async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
     """Says how many rows there are."""
     head = Head(model=tended.embedder.fingerprint, dimension=tended.embedder.dimension)
     owners = [owner async for page in tended.store.owners() for owner in page]
@@ -284,15 +288,15 @@ def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, lis
     return done
 
 
-async def restore_memories(tended: Tended, source: Path, says: Says) -> Counter[str]:
+async def restore_memories(tended: OfflineContext, source: Path, says: Says) -> Counter[str]:
     """Counts rows: restored; newer, which were there as new already and stay; forgotten, which were not taken in;
-    unreadable, of a newer version. Can be broken off and run again. GiveUpError before anything is changed where
+    unreadable, of a newer version. Can be broken off and run again. PermanentError before anything is changed where
     the backup is damaged or of another model."""
     path = source / MEMORIES
     head, rows = read_head(path)
     embedder = tended.embedder
     if (head.model, head.dimension) != (embedder.fingerprint, embedder.dimension):
-        raise GiveUpError(
+        raise PermanentError(
             f"{path} holds vectors of {head.model!r} ({head.dimension}), the configuration has"
             f" {embedder.fingerprint!r} ({embedder.dimension}): restore with the former, then `store reembed`"
         )
@@ -301,7 +305,7 @@ async def restore_memories(tended: Tended, source: Path, says: Says) -> Counter[
     for owner, page in _pages(path):
         says("rows", done, rows)
         done += len(page)
-        counted += await _restored(tended, owner, page)
+        counted += await _restore_rows(tended, owner, page)
     return counted
 
 
@@ -311,7 +315,7 @@ def _pages(path: Path) -> Iterator[tuple[Owner, list[Row]]]:
             yield Owner(tenant, user), page
 
 
-async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[str]:
+async def _restore_rows(tended: OfflineContext, owner: Owner, page: list[Row]) -> Counter[str]:
     found: list[Embedded] = readable(page, to_embedded, tended.metrics.unreadable)
     there = {memory.id: memory for memory in await tended.store.get(owner, [row.memory.id for row in found])}
     older = [
@@ -336,7 +340,7 @@ async def _restored(tended: Tended, owner: Owner, page: list[Row]) -> Counter[st
     )
 
 
-async def _forgotten_among(tended: Tended, owner: Owner, ids: Sequence[str]) -> set[str]:
+async def _forgotten_among(tended: OfflineContext, owner: Owner, ids: Sequence[str]) -> set[str]:
     """Those of *ids* that are in the store and are not to be seen any more."""
     marks = await tended.forgotten.of(owner)
     if not marks:

@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import Frame, Live, caller_tag, profile_limits, recall_limits, wire_options
+from memory_extproc.app.context import AppContext, Live, caller_tag, profile_limits, recall_limits, wire_options
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
-from memory_extproc.app.storage import Kept
-from memory_extproc.app.write_path import Door, Extraction, Writing
+from memory_extproc.app.storage import Storage
+from memory_extproc.app.write_path import Door, Extraction, WritePath
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.extproc.exchange import Workshop
-from memory_extproc.extproc.observer import GetsMemories, Overhears, hands
+from memory_extproc.extproc.exchange import ExchangeDeps
+from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
 from memory_extproc.extproc.processor import Processor
-from memory_extproc.extproc.response_capture import Accounts, HeldBytes
+from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
-    Condenses,
+    ChatCondenser,
     Coordination,
-    Embeds,
-    FindsMemories,
-    Learns,
+    EmbeddingModel,
+    MemoryReader,
+    MemorySearcher,
     MemoryStore,
     Now,
-    ReadsMemories,
-    ReadsWords,
-    Reranks,
+    RerankModel,
+    TokenEmbeddingModel,
+    TurnLearner,
 )
 from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.late_interaction import CloseReader, CloseReadingLimits
+from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
@@ -54,7 +54,7 @@ from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.enricher import Enricher
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.policy import Rules
-from memory_extproc.request.replay import Replays
+from memory_extproc.request.replay import BlockReplay
 from memory_extproc.retention.usage import Accesses, CountedRecalls
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import ApiJwt
@@ -68,18 +68,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class ReadPathParts:
     """The parts that outlast a change of the configuration."""
 
-    identifies: Identifies
+    identifies: IdentityFactory
     recalls: Recaller
     accesses: Accesses
-    replays: Replays
+    replays: BlockReplay
     sessions: Sessions
     door: Door
-    learns: Learns
-    gets: GetsMemories
-    held: HeldBytes
+    learns: TurnLearner
+    gets: MemoryGetter
+    held: BodyMemoryBudget
     background: Background
     metrics: Metrics
     traces: Traces
@@ -88,9 +88,9 @@ class Wire:
     profiles: Profiles
     now: Now
 
-    def workshop(self, settings: Settings) -> Workshop:
+    def workshop(self, settings: Settings) -> ExchangeDeps:
         options, identity = wire_options(settings), self.identifies.identity(settings)
-        return Workshop(
+        return ExchangeDeps(
             admits=Admission(options, identity),
             enriches=Enricher(
                 options,
@@ -111,7 +111,7 @@ class Wire:
             held=self.held,
             background=self.background,
             metrics=self.metrics,
-            accounts=Accounts(self.metrics, settings.telemetry.tenants),
+            accounts=ExchangeAccounts(self.metrics, settings.telemetry.tenants),
             now=self.now,
             request_bytes=options.request_bytes,
             answer_bytes=options.answer_bytes,
@@ -126,33 +126,38 @@ class Wire:
     def processor(self, live: Live) -> Processor:
         settings, overhears = live.settings, None
         if settings.envoy.two_filters:
-            overhears = Overhears(self.gets, self.replays, request_bytes=settings.limits.request_body)
+            overhears = RequestObserver(self.gets, self.replays, request_bytes=settings.limits.request_body)
         processor = Processor(self.workshop(settings), peers_of(settings), overhears)
 
-        def use(new: Settings) -> None:
-            processor.use(self.workshop(new), peers_of(new))
+        def reconfigure(new: Settings) -> None:
+            processor.reconfigure(self.workshop(new), peers_of(new))
             if overhears is not None:
-                overhears.use(request_bytes=new.limits.request_body)
+                overhears.reconfigure(request_bytes=new.limits.request_body)
 
-        live.follow(self.use)
-        live.follow(use)
+        live.subscribe(self.reconfigure)
+        live.subscribe(reconfigure)
         return processor
 
-    def use(self, settings: Settings) -> None:
+    def reconfigure(self, settings: Settings) -> None:
         """New limits for those parts."""
         self.metrics.recall_deadline.set(settings.deadline.total_seconds())
-        self.recalls.use(recall_limits(settings), about_caller_of(settings))
-        self.replays.use(wire_options(settings))
-        self.profiles.use(profile_limits(settings))
-        self.held.use(settings.limits.process_bytes)
+        self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
+        self.replays.reconfigure(wire_options(settings))
+        self.profiles.reconfigure(profile_limits(settings))
+        self.held.reconfigure(settings.limits.process_bytes)
 
 
 async def open_wire(
-    frame: Frame, kept: Kept, writing: Writing, recalls: Recaller, replays: Replays, background: Background
-) -> Wire:
+    frame: AppContext,
+    kept: Storage,
+    writing: WritePath,
+    recalls: Recaller,
+    replays: BlockReplay,
+    background: Background,
+) -> ReadPathParts:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     door, learner, partitions = writing.door, writing.learner, kept.partitions
-    return Wire(
+    return ReadPathParts(
         identifies=await open_identities(live, stack),
         recalls=recalls,
         accesses=await open_accesses(live, partitions, stack, now=now),
@@ -161,7 +166,7 @@ async def open_wire(
         door=door,
         learns=learner,
         gets=partitions,
-        held=HeldBytes(settings.limits.process_bytes, metrics),
+        held=BodyMemoryBudget(settings.limits.process_bytes, metrics),
         background=background,
         metrics=metrics,
         traces=frame.traces,
@@ -181,12 +186,12 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPath:
     recaller: Recaller
     canary: Canary | None  # None: it is switched off
 
 
-async def open_reading(frame: Frame, kept: Kept, learns: Learns) -> Reading:
+async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
     """The read path of a sidecar, with what watches over it."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     recaller = make_recaller(
@@ -203,20 +208,20 @@ async def open_reading(frame: Frame, kept: Kept, learns: Learns) -> Reading:
         traces=frame.traces,
     )
     canary = await open_canary(frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, now=now)
-    return Reading(recaller, canary)
+    return ReadPath(recaller, canary)
 
 
 def make_recaller(
     settings: Settings,
-    finds: FindsMemories,
-    embedder: Embeds,
+    finds: MemorySearcher,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
     *,
     now: Now,
-    reranks: Reranks | None = None,
-    learns: Learns | None = None,
-    reads: ReadsMemories | None = None,
+    reranks: RerankModel | None = None,
+    learns: TurnLearner | None = None,
+    reads: MemoryReader | None = None,
     live: Live | None = None,
     waits: timedelta = timedelta(),
     traces: Traces = NO_TRACES,
@@ -228,7 +233,7 @@ def make_recaller(
     reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
     threads = None if reads is None else Threads(reads, thread_limits(settings))
     if live is not None:
-        live.follow(partial(_use, reranker, threads))
+        live.subscribe(partial(_use, reranker, threads))
     return Recaller(
         finds,
         embedder,
@@ -249,9 +254,9 @@ def make_recaller(
 
 def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:
     if reranker is not None:
-        reranker.use(rerank_limits(new))
+        reranker.reconfigure(rerank_limits(new))
     if threads is not None:
-        threads.use(thread_limits(new))
+        threads.reconfigure(thread_limits(new))
 
 
 def rerank_limits(settings: Settings) -> RerankLimits:
@@ -267,7 +272,7 @@ async def open_canary(
     live: Live,
     partitions: Partitions,
     store: MemoryStore,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
     *,
@@ -284,11 +289,11 @@ async def open_canary(
     limits = _canary_limits(settings, settings.telemetry.canary)
     canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
 
-    def use(new: Settings) -> None:
-        recaller.use(recall_limits(new), about_caller_of(new))
-        canary.use(_canary_limits(new, limits.every))
+    def reconfigure(new: Settings) -> None:
+        recaller.reconfigure(recall_limits(new), about_caller_of(new))
+        canary.reconfigure(_canary_limits(new, limits.every))
 
-    live.follow(use)
+    live.subscribe(reconfigure)
     return await stack.enter_async_context(canary)
 
 
@@ -299,10 +304,12 @@ def _canary_limits(settings: Settings, every: timedelta) -> CanaryLimits:
     )
 
 
-def _close_reader(embedder: Embeds, fusion: Fusion, waits: timedelta, metrics: Metrics) -> CloseReader | None:
-    if not fusion.reads_closely or not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+def _close_reader(
+    embedder: EmbeddingModel, fusion: Fusion, waits: timedelta, metrics: Metrics
+) -> LateInteractionScorer | None:
+    if not fusion.reads_closely or not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
-    return CloseReader(embedder, CloseReadingLimits(waits=waits), metrics)
+    return LateInteractionScorer(embedder, CloseReadingLimits(waits=waits), metrics)
 
 
 def _fusion(settings: Settings, fingerprint: str) -> Fusion:
@@ -359,13 +366,13 @@ def make_compression(
         now=now,
         incognito=door.incognito,
     )
-    live.follow(lambda new: made.use(compression_limits(new)))
+    live.subscribe(lambda new: made.reconfigure(compression_limits(new)))
     return made
 
 
 def make_condenser(
     settings: Settings, extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live, *, now: Now
-) -> Condenses:
+) -> ChatCondenser:
     rules = RulesCondenser(RulesExtractor(), now=now)
     role = ModelRole.MEMORY_SUMMARY
     model = settings.model_for(role)
@@ -390,7 +397,7 @@ def compression_limits(settings: Settings) -> CompressionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Identifies:
+class IdentityFactory:
     """What outlasts a change of the configuration: the keys of tokens."""
 
     tokens: Tokens | None
@@ -399,13 +406,13 @@ class Identifies:
         return Identity(settings.identity.options(settings.privacy.key), self.tokens)
 
 
-async def open_identities(live: Live, stack: AsyncExitStack) -> Identifies:
+async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
     settings = live.settings
     if not settings.identity.jwt.given:
-        return Identifies(None)
+        return IdentityFactory(None)
     tokens = await open_tokens(settings.identity.jwt, stack)
-    live.follow(lambda new: tokens.use(token_options(new.identity.jwt)))
-    return Identifies(tokens)
+    live.subscribe(lambda new: tokens.reconfigure(token_options(new.identity.jwt)))
+    return IdentityFactory(tokens)
 
 
 async def open_tokens(jwt: Jwt | ApiJwt, stack: AsyncExitStack) -> Tokens:

@@ -20,14 +20,22 @@ from typing import Self
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.api.transfer import Transfers
+from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.app.api import ApiParts, memory_api
-from memory_extproc.app.context import Applies, Frame, Live, api_options, open_traces, server_options, wire_options
+from memory_extproc.app.context import (
+    AppContext,
+    Applies,
+    Live,
+    api_options,
+    open_traces,
+    server_options,
+    wire_options,
+)
 from memory_extproc.app.coordination import AsRecalled, open_forgetter
-from memory_extproc.app.data_dir import DataDirectory, FilesInUse, watched_files
-from memory_extproc.app.read_path import Wire, open_reading, open_wire
-from memory_extproc.app.storage import Kept, open_kept, renewed_keys
-from memory_extproc.app.write_path import Door, Writing, open_writing
+from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
+from memory_extproc.app.read_path import ReadPathParts, open_reading, open_wire
+from memory_extproc.app.storage import Storage, open_kept, renewed_keys
+from memory_extproc.app.write_path import Door, WritePath, open_writing
 from memory_extproc.concurrency import Background
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
@@ -39,18 +47,18 @@ from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
 from memory_extproc.ports import (
+    ConsentRegistry,
     Coordination,
-    Embeds,
+    EmbeddingModel,
     Journal,
-    KeepsMemories,
-    KnowsConsent,
-    KnowsForgotten,
     MemoryStore,
+    MemoryWriter,
     Now,
+    TombstoneReader,
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.request.replay import Replays
+from memory_extproc.request.replay import BlockReplay
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
@@ -75,7 +83,7 @@ class Sidecar:
     forgets: Forgetter
     canary: Canary | None
     live: Live
-    reloading: Reloading | None  # None: nobody said where the configuration came from
+    reloading: ConfigurationReloader | None  # None: nobody said where the configuration came from
 
 
 @asynccontextmanager
@@ -91,12 +99,12 @@ async def sidecar(
     async with AsyncExitStack() as stack:
         data = stack.enter_context(DataDirectory(settings)).path
         traces = await open_traces(settings, stack)
-        frame = Frame(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
+        frame = AppContext(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
         kept = await open_kept(frame)
         writing = await open_writing(frame, kept)
         reading = await open_reading(frame, kept, writing.learner)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
-        replays = Replays(
+        replays = BlockReplay(
             wire_options(settings), kept.coordination, background=background, metrics=metrics, now=now
         )
         forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
@@ -119,7 +127,7 @@ async def sidecar(
 
 
 async def _open_forgetter(
-    frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, replays: Replays
+    frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, replays: BlockReplay
 ) -> Forgetter:
     """Everything that holds a person's words stands in here."""
     topics = writing.topics
@@ -135,7 +143,7 @@ async def _open_forgetter(
             discard_waiting=writing.learner.erase_waiting,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
             purges=kept.store,
-            caches=(replays.forget, writing.retention.soon, *((topics.forget,) if topics else ())),
+            caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),
         ),
         frame.metrics,
         frame.stack,
@@ -154,11 +162,11 @@ class _Serving:
 
 
 async def _open_serving(
-    frame: Frame,
-    kept: Kept,
-    writing: Writing,
+    frame: AppContext,
+    kept: Storage,
+    writing: WritePath,
     recaller: Recaller,
-    wire: Wire,
+    wire: ReadPathParts,
     forgetter: Forgetter,
 ) -> _Serving:
     """The ports, opened last and so closed first."""
@@ -166,7 +174,7 @@ async def _open_serving(
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
     parts = _api_parts(frame, kept, writing, recaller, forgetter)
     api = await stack.enter_async_context(memory_api(settings, frame.data, parts))
-    in_use = FilesInUse(watched_files(settings, frame.data), metrics)
+    in_use = OpenFiles(watched_files(settings, frame.data), metrics)
     readiness = Readiness(in_use.checked_with(kept.writable), partial(_tell, (server, api)))
     _watch_certificates(settings, metrics)
     host, _, port = settings.listen.http.rpartition(":")
@@ -180,7 +188,9 @@ async def _open_serving(
     return _Serving(server, api, f"{host}:{endpoint.port}")
 
 
-def _api_parts(frame: Frame, kept: Kept, writing: Writing, recaller: Recaller, forgetter: Forgetter) -> ApiParts:
+def _api_parts(
+    frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, forgetter: Forgetter
+) -> ApiParts:
     consent = writing.door.consent
     transfers = make_transfers(
         frame.settings,
@@ -223,17 +233,17 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
 
 def _as_recalled(recaller: Recaller, live: Live) -> AsRecalled:
     seeks = AsRecalled(recaller, live.settings.memory.default_similarity_threshold)
-    live.follow(lambda new: seeks.use(new.memory.default_similarity_threshold))
+    live.subscribe(lambda new: seeks.reconfigure(new.memory.default_similarity_threshold))
     return seeks
 
 
 async def _reloading(
     live: Live, source: Source | None, metrics: Metrics, stack: AsyncExitStack
-) -> Reloading | None:
-    live.follow(_logs_as(live.settings))
+) -> ConfigurationReloader | None:
+    live.subscribe(_logs_as(live.settings))
     if source is None:
         return None
-    return await stack.enter_async_context(Reloading(live, source, metrics))
+    return await stack.enter_async_context(ConfigurationReloader(live, source, metrics))
 
 
 def _logs_as(settings: Settings) -> Applies:
@@ -290,7 +300,7 @@ async def changes_in(directories: Sequence[Path]) -> AsyncGenerator[object]:
         yield None
 
 
-class Reloading:
+class ConfigurationReloader:
     """Reads again when a file changes or somebody asks; while what it reads has a fault, all stays as it was.
 
     Entering it watches the file's directory and those of files that hold secrets. Where that cannot be done (a
@@ -360,7 +370,7 @@ class Reloading:
                 log.warning("configuration.needs_restart", keys=list(change.waiting))
             if change:
                 known = self._live.settings.notices()
-                self._live.use(change)
+                self._live.reconfigure(change)
                 for notice in change.settings.notices():
                     if notice not in known:
                         log.warning("configuration.notice", notice=notice)
@@ -413,14 +423,14 @@ def make_transfers(
     settings: Settings,
     store: MemoryStore,
     journal: Journal,
-    keeps: KeepsMemories,
-    embeds: Embeds,
+    keeps: MemoryWriter,
+    embeds: EmbeddingModel,
     coordination: Coordination,
     *,
     now: Now,
-    consent: KnowsConsent | None = None,
-    forgotten: KnowsForgotten | None = None,
-) -> Transfers:
+    consent: ConsentRegistry | None = None,
+    forgotten: TombstoneReader | None = None,
+) -> TransferCalls:
     limits = ImportLimits(content_bytes=settings.limits.content_bytes)
     importer = Importer(keeps, embeds, coordination, limits, now=now, consent=consent, forgotten=forgotten)
-    return Transfers(Exporter(store, journal, consent=consent), importer, now=now)
+    return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memory_extproc.app.context import Frame, milvus_options, partition_limits, steady_now
+from memory_extproc.app.context import AppContext, milvus_options, partition_limits, steady_now
 from memory_extproc.app.coordination import (
-    Erasing,
+    ErasureParts,
     open_coordination,
     open_erasing,
     open_journal,
@@ -21,7 +21,7 @@ from memory_extproc.app.coordination import (
 )
 from memory_extproc.app.models import open_embedder
 from memory_extproc.coordination.replicas import OldestWaiting
-from memory_extproc.encryption.codecs import SealedCoordination, SealedJournal, SealedStore
+from memory_extproc.encryption.codecs import EncryptedCoordination, EncryptedJournal, EncryptedStore
 from memory_extproc.encryption.keys import (
     KeyTable,
     MasterKeyFile,
@@ -31,12 +31,12 @@ from memory_extproc.encryption.keys import (
     UnknownMasterKeyError,
     WrappedKeys,
 )
-from memory_extproc.erasure.tombstones import HidingStore
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, Journal, Keys, MemoryStore
+from memory_extproc.ports import Coordination, EmbeddingModel, Journal, KeyStore, MemoryStore
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus.connect import Opener, OpenerLimits
 from memory_extproc.store.milvus.store import MilvusStore
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class Storage:
     """What both paths stand on; it outlasts whatever writes to it."""
 
-    embedder: Embeds
+    embedder: EmbeddingModel
     link: RedisLink | None  # None: no Redis is configured
     keys: WrappedKeys | None  # None: texts rest as they are
     coordination: Coordination
     store: MilvusStore
     unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
-    shown: HidingStore  # without that
-    erasing: Erasing
+    shown: TombstoneFilteringStore  # without that
+    erasing: ErasureParts
     partitions: Partitions
     journal: Journal
     writable: Check  # whether a turn could be journalled now
     oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
 
-async def open_kept(frame: Frame) -> Kept:
+async def open_kept(frame: AppContext) -> Storage:
     settings, data, stack, now = frame.settings, frame.data, frame.stack, frame.now
     embedder = await open_embedder(settings, frame.metrics, stack, frame.live)
     link = await open_link(settings, frame.metrics, stack, frame.live)
@@ -73,7 +73,7 @@ async def open_kept(frame: Frame) -> Kept:
     coordination = sealed_coordination(records, keys)
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
-    await stack.enter_async_context(Opener(store, OpenerLimits(), chance=random.random, at=options.place))
+    await stack.enter_async_context(Opener(store, OpenerLimits(), rng=random.random, at=options.place))
     erasing = await open_erasing(
         settings,
         data,
@@ -87,7 +87,9 @@ async def open_kept(frame: Frame) -> Kept:
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     partitions = await stack.enter_async_context(
-        Partitions(shown, coordination, limits, frame.metrics, now=now, steady=steady_now, forgotten=forgotten)
+        Partitions(
+            shown, coordination, limits, frame.metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
+        )
     )
     journal, writable, oldest_aside = await open_journal(
         settings,
@@ -99,7 +101,7 @@ async def open_kept(frame: Frame) -> Kept:
         reports_held=frame.metrics.journal_parts.set,
     )
     await take_part(erasing, partitions, stack)
-    return Kept(
+    return Storage(
         embedder=embedder,
         link=link,
         keys=keys,
@@ -142,9 +144,9 @@ async def open_keys(
         await keys.check()
         if link is None:
             await asyncio.to_thread(_note_sealed, data, keys_file(settings, data))
-    except (UnknownMasterKeyError, GiveUpError) as error:
+    except (UnknownMasterKeyError, PermanentError) as error:
         raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
-    except TryLaterError as error:
+    except TransientError as error:
         # Not a reason to stay away: it is asked again each time.
         log.warning("keys.not_checked", kind=type(error).__name__)
     return keys
@@ -173,22 +175,24 @@ def _note_sealed(data: Path, place: Path) -> None:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         note.write_text(f"Texts in this directory are sealed. Their keys are in {place}.\n")
     except OSError as error:
-        raise TryLaterError("the note that texts are sealed cannot be written") from error
+        raise TransientError("the note that texts are sealed cannot be written") from error
 
 
 def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None, metrics: Metrics) -> MemoryStore:
-    return store if keys is None else SealedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
+    return (
+        store if keys is None else EncryptedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
+    )
 
 
 def sealed_journal(journal: Journal, keys: WrappedKeys | None) -> Journal:
-    return journal if keys is None else SealedJournal(journal, keys)
+    return journal if keys is None else EncryptedJournal(journal, keys)
 
 
 def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) -> Coordination:
-    return coordination if keys is None else SealedCoordination(coordination, keys)
+    return coordination if keys is None else EncryptedCoordination(coordination, keys)
 
 
-def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> Keys | None:
+def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> KeyStore | None:
     """What a forget destroys keys with."""
     return None if keys is None else RenewedKeys(keys, store, journal)
 
@@ -221,7 +225,7 @@ async def journals_to_join(
     theirs = WrappedKeys(await stack.enter_async_context(SqliteKeyTable(beside)), master) if left_keys else ours
     for keys in (theirs, ours):
         await keys.check()
-    return SealedJournal(source, theirs), SealedJournal(target, ours)
+    return EncryptedJournal(source, theirs), EncryptedJournal(target, ours)
 
 
 async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
@@ -257,7 +261,7 @@ async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None)
         return
     try:
         there = await RedisKeyTable(link, prefix=settings.coordination.prefix).holds_any()
-    except TryLaterError:
+    except TransientError:
         return
     if there:
         raise ConfigurationError([f"{fault} (keys in Redis): {mend}"])

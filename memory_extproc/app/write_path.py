@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from memory_extproc.app.context import Frame, Live, learn_limits, partition_limits, piece_limits, steady_now
+from memory_extproc.app.context import AppContext, Live, learn_limits, partition_limits, piece_limits, steady_now
 from memory_extproc.app.coordination import Fleet
 from memory_extproc.app.maintenance import (
     make_consolidator,
@@ -20,14 +20,14 @@ from memory_extproc.app.maintenance import (
     open_topics,
 )
 from memory_extproc.app.models import completions_for
-from memory_extproc.app.storage import Kept, make_master_key
+from memory_extproc.app.storage import Storage, make_master_key
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.commands.parser import Act, LlmCommands, Markers, Obeyed
+from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
 from memory_extproc.learn.commands.runner import CommandOptions, Commands, Unextracted, Unsaid
 from memory_extproc.learn.conflicts import LlmJudge
-from memory_extproc.learn.extract.extractor import Extracts, Fallback, Measured
+from memory_extproc.learn.extract.extractor import FactExtractor, Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import Noting
@@ -35,7 +35,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.reconcile import ComingMemories, Judges, Reconciler
+from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
     IncognitoLimits,
@@ -50,10 +50,10 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Consent
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ConsentRecords, Coordination, Embeds, Journal, Now
-from memory_extproc.retention.passes import Rebuilds
+from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now
+from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.scheduler import RetentionJob
-from memory_extproc.retention.usage import Noticing, Partition
+from memory_extproc.retention.usage import ChangeNotifier, Partition
 from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
@@ -62,18 +62,18 @@ from memory_extproc.topics.tracker import Topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class WritePath:
     door: Door
     sessions: Sessions
     extraction: Extraction
     topics: Topics | None  # None: they are switched off
     retention: RetentionJob  # to be entered by who looks after the order of leaving
-    noticing: Noticing  # the partitions, where retention hears of what is written
+    noticing: ChangeNotifier  # the partitions, where retention hears of what is written
     foresees: ComingMemories
     learner: Learner
 
 
-async def open_writing(frame: Frame, kept: Kept) -> Writing:
+async def open_writing(frame: AppContext, kept: Storage) -> WritePath:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, frame.data, metrics, stack)
@@ -88,7 +88,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
         settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
     )
     retention = _retention(frame, kept, extraction, rebuilds)
-    noticing = Noticing(partitions, retention.soon)
+    noticing = ChangeNotifier(partitions, retention.request_pass)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
     learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
     replicas = kept.erasing.replicas
@@ -99,7 +99,7 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
         )
     elif isinstance(replicas, SoleReplica):
         replicas.oldest_waiting = learner.oldest_waiting
-    return Writing(
+    return WritePath(
         door=door,
         sessions=sessions,
         extraction=extraction,
@@ -113,7 +113,9 @@ async def open_writing(frame: Frame, kept: Kept) -> Writing:
     )
 
 
-def _retention(frame: Frame, kept: Kept, extraction: Extraction, rebuilds: Rebuilds) -> RetentionJob:
+def _retention(
+    frame: AppContext, kept: Storage, extraction: Extraction, rebuilds: SummaryRebuilder
+) -> RetentionJob:
     settings, live, metrics, stack = frame.settings, frame.live, frame.metrics, frame.stack
     return make_retention(
         settings,
@@ -132,12 +134,12 @@ def _retention(frame: Frame, kept: Kept, extraction: Extraction, rebuilds: Rebui
 
 
 async def _open_learner(
-    frame: Frame,
-    kept: Kept,
+    frame: AppContext,
+    kept: Storage,
     door: Door,
     sessions: Sessions,
     extraction: Extraction,
-    noticing: Noticing,
+    noticing: ChangeNotifier,
     topics: Topics | None,
     judged: Judging,
     intake_log: IntakeLog,
@@ -154,10 +156,10 @@ async def _open_learner(
             learn_limits(settings),
             metrics,
             extractor=read_by(live, extraction.extractor),
-            stand_in=read_by(live, extraction.stand_in),
+            fallback=read_by(live, extraction.fallback),
             reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
             now=now,
-            chance=random.random,
+            rng=random.random,
             judged=judged,
             commands=make_commands(
                 live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now
@@ -170,13 +172,13 @@ async def _open_learner(
             intake_log=intake_log,
         )
     )
-    live.follow(partial(_use, kept.partitions, learner))
+    live.subscribe(partial(_use, kept.partitions, learner))
     return learner
 
 
 def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
-    partitions.use(partition_limits(new))
-    learner.use(learn_limits(new))
+    partitions.reconfigure(partition_limits(new))
+    learner.reconfigure(learn_limits(new))
 
 
 # --- learning ----------------------------------------------------------------------------------------
@@ -188,9 +190,9 @@ class Extraction:
     """Who finds facts, who stands in while they cannot be reached, and who says what a fact changes where no rule
     does; each may be nobody."""
 
-    extractor: Extracts | None = None
-    stand_in: Extracts | None = None
-    judges: Judges | None = None
+    extractor: FactExtractor | None = None
+    fallback: FactExtractor | None = None
+    judges: ConflictJudge | None = None
     budget: Budget | None = None  # what models may cost, whatever they are asked
     by_rules_alone: bool = True  # or not at all
 
@@ -207,19 +209,19 @@ def make_extraction(
     if wanted == "rules" or model is None:
         return Extraction(rules, budget=budget)
     completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
-    found: Extracts = LlmExtractor(completions, budget)
+    found: FactExtractor = LlmExtractor(completions, budget)
     if settings.learn.notepad:
         found = Noting(found, completions, budget)
     by_model = Measured(found, metrics, time.perf_counter)
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
         return Extraction(by_model, judges=judges, budget=budget, by_rules_alone=False)
-    return Extraction(Fallback(by_model, rules), stand_in=rules, judges=judges, budget=budget, by_rules_alone=False)
+    return Extraction(Fallback(by_model, rules), fallback=rules, judges=judges, budget=budget, by_rules_alone=False)
 
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
     budget = Budget(budget_limits(settings), now=now)
-    live.follow(lambda new: budget.use(budget_limits(new)))
+    live.subscribe(lambda new: budget.reconfigure(budget_limits(new)))
     return budget
 
 
@@ -239,7 +241,7 @@ def budget_limits(settings: Settings) -> BudgetLimits:
 def make_commands(
     live: Live,
     keeps: Partition,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     journal: Journal,
     coordination: Coordination,
     metrics: Metrics,
@@ -260,14 +262,14 @@ def make_commands(
         now=now,
         doubts=_doubts(extraction, metrics, stack, live),
     )
-    live.follow(lambda new: commands.use(command_options(new)))
+    live.subscribe(lambda new: commands.reconfigure(command_options(new)))
     return commands
 
 
 def command_options(settings: Settings) -> CommandOptions:
     markers = settings.learn.markers
     return CommandOptions(
-        obeyed=Obeyed(settings.chat_commands),
+        obeyed=CommandMode(settings.chat_commands),
         markers=Markers(markers.create, markers.delete),
         patience=settings.learn.model_patience,
     )
@@ -287,7 +289,7 @@ def unsaid(live: Live, judges: Judging) -> Judging:
     return Unsaid(judges, obeys=lambda: _forgets(live.settings))
 
 
-def read_by(live: Live, extractor: Extracts | None) -> Extracts | None:
+def read_by(live: Live, extractor: FactExtractor | None) -> FactExtractor | None:
     """*extractor* without turns that ask for something to be forgotten, and without what is to be put aside."""
     if extractor is None:
         return None
@@ -295,7 +297,7 @@ def read_by(live: Live, extractor: Extracts | None) -> Extracts | None:
 
 
 def _forgets(settings: Settings) -> bool:
-    return Act.FORGET in Obeyed(settings.chat_commands).acts
+    return Act.FORGET in CommandMode(settings.chat_commands).acts
 
 
 # --- screening ---------------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ async def open_door(
         consent_terms(settings),
         consent_limits(settings),
         now=now,
-        steady=steady_now,
+        monotonic_now=steady_now,
     )
     incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
     if fleet is not None:
@@ -345,12 +347,12 @@ async def open_door(
         consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
     )
 
-    def use(new: Settings) -> None:
-        consent.use(consent_terms(new), consent_limits(new))
-        quota.use(quota_limits(new))
-        screening.use(make_policy(new).kept)
+    def reconfigure(new: Settings) -> None:
+        consent.reconfigure(consent_terms(new), consent_limits(new))
+        quota.reconfigure(quota_limits(new))
+        screening.reconfigure(make_policy(new).kept)
 
-    live.follow(use)
+    live.subscribe(reconfigure)
     return Door(consent, incognito, screening)
 
 
@@ -373,7 +375,7 @@ def quota_limits(settings: Settings) -> QuotaLimits:
     return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
 
 
-def trusting(live: Live, extractor: Extracts) -> Extracts:
+def trusting(live: Live, extractor: FactExtractor) -> FactExtractor:
     """*extractor* without what is to be put aside."""
     return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine)
 

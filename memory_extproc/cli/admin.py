@@ -19,7 +19,7 @@ from rich.table import Table
 from memory_extproc.api.principal import Role
 from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, needs_extra
 from memory_extproc.cli.explain import owner_of
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import Manifest, ModelDirectoryError, ModelKind, Precision, verify
 from memory_extproc.model import Owner
 from memory_extproc.observe import log
@@ -54,7 +54,7 @@ def verify_log(
         try:
             verified = verify(directory or where, key, since=since)
         except OSError as error:
-            raise GiveUpError(f"{directory or where} cannot be read: {error.strerror}") from error
+            raise PermanentError(f"{directory or where} cannot be read: {error.strerror}") from error
     faults = [
         {"kind": fault.kind.value, "file": fault.file, "line": fault.line, "seq": fault.seq}
         for fault in verified.faults
@@ -69,13 +69,13 @@ def verify_log(
 
 def _log_of(settings: Settings) -> tuple[Path, bytes]:
     """Where the log is and the key of its lines, as the sidecar has them; nothing is made that is not there."""
-    from memory_extproc.api.principal import derived, read_secret  # noqa: PLC0415
+    from memory_extproc.api.principal import derive_key, read_secret  # noqa: PLC0415
 
     data = Path(settings.data_dir).absolute()
     given = settings.api.secret.get_secret_value()
     section = settings.api.audit
     directory = Path(section.directory).absolute() if section.directory else data / "audit"
-    return directory, derived(given.encode() if given else read_secret(data), "audit")
+    return directory, derive_key(given.encode() if given else read_secret(data), "audit")
 
 
 def _show(lines: int, faults: list[dict[str, str | int]]) -> None:
@@ -141,7 +141,7 @@ def rotate(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     Texts stay as they are, and a sidecar that runs takes no notice.
     """
     with faults_to_exit():
-        anew, before = asyncio.run(_rotated(load(file_of(config), os.environ)))
+        anew, before = asyncio.run(_rotate_keys(load(file_of(config), os.environ)))
     if as_json:
         typer.echo(json.dumps({"wrapped_anew": anew, "wrapped_before": before}))
     else:
@@ -161,7 +161,7 @@ def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
         typer.echo(f"{name}  {masters.get(name, 0):>8} keys  {note}")
 
 
-async def _rotated(settings: Settings) -> tuple[int, int]:
+async def _rotate_keys(settings: Settings) -> tuple[int, int]:
     from memory_extproc.app import keys_alone  # noqa: PLC0415 - quick `--help`
 
     async with keys_alone(settings) as (keys, _):
@@ -220,11 +220,11 @@ def prepare(
         with needs_extra("models"):
             from memory_extproc.inference.prepare import parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
             from memory_extproc.inference.prepare import prepare as prepare_model  # noqa: PLC0415
-    except GiveUpError as error:
+    except PermanentError as error:
         _fail(console, error, as_json=as_json, code=1)
     try:
         parsed = parse_source(source or DEFAULT_SOURCES[kind], name)
-    except GiveUpError as error:
+    except PermanentError as error:
         _fail(console, error, as_json=as_json, code=WRONG_USE)
     try:
         with console.status("preparing") as status:
@@ -339,7 +339,7 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
         log.configure("error", "console")
         owner = owner_of(settings, tenant, user) if user else None
         data = Path(settings.data_dir).absolute()
-        report = asyncio.run(_done(work, settings, data, owner, dry_run=dry_run))
+        report = asyncio.run(_run_round(work, settings, data, owner, dry_run=dry_run))
     shown = _shown(report, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
@@ -349,7 +349,7 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
         raise typer.Exit(1)
 
 
-async def _done(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
+async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
     from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415

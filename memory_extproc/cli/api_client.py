@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from memory_extproc.cli.config import faults_to_exit
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 
 if TYPE_CHECKING:
     import grpc
@@ -92,7 +92,7 @@ class Api:
 
 
 @contextmanager
-def connected(connection: Connection) -> Iterator[Api]:
+def connect_api(connection: Connection) -> Iterator[Api]:
     import grpc  # noqa: PLC0415 - quick `--help`
 
     options = [("grpc.max_receive_message_length", _MESSAGE_BYTES)]
@@ -142,7 +142,7 @@ def _told(address: str) -> Iterator[None]:
     except grpc.RpcError as error:
         raise _in_words(error, address) from None
     except ValueError as error:  # of gRPC, for a header that cannot be sent
-        raise GiveUpError(str(error)) from error
+        raise PermanentError(str(error)) from error
 
 
 _WORDS = {
@@ -250,7 +250,7 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
         connection = _connection(**{name: given.pop(name) for name in names})
         with faults_to_exit():
             try:
-                with connected(connection) as api:
+                with connect_api(connection) as api:
                     command(api, **given)
             except ApiError as error:
                 if error.wrong_use:

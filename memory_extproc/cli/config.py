@@ -14,11 +14,11 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from memory_extproc.errors import ConfigurationError, GiveUpError, MemoryExtprocError
+from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import ModelDirectoryError, Precision, directory_of, read_manifest
 from memory_extproc.settings import Settings, load
+from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
-from memory_extproc.settings.docs import shown
 from memory_extproc.settings.memory import Provider
 
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
@@ -75,7 +75,7 @@ def _not_here(settings: Settings) -> list[str]:
 def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Print what is in effect: file, environment and defaults together; secrets are stars."""
     with faults_to_exit():
-        effective = shown(load(file_of(config), os.environ))
+        effective = dump_effective(load(file_of(config), os.environ))
     if as_json:
         _print_json(effective)
     else:
@@ -130,12 +130,12 @@ def faults_to_exit() -> Iterator[None]:
 
 @contextmanager
 def needs_extra(name: str) -> Iterator[None]:
-    """For imports that only the optional dependencies *name* bring; GiveUpError says what to install."""
+    """For imports that only the optional dependencies *name* bring; PermanentError says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "a package").partition(".")[0]
-        raise GiveUpError(f"{package} is not installed: pip install 'memory-extproc[{name}]'") from error
+        raise PermanentError(f"{package} is not installed: pip install 'memory-extproc[{name}]'") from error
 
 
 # --- progress ----------------------------------------------------------------------------------------

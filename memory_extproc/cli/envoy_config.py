@@ -140,13 +140,13 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
     faults: list[str] = []
     address = asked.sidecar or reachable(settings.listen.ext_proc)
     if not address.startswith("unix:"):
-        _parsed(faults, "--sidecar", split_address, address)
+        _parse_option(faults, "--sidecar", split_address, address)
     if asked.two_filters and not settings.envoy.two_filters:
         faults.append("--two-filters: the sidecar has to know: write envoy.two_filters: true in its configuration")
     options = EnvoyOptions(
         sidecar=address,
-        upstream=_parsed(faults, "--upstream", parse_upstream, asked.upstream) or Upstream("", 0, tls=False),
-        listen=_parsed(faults, "--listen", split_address, asked.listen) or ("", 0),
+        upstream=_parse_option(faults, "--upstream", parse_upstream, asked.upstream) or Upstream("", 0, tls=False),
+        listen=_parse_option(faults, "--listen", split_address, asked.listen) or ("", 0),
         admin_port=asked.admin_port,
         identity=asked.identity,
         user_header=settings.identity.user_header,
@@ -159,7 +159,7 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
         request_body=settings.limits.request_body,
         streams=settings.limits.streams,
         metadata_namespaces=namespaces(settings),
-        verified=_verified(faults, settings, asked),
+        verified=_jwt_verification(faults, settings, asked),
         client_tls=_client_tls(faults, settings, address, asked.client_tls),
         bodies=asked.bodies,
         two_filters=settings.envoy.two_filters if asked.two_filters is None else asked.two_filters,
@@ -170,7 +170,7 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
     return options
 
 
-def _parsed(faults: list[str], option: str, parse: Callable[[str], T], text: str) -> T | None:
+def _parse_option(faults: list[str], option: str, parse: Callable[[str], T], text: str) -> T | None:
     """What *parse* makes of *text*; None, and one more fault, when it cannot."""
     try:
         return parse(text)
@@ -229,11 +229,11 @@ def _rest(faults: list[str], settings: Settings, asked: Asked) -> RestApi:
         else:
             address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
     if not address.startswith("unix:"):
-        _parsed(faults, "--api", split_address, address)
+        _parse_option(faults, "--api", split_address, address)
     return RestApi(address, SERVICE_NAME, descriptor_set())
 
 
-def _verified(faults: list[str], settings: Settings, asked: Asked) -> Verified | None:
+def _jwt_verification(faults: list[str], settings: Settings, asked: Asked) -> Verified | None:
     if asked.identity is not IdentityMode.JWT:
         return None
     ours = settings.identity.jwt

@@ -81,7 +81,7 @@ def recall(
             memory.default_retrieval_limit if limit is None else limit,
         )
         found = asyncio.run(
-            _measured(settings, dataset, System(system), bounds, limit_questions, report, topics=topics)
+            _measure_system(settings, dataset, System(system), bounds, limit_questions, report, topics=topics)
         )
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -108,7 +108,7 @@ def tune(
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure("error", "console")
-        said = asyncio.run(_tuned(settings, dataset, out, features=features))
+        said = asyncio.run(_tune_weights(settings, dataset, out, features=features))
     if as_json:
         typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
         return
@@ -116,7 +116,7 @@ def tune(
     Console().print(f"weights: {out}", soft_wrap=True)
 
 
-async def _tuned(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
+async def _tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.datasets import read_datasets  # noqa: PLC0415
     from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
@@ -158,7 +158,7 @@ def _with(settings: Settings, extractor: str | None) -> Settings:
     return settings.model_copy(update={"learn": settings.learn.model_copy(update={"extractor": extractor})})
 
 
-async def _measured(
+async def _measure_system(
     settings: Settings,
     dataset: Path,
     system: System,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.model import Caller, Owner, Scope, Wish
+from memory_extproc.model import Caller, Owner, RecallRequest, Scope
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
@@ -52,7 +52,7 @@ def explain(
         log.configure("error", "console")
         memory = settings.memory
         caller = Caller(owner_of(settings, tenant, user), project=project, projects=tuple(member_of or ()))
-        wish = Wish(
+        wish = RecallRequest(
             caller=caller,
             asked=query,
             limit=memory.default_retrieval_limit if limit is None else limit,
@@ -60,7 +60,7 @@ def explain(
             scope=Scope(project=project),
             shared=settings.scopes.sharing().owners(caller),
         )
-        explanation = asyncio.run(_explained(settings, wish))
+        explanation = asyncio.run(_explain_recall(settings, wish))
     if as_json:
         typer.echo(json.dumps(_as_json(explanation, wish), indent=2, ensure_ascii=False))
     else:
@@ -69,10 +69,10 @@ def explain(
 
 def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     """As the sidecar would name the caller. ConfigurationError for a name that it would not take."""
-    from memory_extproc.request.identity import accepted, hashed_user, optional  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.request.identity import accept_name, hashed_user, optional  # noqa: PLC0415 - quick `--help`
 
     faults = []
-    if not accepted(user):
+    if not accept_name(user):
         faults.append("--user: expected a printable name of 1 to 256 bytes")
     if optional(tenant) is None:
         faults.append("--tenant: expected a printable name of at most 256 bytes")
@@ -82,14 +82,14 @@ def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     return Owner(tenant, user if key is None else hashed_user(key, tenant, user))
 
 
-async def _explained(settings: Settings, wish: Wish) -> Explanation:
+async def _explain_recall(settings: Settings, wish: RecallRequest) -> Explanation:
     from memory_extproc.evaluation.bench import reading  # noqa: PLC0415 - it loads store and inference
 
     async with reading(settings) as recaller:
         return await recaller.explain(wish)
 
 
-def _as_json(explanation: Explanation, wish: Wish) -> dict[str, Any]:
+def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
     return {
         "outcome": explanation.outcome,
         "query": explanation.query,
@@ -121,7 +121,7 @@ def _as_json(explanation: Explanation, wish: Wish) -> dict[str, Any]:
     }
 
 
-def _show(explanation: Explanation, wish: Wish) -> None:
+def _show(explanation: Explanation, wish: RecallRequest) -> None:
     from memory_extproc.recall.prompt_block import harmless  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)

@@ -17,7 +17,7 @@ from rich.console import Console
 from memory_extproc.cli.api_client import Api, ApiError, AsJson, UserOption
 from memory_extproc.cli.config import Says, progress
 from memory_extproc.cli.output import plain, show_json
-from memory_extproc.errors import ConfigurationError, GiveUpError
+from memory_extproc.errors import ConfigurationError, PermanentError
 from memory_extproc.model import ImportProblem, ImportReport
 
 # What files look like, git and gRPC are imported where they are used, for a quick `--help`.
@@ -274,7 +274,7 @@ def _to_lines(source: _Export, out: str, *, resume: bool) -> dict[str, int]:
         half.replace(path)
         noted.unlink(missing_ok=True)
     except OSError as error:
-        raise GiveUpError(f"{path}: {error.strerror}") from error
+        raise PermanentError(f"{path}: {error.strerror}") from error
     return {"memories": source.memories, "waiting_turns": source.waiting}
 
 
@@ -285,7 +285,7 @@ def _noted(noted: Path) -> tuple[int, str]:
     except FileNotFoundError:
         return 0, ""
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GiveUpError(f"{noted}: cannot be read; export without --resume") from error
+        raise PermanentError(f"{noted}: cannot be read; export without --resume") from error
 
 
 def _line(piece: Any) -> bytes:
@@ -294,8 +294,8 @@ def _line(piece: Any) -> bytes:
     if piece.HasField("memory"):
         return records.line_of(_record(piece.memory))
     if piece.HasField("turn"):
-        return records.beside(records.TURN, plain(piece.turn))
-    return records.beside(records.CONSENT, plain(piece.consent))
+        return records.record_line(records.TURN, plain(piece.turn))
+    return records.record_line(records.CONSENT, plain(piece.consent))
 
 
 # --- in ----------------------------------------------------------------------------------------------

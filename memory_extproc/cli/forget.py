@@ -227,7 +227,7 @@ def _show(proof: Proof, looks: Sequence[Look], *, as_json: bool) -> None:
 
 
 async def _looked(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
-    from memory_extproc.app.offline import looked_again  # noqa: PLC0415 - with it come the stores
+    from memory_extproc.app.offline import verify_gone  # noqa: PLC0415 - with it come the stores
 
     async with AsyncExitStack() as stack:
-        return await looked_again(settings, proof, owner, stack)
+        return await verify_gone(settings, proof, owner, stack)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
 from memory_extproc.cli.explain import owner_of
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import DeadLetter, Memory, Owner
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
@@ -210,7 +210,7 @@ def retry(
     """Have dead letters tried again from their beginning; a running sidecar takes them up by itself."""
     if bool(turns) == everything:
         raise typer.BadParameter("name the turns, or say --all")
-    count = _with_journals(config, lambda journals: _retried(journals, turns or None))
+    count = _with_journals(config, lambda journals: _retry_turns(journals, turns or None))
     typer.echo(json.dumps({"retried": count}) if as_json else f"{count} turn(s) wait again")
     if turns and count < len(set(turns)):
         raise typer.Exit(1)
@@ -231,7 +231,9 @@ def adopt(
     source = directory.absolute()
     with faults_to_exit(), _left_behind(source), progress() as says:
         settings = load(file_of(config), os.environ)
-        moved = _with_journals(config, lambda journals: _adopted(settings, journals, source, says), making=True)
+        moved = _with_journals(
+            config, lambda journals: _adopt_journals(settings, journals, source, says), making=True
+        )
     if as_json:
         typer.echo(json.dumps(moved))
     else:
@@ -283,14 +285,14 @@ async def _letters(journals: Journals, limit: int) -> Sequence[DeadLetter]:
     return await journals.main.dead(limit) if journals.main else []
 
 
-async def _retried(journals: Journals, turns: list[str] | None) -> int:
+async def _retry_turns(journals: Journals, turns: list[str] | None) -> int:
     if journals.main is None:
         return 0
     ids = [letter.turn_id for letter in await journals.main.dead(_EVERY)]
     return await journals.main.retry([id_ for id_ in ids if turns is None or id_.startswith(tuple(turns))])
 
 
-async def _adopted(settings: Settings, journals: Journals, directory: Path, says: Says) -> dict[str, int]:
+async def _adopt_journals(settings: Settings, journals: Journals, directory: Path, says: Says) -> dict[str, int]:
     from memory_extproc.app.storage import journals_to_join  # noqa: PLC0415
     from memory_extproc.journal.failover import move  # noqa: PLC0415
     from memory_extproc.journal.sqlite import SqliteJournal  # noqa: PLC0415
@@ -299,7 +301,7 @@ async def _adopted(settings: Settings, journals: Journals, directory: Path, says
 
     target = journals.main
     if target is None or directory == journals.path.parent:
-        raise GiveUpError(f"{directory} is the data directory of this configuration")
+        raise PermanentError(f"{directory} is the data directory of this configuration")
     async with SqliteJournal(directory / journals.path.name, now=_utc_now) as left, AsyncExitStack() as stack:
         source, ours = await journals_to_join(settings, left, directory, target, stack)
         undecided = await asyncio.to_thread(intake_log.adopt, directory / INTAKE, journals.path.with_name(INTAKE))
@@ -325,12 +327,12 @@ def _left_behind(directory: Path) -> Iterator[None]:
     from memory_extproc.learn.intake_log import INTAKE  # noqa: PLC0415
 
     if not ((directory / JOURNAL).is_file() or (directory / INTAKE).is_dir()):
-        raise GiveUpError(f"{directory} holds no journal ({JOURNAL})")
+        raise PermanentError(f"{directory} holds no journal ({JOURNAL})")
     with (directory / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise GiveUpError(f"a sidecar is using {directory}; stop it first") from error
+            raise PermanentError(f"a sidecar is using {directory}; stop it first") from error
         yield
 
 

@@ -20,7 +20,7 @@ from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
-    from memory_extproc.app.offline import Tended
+    from memory_extproc.app.offline import OfflineContext
     from memory_extproc.ports import MemoryStore
     from memory_extproc.retention.reembed import Checked, Reembedding
 
@@ -77,8 +77,8 @@ def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson 
 def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Have the bytes of deleted rows leave the store's files. A server does it in its own time."""
     with faults_to_exit():
-        settings, data = _configured(config)
-        done = asyncio.run(_compacted(settings, data))
+        settings, data = _load_settings(config)
+        done = asyncio.run(_compact_store(settings, data))
     _tell({"compacted": done}, as_json=as_json)
 
 
@@ -89,7 +89,7 @@ def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = F
     Texts that are sealed stay sealed, and their keys are not part of it. What Redis holds is for Redis to back up.
     """
     with faults_to_exit():
-        settings, data = _configured(config)
+        settings, data = _load_settings(config)
         _make(folder)
         with progress() as says:
             report = asyncio.run(_backed_up(settings, data, folder, says))
@@ -104,9 +104,9 @@ def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = Fal
     kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again.
     """
     with faults_to_exit():
-        settings, data = _configured(config)
+        settings, data = _load_settings(config)
         with progress() as says:
-            report = asyncio.run(_restored(settings, data, folder, says))
+            report = asyncio.run(_restore_folder(settings, data, folder, says))
     _tell(report, as_json=as_json)
 
 
@@ -128,7 +128,7 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
         return {"files": files, "memories": await back_up_memories(tended, folder, says)}
 
 
-async def _restored(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
+async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
     from memory_extproc.app import hold_data_directory, utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import restore_files, restore_memories, tending  # noqa: PLC0415
 
@@ -141,7 +141,7 @@ async def _restored(settings: Settings, data: Path, folder: Path, says: Says) ->
         return {"files": files["restored"], "kept": files["kept"], **counts}
 
 
-def _configured(config: Path | None) -> tuple[Settings, Path]:
+def _load_settings(config: Path | None) -> tuple[Settings, Path]:
     settings = load(file_of(config), os.environ)
     log.configure("error", "console")
     return settings, Path(settings.data_dir).absolute()
@@ -155,12 +155,12 @@ def _with_store(
 ) -> tuple[Checked, str]:
     """The report, and the fingerprint of the model in use."""
     with faults_to_exit():
-        settings, data = _configured(config)
+        settings, data = _load_settings(config)
         with progress() as says:
-            return asyncio.run(_used(settings, data, use, source, says))
+            return asyncio.run(_run_reembedding(settings, data, use, source, says))
 
 
-async def _used(
+async def _run_reembedding(
     settings: Settings,
     data: Path,
     use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]],
@@ -177,12 +177,12 @@ async def _used(
         return await use(made, other), tended.embedder.fingerprint
 
 
-async def _compacted(settings: Settings, data: Path) -> bool:
+async def _compact_store(settings: Settings, data: Path) -> bool:
     async with AsyncExitStack() as stack:
         return await (await _tended(settings, data, stack)).store.compact()
 
 
-async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Tended:
+async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
     from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import tending  # noqa: PLC0415
 

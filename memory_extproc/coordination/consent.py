@@ -19,7 +19,7 @@ import msgspec
 
 from memory_extproc.coordination.mirror import Copied, Kind
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, Now, Steady
@@ -61,7 +61,7 @@ class _Known:
 
 
 class Consents:
-    """Implements ports.KnowsConsent over *records*. One event loop owns it."""
+    """Implements ports.ConsentRegistry over *records*. One event loop owns it."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class Consents:
         limits: ConsentLimits,
         *,
         now: Now,
-        steady: Steady | None = None,
+        monotonic_now: Steady | None = None,
     ) -> None:
-        """*steady*: by what it is told how long ago something was; *now* unless it is given."""
+        """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given."""
         self._records, self._terms, self._limits, self._now = records, terms, limits, now
-        self._steady = steady or now
+        self._monotonic_now = monotonic_now or now
         self._known: OrderedDict[Owner, _Known] = OrderedDict()
         self._not_before: datetime | None = None  # after a failure: when the records are asked again
         self._changes = 0  # made through us, so that no answer from before one is kept after it
 
-    def use(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
+    def reconfigure(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
         """Other terms hold at once for everybody who never chose; what somebody chose is known as before."""
         if terms != self._terms:
             self._changes += 1  # no answer from before is kept after it
@@ -87,7 +87,7 @@ class Consents:
         self._terms, self._limits = terms, limits
 
     async def allowed(self, owner: Owner) -> Consent | None:
-        now = self._steady()
+        now = self._monotonic_now()
         known = self._known.get(owner)
         if known is not None and self._is_fresh(known):
             self._known.move_to_end(owner)
@@ -132,18 +132,18 @@ class Consents:
         return known.consent is Consent.ON
 
     def _is_fresh(self, known: _Known) -> bool:
-        return self._steady() - known.at < self._limits.fresh
+        return self._monotonic_now() - known.at < self._limits.fresh
 
     def _last_known(self, known: _Known | None) -> Consent | None:
         if known is None:
             return None
-        if known.consent is Consent.OFF or self._steady() - known.at < self._limits.grace:
+        if known.consent is Consent.OFF or self._monotonic_now() - known.at < self._limits.grace:
             return known.consent
         return None
 
     async def get(self, owner: Owner) -> Consent:
         while True:
-            changes, asked = self._changes, self._steady()
+            changes, asked = self._changes, self._monotonic_now()
             latest = await self._records.latest(owner)
             if self._not_before is not None:
                 self._not_before = None
@@ -158,10 +158,10 @@ class Consents:
         if consent is Consent.OFF:
             # Before the records have it: whatever becomes of the write, who said no is not asked again here.
             self._changes += 1
-            self._hold(owner, _Known(consent, self._steady(), chosen=change.at))
+            self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
         await self._records.add(owner, change)
         self._changes += 1
-        self._hold(owner, _Known(consent, self._steady(), chosen=change.at))
+        self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
         return change
 
     async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:
@@ -195,7 +195,7 @@ CREATE INDEX changes_by_owner ON changes (owner, number)
 )
 
 
-class TransientConsent:
+class InMemoryConsent:
     """ConsentRecords in a dictionary. Several users of one object see one another's changes, as replicas do."""
 
     def __init__(self) -> None:
@@ -342,13 +342,13 @@ def _of_bytes(raw: bytes) -> ConsentChange:
     try:
         written = msgspec.json.decode(raw, type=_Written)
     except msgspec.MsgspecError as error:
-        raise GiveUpError("a record of consent is not as we write them") from error
+        raise PermanentError("a record of consent is not as we write them") from error
     return _change(written.consent, written.at, written.by)
 
 
 def _change(consent: str, at: float, by: str) -> ConsentChange:
-    """GiveUpError for what is no consent: what cannot be read allows nothing."""
+    """PermanentError for what is no consent: what cannot be read allows nothing."""
     try:
         return ConsentChange(Consent(consent), datetime.fromtimestamp(at, UTC), by)
     except ValueError as error:
-        raise GiveUpError("a record of consent is not as we write them") from error
+        raise PermanentError("a record of consent is not as we write them") from error

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile, code_of
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import LedgerJob
 from memory_extproc.observe.log import logger
 
@@ -68,7 +68,7 @@ class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(Kind.JOB, job.subject, job.body, job.id, job.shut, job.open)
 
 
-def encoded(copies: Sequence[Copied]) -> dict[str, bytes]:
+def encode_copies(copies: Sequence[Copied]) -> dict[str, bytes]:
     """As a Mirror keeps them: the same thing has the same id at every replica."""
     bodies = [msgspec.json.encode(copy) for copy in copies]
     return {
@@ -77,7 +77,7 @@ def encoded(copies: Sequence[Copied]) -> dict[str, bytes]:
     }
 
 
-def decoded(records: Mapping[str, bytes]) -> list[Copied]:
+def decode_copies(records: Mapping[str, bytes]) -> list[Copied]:
     """Without those that this version cannot read."""
     found = []
     for body in records.values():
@@ -93,7 +93,7 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
     return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
 
 
-class TransientMirror:
+class InMemoryMirror:
     """For tests. Several users of one object share it. *fault*, when set, is raised by every call."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ def set_aside_unusable(path: Path) -> bool:
             ours = connection.execute("PRAGMA application_id").fetchone()[0] in {0, _SCHEMA.application}
     except sqlite3.Error as error:
         if code_of(error) not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-            raise TryLaterError(f"{path.name} cannot be read now") from error
+            raise TransientError(f"{path.name} cannot be read now") from error
         whole, version, ours = False, 0, True
     if whole and ours and version <= _SCHEMA.version:
         return False

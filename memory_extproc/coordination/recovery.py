@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
-from memory_extproc.coordination.mirror import Copied, decoded, encoded
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.coordination.mirror import Copied, decode_copies, encode_copies
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.observe.log import logger
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ class Recovery:
         return self._open
 
     def check(self) -> None:
-        """TryLaterError while Redis may lack forgets or choices."""
+        """TransientError while Redis may lack forgets or choices."""
         if not self._open:
-            raise TryLaterError(self._why)
+            raise TransientError(self._why)
 
     def compare(self, generation: bytes | None, number: bytes | int | None, floor: int) -> None:
         """What Redis answered together with what was read. *floor*: `sequence` before it was asked."""
@@ -183,13 +183,13 @@ class Recovery:
         if self._open:
             try:
                 await self.advance()
-            except TryLaterError:
+            except TransientError:
                 if self._open:
                     raise
 
     async def keep(self, copies: Sequence[Copied]) -> None:
         """Returns once there is a copy in our directory, or in the shared mirror where ours cannot be written."""
-        records = encoded(copies)
+        records = encode_copies(copies)
         try:
             await self._own.put(records, waits=self._shared is not None)
             await asyncio.to_thread(self._remember)
@@ -210,7 +210,7 @@ class Recovery:
     async def copy(self, copies: Sequence[Copied]) -> None:
         """What others wrote, into our directory alone."""
         if copies:
-            await self._own.put(encoded(copies))
+            await self._own.put(encode_copies(copies))
 
     # --- what goes on behind --------------------------------------------------------------------------
     async def _keep_trying(self) -> None:
@@ -293,12 +293,12 @@ class Recovery:
                 await self._merge(mirror, merged)
             except MemoryExtprocError as error:
                 if not accepted:
-                    raise TryLaterError(f"forgets cannot be restored: {error}") from error
+                    raise TransientError(f"forgets cannot be restored: {error}") from error
             if mirror is self._own:
                 await bounded(client.sadd(ours, self._directory.now.name))
                 await bounded(client.expire(ours, _KEPT_MERGED))
         if not merged and self._directory.unsure and not accepted:
-            raise TryLaterError("forgets cannot be restored: there is no copy, and one was set aside")
+            raise TransientError("forgets cannot be restored: there is no copy, and one was set aside")
         if accepted:
             log.warning("coordination.loss_accepted")
         await self._wait_for_others(ours)
@@ -315,7 +315,7 @@ class Recovery:
         async for page in mirror.all():
             hashes = {id_: hashlib.blake2b(body, digest_size=16).digest() for id_, body in page.items()}
             fresh = {one: page[one] for one in page if merged.get(one) != hashes[one] and one != _GENERATION}
-            copies = decoded(fresh)
+            copies = decode_copies(fresh)
             for start in range(0, len(copies), _AT_ONCE):
                 for part in self.parts:
                     await part.merge(copies[start : start + _AT_ONCE])
@@ -346,7 +346,7 @@ class Recovery:
             first = self._shared is not None and await self._shared_lacks_generation()
             for part in self.parts:
                 async for copies in part.copies():
-                    await self._own.put(encoded(copies), waits=first)
+                    await self._own.put(encode_copies(copies), waits=first)
             self._directory.update(copied=True)
         if self._shared is None:
             return

@@ -18,9 +18,9 @@ from memory_extproc.coordination.mirror import Copied, Kind, of_items
 from memory_extproc.coordination.recovery import Recovery
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import check_registered
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
-from memory_extproc.ports import WrapsKeys
+from memory_extproc.ports import KeyWrapper
 
 _GLANCE = timedelta(milliseconds=60)  # a request waits so long for the version of what is known
 # An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
@@ -222,7 +222,7 @@ class RedisLedger:
     written has a copy when the call returns; the key's is wrapped by *wraps*, where there is one."""
 
     def __init__(
-        self, link: RedisLink, *, prefix: str, recovery: Recovery | None = None, wraps: WrapsKeys | None = None
+        self, link: RedisLink, *, prefix: str, recovery: Recovery | None = None, wraps: KeyWrapper | None = None
     ) -> None:
         self._link, self._recovery, self._wraps = link, recovery, wraps
         self._base = f"{prefix}:{{ledger}}"
@@ -310,7 +310,7 @@ class RedisLedger:
         if copy.subject != _WRAPPED:
             return copy.body
         if self._wraps is None:
-            raise GiveUpError("the copy of the ledger's key is wrapped with a master key")
+            raise PermanentError("the copy of the ledger's key is wrapped with a master key")
         return await self._wraps.unwrap(copy.body, _CONTEXT)
 
     async def copies_of(self, subject: str) -> Sequence[Copied]:

@@ -24,7 +24,13 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from memory_extproc.concurrency import cancellation_kept
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError, UnknownFaultError
+from memory_extproc.errors import (
+    MemoryExtprocError,
+    NotReadyError,
+    PermanentError,
+    TransientError,
+    UnknownFaultError,
+)
 from memory_extproc.observe.log import logger
 
 log = logger(__name__)
@@ -57,22 +63,22 @@ _FOR_NOW = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|LOADING|M
 _ASKED = (faults.RedisError, faults.RedisClusterException, OSError, TimeoutError)
 
 
-def translated(error: Exception) -> MemoryExtprocError:
+def translate_error(error: Exception) -> MemoryExtprocError:
     """Our kind of error for the client library's. Its text may repeat what was sent, so ours does not."""
     kind = type(error).__name__
     if isinstance(error, _NOT_READY):
         return NotReadyError(f"Redis is not ready ({kind})")
     if isinstance(error, _REFUSED):
         # An operator mends that, and then the same call works: no turn is given up for it.
-        return TryLaterError(f"Redis refuses our credentials ({kind})")
+        return TransientError(f"Redis refuses our credentials ({kind})")
     if isinstance(error, _PASSING) or _FOR_NOW.search(str(error)):
-        return TryLaterError(f"Redis does not answer as it should ({kind})")
+        return TransientError(f"Redis does not answer as it should ({kind})")
     if isinstance(error, faults.DataError):  # what was to be sent cannot be
-        return GiveUpError(f"Redis refuses the command ({kind})")
+        return PermanentError(f"Redis refuses the command ({kind})")
     return UnknownFaultError(f"Redis refuses the command ({kind})")
 
 
-class NewerKeysError(TryLaterError):
+class NewerKeysError(TransientError):
     """What stands in Redis is a newer program's, and this one must leave it alone."""
 
 
@@ -202,11 +208,11 @@ class RedisLink:
         await self.bounded(self.client.ping())
 
     async def bounded(self, call: Awaitable[Any], *, within: timedelta | None = None) -> Any:
-        """What *call* to the server gives, within our timeout or the shorter *within*. TryLaterError at once
+        """What *call* to the server gives, within our timeout or the shorter *within*. TransientError at once
         while the server is not answering."""
         if not self.answering:
             _never_made(call)
-            raise TryLaterError("Redis did not answer a moment ago")
+            raise TransientError("Redis did not answer a moment ago")
         if not self._ours:
             try:
                 await self._claim()
@@ -249,7 +255,7 @@ class RedisLink:
                 self._count_failure()
             else:
                 self._failed = 0
-            raise translated(error) from error
+            raise translate_error(error) from error
         self._failed = 0
         return result
 
@@ -262,7 +268,7 @@ class RedisLink:
             return Keeping(Persistence.APPENDED, evicts)
         try:
             saves = (await self.bounded(self.client.config_get("save"))).get("save")
-        except (GiveUpError, TryLaterError):  # hosted servers refuse CONFIG
+        except (PermanentError, TransientError):  # hosted servers refuse CONFIG
             return Keeping(Persistence.UNKNOWN, evicts)
         return Keeping(Persistence.SNAPSHOTS if saves else Persistence.NONE, evicts)
 

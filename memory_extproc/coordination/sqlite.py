@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
 from memory_extproc.ports import Now
 
@@ -287,4 +287,4 @@ class SqliteLedger:
 def check_registered(kinds: Iterable[str]) -> None:
     for kind in kinds:
         if kind not in RECORD_KINDS:
-            raise GiveUpError(f"records of the kind {kind!r} are not registered in model/records.py")
+            raise PermanentError(f"records of the kind {kind!r} are not registered in model/records.py")

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError, UnknownFaultError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError, UnknownFaultError
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -118,7 +118,7 @@ class SqliteFile:
         neighbours and is undone alone if it fails. It may run twice, so it changes nothing but the file.
         *scrub*: afterwards no trace of what was deleted is left in the write-ahead log."""
         if self._closed or self._thread is None:
-            raise TryLaterError(f"{self._path.name} is closed")
+            raise TransientError(f"{self._path.name} is closed")
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queued.append(_Operation(work, scrub, waiter))
         self._commit_next()
@@ -137,7 +137,7 @@ class SqliteFile:
         except (sqlite3.Error, MemoryExtprocError) as error:
             self._close_reader()
             if isinstance(error, sqlite3.Error):
-                raise translated(error, self._path.name) from error
+                raise translate_error(error, self._path.name) from error
             raise
         return row
 
@@ -168,7 +168,7 @@ class SqliteFile:
             return False
         self._check(application, version)
         if version < self._schema.version:
-            raise TryLaterError(f"{self._path.name} is not brought up to date yet")
+            raise TransientError(f"{self._path.name} is not brought up to date yet")
         return True
 
     # --- on the event loop ---------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class SqliteFile:
             if len(batch) > 1 and code not in LOCKED:
                 # One by one, so that what cannot be done does not take its neighbours with it.
                 return [self._commit([operation])[0] for operation in batch]
-            return [_Done(error=translated(error, self._path.name)) for _ in batch]
+            return [_Done(error=translate_error(error, self._path.name)) for _ in batch]
         except MemoryExtprocError as error:
             return [_Done(error=error) for _ in batch]
         return results
@@ -247,7 +247,7 @@ class SqliteFile:
                 raise
             connection.execute("ROLLBACK TO one")
             name = self._path.name
-            done = _Done(error=translated(error, name) if isinstance(error, sqlite3.Error) else error)
+            done = _Done(error=translate_error(error, name) if isinstance(error, sqlite3.Error) else error)
         connection.execute("RELEASE one")
         return done
 
@@ -261,7 +261,7 @@ class SqliteFile:
             with suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
-            raise TryLaterError(f"{self._path.name} is not to be opened: {error.strerror}") from error
+            raise TransientError(f"{self._path.name} is not to be opened: {error.strerror}") from error
         connection = self._connect(self._patience)
         try:
             self._prepare(connection)
@@ -279,10 +279,10 @@ class SqliteFile:
         self._close_writer()
 
     def _refuse_taken_away(self) -> None:
-        """TryLaterError where the next start would not find what is written now. On either thread."""
+        """TransientError where the next start would not find what is written now. On either thread."""
         if (place := self._place) is not None and (harm := place.harm) is not None:
             name = self._path.name
-            raise TryLaterError(f"{name} was taken away while in use ({harm.value}): put it back, or restart")
+            raise TransientError(f"{name} was taken away while in use ({harm.value}): put it back, or restart")
 
     def _connect(self, patience: timedelta) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -327,11 +327,11 @@ class SqliteFile:
             connection.execute(statement)
 
     def _check(self, application: int, version: int) -> None:
-        """TryLaterError for a file that we cannot use: later, with the program that can, or with another file."""
+        """TransientError for a file that we cannot use: later, with the program that can, or with another file."""
         if application != self._schema.application:
-            raise TryLaterError(f"{self._path.name} is a database of something else; move it aside")
+            raise TransientError(f"{self._path.name} is a database of something else; move it aside")
         if version > self._schema.version:
-            raise TryLaterError(
+            raise TransientError(
                 f"{self._path.name} has schema version {version} of a newer memory-extproc, this one knows versions"
                 f" up to {self._schema.version}: run the newer program, or move the file aside"
             )
@@ -377,15 +377,15 @@ def code_of(error: BaseException) -> int:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
-def translated(error: sqlite3.Error, name: str) -> MemoryExtprocError:
+def translate_error(error: sqlite3.Error, name: str) -> MemoryExtprocError:
     """Our kind of error for SQLite's; *name* is the file's, without its directory."""
     code = code_of(error)
     if code in _PASSING:
-        return TryLaterError(f"{name} is {_PASSING[code]}")
+        return TransientError(f"{name} is {_PASSING[code]}")
     if code in _DAMAGED:
         # Later: an operator moves the file aside, and we take up the next. No turn is given up for the file.
-        return TryLaterError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
-    kind = GiveUpError if code in _PERMANENT else UnknownFaultError
+        return TransientError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
+    kind = PermanentError if code in _PERMANENT else UnknownFaultError
     return kind(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")
 
 

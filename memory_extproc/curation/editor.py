@@ -16,10 +16,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
     Embedded,
-    Found,
+    Hit,
     JournalState,
     Memory,
     MemoryState,
@@ -29,7 +29,7 @@ from memory_extproc.model import (
     Source,
     digest,
 )
-from memory_extproc.ports import Embeds, Journal, KeepsMemories, ListsMemories, Now
+from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.secrets import mask_secrets
 from memory_extproc.text.words import fold
 
@@ -90,13 +90,13 @@ class Meaning:
         return bool(self.subject and self.attribute and self.value)
 
 
-class Understands(Protocol):
+class MemoryInterpreter(Protocol):
     """What the write path knows of facts."""
 
     async def meaning(self, owner: Owner, content: str) -> Meaning:
         """False where *content* is not understood."""
 
-    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing: ...
+    def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing: ...
 
 
 class DuplicateError(MemoryExtprocError):
@@ -112,7 +112,7 @@ class NotActiveError(MemoryExtprocError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NewMemory:
     """A text to remember. *metadata* may hold subject, attribute and value."""
 
     content: str = field(repr=False)
@@ -136,11 +136,17 @@ class Correction:
         return self.values.get("content")
 
 
-class Curator:
+class MemoryEditor:
     """Writes one owner's memories at their own word."""
 
     def __init__(
-        self, keeps: KeepsMemories, lists: ListsMemories, embedder: Embeds, understands: Understands, *, now: Now
+        self,
+        keeps: MemoryWriter,
+        lists: MemoryLister,
+        embedder: EmbeddingModel,
+        understands: MemoryInterpreter,
+        *,
+        now: Now,
     ) -> None:
         self._keeps, self._lists, self._embedder = keeps, lists, embedder
         self._understands = understands
@@ -148,10 +154,10 @@ class Curator:
         # One write of an owner's at a time in this process: two equal texts at once become one memory.
         self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
 
-    async def store(self, owner: Owner, told: Told, key: str) -> tuple[Memory, Decision]:
+    async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, Decision]:
         """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
         DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
-        told = replace(told, content=mask_secrets(told.content).text, metadata=_masked(told.metadata))
+        told = replace(told, content=mask_secrets(told.content).text, metadata=_mask_secrets(told.metadata))
         meaning = _given_meaning(told.metadata) or await self._understands.meaning(owner, told.content)
         row = self._row(owner, told, meaning, key)
         there = await self._keeps.get(owner, [row.id])
@@ -177,7 +183,7 @@ class Curator:
             return row, decision
 
     async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
-        """The memory with the new values; None where there is none. NotActiveError for history, TryLaterError
+        """The memory with the new values; None where there is none. NotActiveError for history, TransientError
         while others keep changing it."""
         async with self._turn(owner):
             for _ in range(_ATTEMPTS):
@@ -195,7 +201,7 @@ class Curator:
                 if await self._replace(owner, there[0], corrected):
                     await self._part(owner, corrected, others)
                     return corrected
-        raise TryLaterError("the memory keeps changing")
+        raise TransientError("the memory keeps changing")
 
     async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
         """The sources of what was made of facts: those whose values it still tells, and the others. What it is made
@@ -247,7 +253,7 @@ class Curator:
         return restored
 
     def _sorted_out(
-        self, row: Memory, meaning: Meaning, found: Sequence[Found]
+        self, row: Memory, meaning: Meaning, found: Sequence[Hit]
     ) -> tuple[Memory | None, Sequence[Memory]]:
         """The memory that says the same, if the newest of those that speak of the same does; and else those whose
         place *row* takes."""
@@ -261,7 +267,7 @@ class Curator:
             return newest, ()
         return None, sorted(spoken, key=lambda memory: memory.id)
 
-    async def _confirm(self, owner: Owner, same: Memory, told: Told) -> Memory | None:
+    async def _confirm(self, owner: Owner, same: Memory, told: NewMemory) -> Memory | None:
         """None: it is gone meanwhile."""
         now = self._now().replace(microsecond=0)
         confirmed: Memory | None = None
@@ -285,7 +291,7 @@ class Curator:
 
     async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
         now = self._now().replace(microsecond=0)
-        values = _masked(correction.values)
+        values = _mask_secrets(correction.values)
         kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
         metadata = {**values.pop("metadata", memory.metadata), **kept}
         changed = replace(memory, **values, metadata=metadata)
@@ -324,7 +330,7 @@ class Curator:
 
         return await self._lists.change(owner, before.id, exchange) and not moved
 
-    def _row(self, owner: Owner, told: Told, meaning: Meaning, key: str) -> Memory:
+    def _row(self, owner: Owner, told: NewMemory, meaning: Meaning, key: str) -> Memory:
         now = self._now()
         whole = now.replace(microsecond=0)
         understood = (
@@ -369,12 +375,12 @@ def _texts(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
-def _masked(values: Mapping[str, Any]) -> dict[str, Any]:
+def _mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
     """*values* without secrets in their texts, those of a mapping among them included."""
     masked: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            masked[name] = _masked(value)
+            masked[name] = _mask_secrets(value)
         else:
             masked[name] = mask_secrets(value).text if isinstance(value, str) and name not in _NO_TEXT else value
     return masked
@@ -475,11 +481,11 @@ class Stats:
     newest: datetime | None
 
 
-class Catalogue:
+class MemoryCatalog:
     """Reads; changes nothing."""
 
     def __init__(
-        self, lists: ListsMemories, keeps: KeepsMemories, journal: Journal, *, vector_bytes: int, now: Now
+        self, lists: MemoryLister, keeps: MemoryWriter, journal: Journal, *, vector_bytes: int, now: Now
     ) -> None:
         self._lists, self._keeps, self._journal = lists, keeps, journal
         self._vector_bytes = vector_bytes

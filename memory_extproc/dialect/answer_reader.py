@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from memory_extproc.dialect import json_spans
-from memory_extproc.dialect.base import Answer, ReadsAnswer
+from memory_extproc.dialect.base import Answer, AnswerReader
 from memory_extproc.dialect.json_spans import Fields
 from memory_extproc.errors import BadBodyError
 
@@ -55,7 +55,7 @@ class Account:
         return "\n".join(map("".join, messages.values()))
 
 
-class Reads(Protocol):
+class AnswerFormat(Protocol):
     """What a dialect brings: how its documents and events change the account."""
 
     def document(self, account: Account, document: Fields) -> None: ...
@@ -64,7 +64,7 @@ class Reads(Protocol):
         """*name* is the event's own, "" without one. Events with data of [DONE] never come here."""
 
 
-def reader(content_type: str, dialect: Reads, limit: int = MAX_ANSWER_BYTES) -> ReadsAnswer | None:
+def reader(content_type: str, dialect: AnswerFormat, limit: int = MAX_ANSWER_BYTES) -> AnswerReader | None:
     """A reader for this content type; None unless it is JSON or an event stream. An answer of more than
     *limit* bytes is not complete."""
     media = content_type.partition(";")[0].strip().lower()
@@ -95,7 +95,7 @@ def _answer(account: Account) -> Answer:
 class EventReader:
     """An answer that comes as server-sent events."""
 
-    def __init__(self, dialect: Reads, limit: int) -> None:
+    def __init__(self, dialect: AnswerFormat, limit: int) -> None:
         self._dialect = dialect
         self._limit = limit
         self._stream = EventStream()
@@ -146,7 +146,7 @@ class EventReader:
 class DocumentReader:
     """An answer that comes as one JSON document."""
 
-    def __init__(self, dialect: Reads, limit: int) -> None:
+    def __init__(self, dialect: AnswerFormat, limit: int) -> None:
         self._dialect = dialect
         self._limit = limit
         self._body = bytearray()

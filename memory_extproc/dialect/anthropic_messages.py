@@ -7,7 +7,7 @@ from typing import Any
 
 from memory_extproc.dialect import answer_reader, json_spans, memory_fields
 from memory_extproc.dialect.answer_reader import Account
-from memory_extproc.dialect.base import ChatRequest, Edit, Placing, ReadsAnswer
+from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Placing
 from memory_extproc.dialect.json_spans import Fields
 from memory_extproc.dialect.messages import (
     Author,
@@ -71,7 +71,7 @@ class Anthropic:
             for one, at in zip(blocks, found, strict=True)
         ]
 
-    def reader(self, content_type: str) -> ReadsAnswer | None:
+    def reader(self, content_type: str) -> AnswerReader | None:
         return answer_reader.reader(content_type, AnthropicAnswer())
 
 

@@ -114,7 +114,7 @@ class Answer:
     cached_tokens: int | None = None  # those of them that came from its prompt cache
 
 
-class ReadsAnswer(Protocol):
+class AnswerReader(Protocol):
     """Reads one answer from chunks cut anywhere, in the middle of a UTF-8 character or event included."""
 
     def feed(self, chunk: bytes) -> None: ...
@@ -142,5 +142,5 @@ class Dialect(Protocol):
         one block for each message. A dialect or message that cannot take SYSTEM_MESSAGE gets the block as
         USER_SUFFIX. Reads the body once, however many they are."""
 
-    def reader(self, content_type: str) -> ReadsAnswer | None:
+    def reader(self, content_type: str) -> AnswerReader | None:
         """A reader for an answer of this content type (JSON or SSE); None for any other."""

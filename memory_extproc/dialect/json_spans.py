@@ -89,7 +89,7 @@ def members(body: bytes, at: int) -> list[Member]:
     at = _skip(body, at + 1)
     while key := _KEY.match(body, at):
         end = value_end(body, key.end())
-        found.append(Member(_unquoted(key[1]), key.start(), key.end(), end))
+        found.append(Member(_unquote_name(key[1]), key.start(), key.end(), end))
         comma = _COMMA.match(body, end)
         if comma is None:
             break
@@ -129,7 +129,7 @@ def append_element(body: bytes, array: Span, new: bytes) -> Edit:
 
 def append_text(string: Span, text: str) -> Edit:
     """The edit that appends *text* to a JSON string, inside its closing quote."""
-    return Edit(string.end - 1, string.end - 1, quoted(text)[1:-1])
+    return Edit(string.end - 1, string.end - 1, quote_json(text)[1:-1])
 
 
 def removal(of: Sequence[Member], names: Collection[str]) -> tuple[Edit, ...]:
@@ -147,7 +147,7 @@ def removal(of: Sequence[Member], names: Collection[str]) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def quoted(text: str) -> bytes:
+def quote_json(text: str) -> bytes:
     """*text* as a JSON string in UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
     return msgspec.json.encode(text.encode("utf-8", "replace").decode())
 
@@ -181,7 +181,7 @@ def _brackets(pattern: re.Pattern[bytes], body: bytes, at: int) -> Iterator[tupl
         yield at, 1 if bracket[1] in _OPENING else -1
 
 
-def _unquoted(name: bytes) -> str:
+def _unquote_name(name: bytes) -> str:
     if b"\\" in name:
         return str(json.loads(name))
     return name[1:-1].decode()
@@ -214,13 +214,13 @@ def parse(body: bytes) -> dict[str, Any]:
     start = len(BOM) if body.startswith(BOM) else 0
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and deeper_than(body, MAX_DEPTH):
         raise BadBodyError(f"nested deeper than {MAX_DEPTH} levels")
-    value = _decoded(body[start:] if start else body, start)
+    value = _decode_value(body[start:] if start else body, start)
     if not isinstance(value, dict):
         raise wrong("body", "object", value)
     return value
 
 
-def _decoded(body: bytes, offset: int) -> Any:
+def _decode_value(body: bytes, offset: int) -> Any:
     try:
         return msgspec.json.decode(body)
     except UnicodeDecodeError:
@@ -233,7 +233,7 @@ def _decoded(body: bytes, offset: int) -> Any:
         repaired = without_lone_surrogates(body)
         if repaired == body:
             raise BadBodyError(f"not JSON: {error}") from None
-    return _decoded(repaired, offset)
+    return _decode_value(repaired, offset)
 
 
 def _not_utf8(body: bytes, offset: int) -> BadBodyError:

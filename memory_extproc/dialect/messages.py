@@ -142,7 +142,7 @@ def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Ed
         case b'"':
             return (in_string(span, block),)
         case b"[":
-            new = b'{"type":' + json_spans.quoted(part) + b',"text":' + json_spans.quoted(block) + b"}"
+            new = b'{"type":' + json_spans.quote_json(part) + b',"text":' + json_spans.quote_json(block) + b"}"
             return (json_spans.append_element(body, span, new),)
     return ()
 
@@ -181,7 +181,7 @@ def latest_cut(dialect: str, request: ChatRequest, keep_from: int) -> int:
     return next((place for place in places if _whole(items, request.user_at[place])), 0)
 
 
-def shortened(dialect: str, request: ChatRequest, keep_from: int, instead: str) -> Sequence[Edit]:
+def condense_edits(dialect: str, request: ChatRequest, keep_from: int, instead: str) -> Sequence[Edit]:
     """The edits that put *instead* in the place of all but system messages before the user message *keep_from*
     (counted as `user_at` does); none where that cannot be done without tearing something apart."""
     body = request.body
@@ -196,8 +196,8 @@ def shortened(dialect: str, request: ChatRequest, keep_from: int, instead: str) 
     if not runs:
         return ()
     at = json_spans.elements(body, found, range(cut))
-    pair = b'{"role":"user","content":' + json_spans.quoted(instead) + b'},{"role":"assistant","content":'
-    pair += json_spans.quoted(READ) + b"}"
+    pair = b'{"role":"user","content":' + json_spans.quote_json(instead) + b'},{"role":"assistant","content":'
+    pair += json_spans.quote_json(READ) + b"}"
     (first, last), *others = runs
     edits = [Edit(at[first].start, at[last].end, pair)]
     edits += [Edit(at[begin - 1].end, at[end].end, b"") for begin, end in others]

@@ -8,7 +8,7 @@ from typing import Any
 
 from memory_extproc.dialect import answer_reader, json_spans, memory_fields
 from memory_extproc.dialect.answer_reader import Account
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, ReadsAnswer
+from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
 from memory_extproc.dialect.json_spans import Fields, Span
 from memory_extproc.dialect.messages import (
     Author,
@@ -74,19 +74,19 @@ class Responses:
         if body[value.start : value.start + 1] == b'"':  # a string stays a string, so there is no message to add
             return [() if one.back else (in_string(value, one.block),) for one in blocks]
         found = user_messages(request, value, blocks)
-        return [_placed(request, at, one) for one, at in zip(blocks, found, strict=True)]
+        return [_insert_edits(request, at, one) for one, at in zip(blocks, found, strict=True)]
 
-    def reader(self, content_type: str) -> ReadsAnswer | None:
+    def reader(self, content_type: str) -> AnswerReader | None:
         return answer_reader.reader(content_type, ResponsesAnswer())
 
 
-def _placed(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
+def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
     if at is None:
         return ()
     if one.form is Form.USER_SUFFIX:
         return in_message(request.body, at, one.block, "input_text")
     role = b"developer" if request.developer else b"system"
-    message = b'{"type":"message","role":"' + role + b'","content":' + json_spans.quoted(one.block) + b"}"
+    message = b'{"type":"message","role":"' + role + b'","content":' + json_spans.quote_json(one.block) + b"}"
     return after_message(at, message)
 
 

@@ -176,12 +176,12 @@ class VisitOptions:
 
 
 class Visit:
-    """*chance* makes the words, so that no two visits look for the same."""
+    """*rng* makes the words, so that no two visits look for the same."""
 
-    def __init__(self, gateway: Gateway, options: VisitOptions, chance: random.Random) -> None:
+    def __init__(self, gateway: Gateway, options: VisitOptions, rng: random.Random) -> None:
         self.gateway, self.options = gateway, options
-        self.name = f"doctor-{chance.getrandbits(32):08x}"
-        self._chance = chance
+        self.name = f"doctor-{rng.getrandbits(32):08x}"
+        self._rng = rng
         self._sessions = self._asked = 0
         self.canary = self.word()  # what ann tells, and nobody else knows
         self.kept: list[tuple[Person, str]] = []  # sessions from which something may be remembered, and whose
@@ -199,7 +199,7 @@ class Visit:
 
     def word(self) -> str:
         """A word that means nothing and stands nowhere else."""
-        letters = (self._chance.choice(_CONSONANTS) + self._chance.choice(_VOWELS) for _ in range(4))
+        letters = (self._rng.choice(_CONSONANTS) + self._rng.choice(_VOWELS) for _ in range(4))
         return "".join(letters).capitalize()
 
     def forged(self, **headers: str) -> Person:

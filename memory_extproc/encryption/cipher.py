@@ -15,7 +15,7 @@ import hmac
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import DataKey
 
 _VERSION = b"\x01"
@@ -23,7 +23,7 @@ _ID_BYTES, _NONCE_BYTES, _TAG_BYTES = 8, 12, 16
 OVERHEAD = len(_VERSION) + _ID_BYTES + _NONCE_BYTES + _TAG_BYTES
 
 
-class SealedAwayError(GiveUpError):
+class KeyDestroyedError(PermanentError):
     """Sealed with a key that is no more: nobody can read it again."""
 
 
@@ -34,18 +34,18 @@ def seal(key: DataKey, context: bytes, plain: bytes) -> bytes:
 
 
 def unseal(key: DataKey | None, context: bytes, sealed: bytes) -> bytes:
-    """What was sealed. SealedAwayError where another key than *key* sealed it; GiveUpError where it was damaged or
+    """What was sealed. KeyDestroyedError where another key than *key* sealed it; PermanentError if damaged or
     belongs elsewhere."""
     body = len(_VERSION) + _ID_BYTES
     if len(sealed) < OVERHEAD or sealed[:1] != _VERSION:
-        raise GiveUpError("a sealed text that is damaged or of a newer version")
+        raise PermanentError("a sealed text that is damaged or of a newer version")
     if key is None or sealed[1:body] != key.id:
-        raise SealedAwayError("a text sealed with a key that is gone")
+        raise KeyDestroyedError("a text sealed with a key that is gone")
     nonce, rest = sealed[body : body + _NONCE_BYTES], sealed[body + _NONCE_BYTES :]
     try:
         return AESGCM(key.secret).decrypt(nonce, rest, context)
     except InvalidTag:
-        raise GiveUpError("a sealed text that was damaged or moved") from None
+        raise PermanentError("a sealed text that was damaged or moved") from None
 
 
 def is_sealed(value: bytes) -> bool:
@@ -62,7 +62,7 @@ def unseal_text(key: DataKey | None, context: bytes, sealed: str) -> str:
     try:
         raw = base64.b64decode(sealed, validate=True)
     except (binascii.Error, ValueError):
-        raise GiveUpError("a sealed text that is damaged") from None
+        raise PermanentError("a sealed text that is damaged") from None
     return unseal(key, context, raw).decode()
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from memory_extproc.encryption.cipher import (
-    SealedAwayError,
+    KeyDestroyedError,
     context_of,
     is_sealed,
     seal,
@@ -19,24 +19,24 @@ from memory_extproc.encryption.cipher import (
     unseal,
     unseal_text,
 )
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     DataKey,
     DeadLetter,
     Embedded,
-    Found,
+    Hit,
     JournalState,
     Memory,
     Owner,
     Scope,
-    Searched,
-    Stored,
+    SearchResult,
     Turn,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEntry, Keys, MemoryStore
+from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEntry, KeyStore, MemoryStore
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -44,12 +44,12 @@ _ROW_MARK = "sealed"  # the one key of a sealed row's metadata; behind it, seale
 _TRIES = 4
 
 
-class SealedStore:
+class EncryptedStore:
     """A MemoryStore over another, with keys by owner. Rows from before it was sealed are read as they are and
     sealed when they are next written. *content_bytes*: what the other keeps of a content,
     about three quarters of which are left for what is sealed."""
 
-    def __init__(self, store: MemoryStore, keys: Keys, metrics: Metrics, *, content_bytes: int) -> None:
+    def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
         self._room = sealable(content_bytes)
 
@@ -69,7 +69,7 @@ class SealedStore:
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         if any(row.memory.owner != owner for row in rows):
-            raise GiveUpError("a memory of another owner")
+            raise PermanentError("a memory of another owner")
         key = await self._keys.of(owner)
         for _ in range(_TRIES):
             await self._store.put(owner, [Embedded(self._sealed(key, row.memory), row.vector) for row in rows])
@@ -78,7 +78,7 @@ class SealedStore:
             if latest == key:
                 return
             key = latest
-        raise TryLaterError("a data key that others keep destroying")
+        raise TransientError("a data key that others keep destroying")
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         return await self._opened(owner, await self._store.get(owner, ids), _memory)
@@ -86,11 +86,11 @@ class SealedStore:
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         return await self._opened(owner, await self._store.fetch(owner, ids), _embedded)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         searched = await self._store.nearest(owner, to, limit, scope)
         return replace(searched, found=tuple(await self._opened(owner, searched.found, _found)))
 
-    async def worded(
+    async def search_text(
         self,
         owner: Owner,  # noqa: ARG002 - the port's
         text: str,  # noqa: ARG002
@@ -117,7 +117,7 @@ class SealedStore:
         try:
             metadata = json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError):
-            raise GiveUpError("metadata that is not JSON") from None
+            raise PermanentError("metadata that is not JSON") from None
         return replace(
             memory,
             content=seal_text(key, _row_context(memory, "content"), content),
@@ -142,9 +142,9 @@ class SealedStore:
         for one in sealed:
             try:
                 yield opened(one)
-            except SealedAwayError:
+            except KeyDestroyedError:
                 away += 1
-            except GiveUpError:
+            except PermanentError:
                 damaged += 1
         if away or damaged:
             log.warning("store.rows_sealed", key_gone=away, damaged=damaged)
@@ -172,8 +172,8 @@ def _embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
     return Embedded(unsealed(one.memory), one.vector)
 
 
-def _found(one: Found, unsealed: Callable[[Memory], Memory]) -> Found:
-    return Found(unsealed(one.memory), one.cosine)
+def _found(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
+    return Hit(unsealed(one.memory), one.cosine)
 
 
 # --- journal -----------------------------------------------------------------------------------------
@@ -211,22 +211,22 @@ class OpenedEntry:
         return self.sealed.attempts
 
 
-class SealedJournal:
+class EncryptedJournal:
     """A Journal over another, with keys by owner. Turns from before it was sealed are read as they are."""
 
-    def __init__(self, journal: Journal, keys: Keys) -> None:
+    def __init__(self, journal: Journal, keys: KeyStore) -> None:
         self._journal, self._keys = journal, keys
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         key = await self._keys.of(turn.owner)
         for _ in range(_TRIES):
-            stored = await self._journal.append(_sealed(key, turn))
+            stored = await self._journal.append(_encrypt_turn(key, turn))
             # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
             latest = await self._keys.of(turn.owner)
             if latest == key:
                 return stored
             key = latest
-        raise TryLaterError("a data key that others keep destroying")
+        raise TransientError("a data key that others keep destroying")
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         while entries := await self._journal.pending(limit, after=after):
@@ -289,7 +289,7 @@ class SealedJournal:
             key = await self._keys.find(entry.turn.owner)
             try:
                 turn = _unsealed_entry(key, entry.turn)
-            except GiveUpError as error:
+            except PermanentError as error:
                 log.warning("journal.entry_sealed", kind=type(error).__name__)
                 if given_up:
                     await self._journal.mark_failed(entry, _UNREADABLE, dead=True)
@@ -302,7 +302,7 @@ def _inner(entry: JournalEntry) -> JournalEntry:
     return entry.sealed if isinstance(entry, OpenedEntry) else entry
 
 
-def _sealed(key: DataKey, turn: Turn) -> Turn:
+def _encrypt_turn(key: DataKey, turn: Turn) -> Turn:
     def sealed(what: str, text: str) -> str:
         return _ENTRY_MARK + seal_text(key, _entry_context(turn, what), text)
 
@@ -337,11 +337,11 @@ def _entry_context(turn: Turn, what: str) -> bytes:
 # Coordination whose records (blocks given, words kept with response ids) rest only as they were sealed.
 
 
-class SealedCoordination:
+class EncryptedCoordination:
     """A Coordination over another, with keys by owner. A record that cannot be read was never there: every one of
     them is made up for. Counters and leases hold no words and pass as they are."""
 
-    def __init__(self, coordination: Coordination, keys: Keys) -> None:
+    def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys
 
     async def version(self, owner: Owner) -> int:
@@ -388,7 +388,7 @@ class SealedCoordination:
             return value
         try:
             return unseal(await self._keys.find(owner), _record_context(kind, owner, key), value)
-        except GiveUpError as error:
+        except PermanentError as error:
             log.info("coordination.record_sealed", kind=type(error).__name__)
             return None
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.encryption.cipher import context_of
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Turn
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Journal, Keys, MemoryStore, WrapsKeys
+from memory_extproc.ports import Journal, KeyStore, KeyWrapper, MemoryStore
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.redis_client import RedisLink
@@ -53,10 +53,10 @@ class KeyTable(Protocol):
 
 
 class WrappedKeys:
-    """Implements ports.Keys. What was unwrapped is kept in process by what it was unwrapped from, and the table is
-    asked each time: a key that another replica destroyed is not used any more."""
+    """Implements ports.KeyStore. What was unwrapped is kept in process by what it was unwrapped from, and the table
+    is asked each time: a key that another replica destroyed is not used any more."""
 
-    def __init__(self, table: KeyTable, master: WrapsKeys) -> None:
+    def __init__(self, table: KeyTable, master: KeyWrapper) -> None:
         self._table, self.master = table, master
         self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()  # by place, with what it came from
 
@@ -65,7 +65,7 @@ class WrappedKeys:
         return await self._table.get(_PROOF) is not None
 
     async def check(self) -> None:
-        """Whether the master key is one that the table's keys were wrapped with. GiveUpError names what to do."""
+        """Whether the master key is one that the table's keys were wrapped with. PermanentError says what to do."""
         wrapped = await self._table.get(_PROOF)
         if wrapped is None:
             wrapped = await self._table.add(_PROOF, await self.master.wrap(_PROOF.encode(), _context(_PROOF)))
@@ -120,7 +120,7 @@ class WrappedKeys:
     async def _there(self, place: str) -> bytes | None:
         try:
             return await self._table.get(place)
-        except TryLaterError:
+        except TransientError:
             # Nobody can have destroyed it without the table either: turns are kept, and memories recalled.
             known = self._unwrapped.get(place)
             if known is None:
@@ -134,7 +134,7 @@ class WrappedKeys:
             return known[1]
         plain = await self.master.unwrap(wrapped, _context(place))
         if len(plain) != _ID_BYTES + _SECRET_BYTES:
-            raise GiveUpError("a data key of another length than ours have")
+            raise PermanentError("a data key of another length than ours have")
         key = DataKey(plain[:_ID_BYTES], plain[_ID_BYTES:])
         self._unwrapped[place] = (wrapped, key)
         self._unwrapped.move_to_end(place)
@@ -149,7 +149,7 @@ def _context(place: str) -> bytes:
 
 # --- master ------------------------------------------------------------------------------------------
 # Master keys out of a file: the first wraps, every one of them unwraps. Another place for them (a key management
-# service) is another WrapsKeys.
+# service) is another KeyWrapper.
 
 log = logger(__name__)
 KEY_BYTES = 32
@@ -166,7 +166,7 @@ class Unusable(StrEnum):
     OTHER_KEYS = "other_keys"  # none of those in use
 
 
-class UnknownMasterKeyError(TryLaterError):
+class UnknownMasterKeyError(TransientError):
     """Data keys were wrapped with a master key that is not at hand; once it is, the same call works."""
 
 
@@ -181,7 +181,7 @@ def name_of(key: bytes) -> str:
 
 
 class MasterKeyFile:
-    """WrapsKeys over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
+    """KeyWrapper over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
     when it has changed, so that a rotation needs no restart. A changed file that cannot be used, or has none of the
     keys in use, is not taken: what a mistaken key wrapped would be lost with it."""
 
@@ -209,7 +209,7 @@ class MasterKeyFile:
         return bool(self._path.stat().st_mode & _OTHERS)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrapped(self._keys[self.name], key, context)
+        return _wrap_key(self._keys[self.name], key, context)
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         name = _master_of(wrapped)
@@ -249,8 +249,8 @@ class MasterKeyFile:
         self._unusable = why
 
 
-class TransientMaster:
-    """WrapsKeys with a key of its own that ends with the process. For tests and demonstrations."""
+class InMemoryMasterKey:
+    """KeyWrapper with a key of its own that ends with the process. For tests and demonstrations."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(KEY_BYTES)
@@ -260,7 +260,7 @@ class TransientMaster:
         return name_of(self._key)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrapped(self._key, key, context)
+        return _wrap_key(self._key, key, context)
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         if _master_of(wrapped) != self.name:
@@ -268,7 +268,7 @@ class TransientMaster:
         return _unwrapped(self._key, wrapped, context)
 
 
-def _wrapped(master: bytes, key: bytes, context: bytes) -> bytes:
+def _wrap_key(master: bytes, key: bytes, context: bytes) -> bytes:
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return bytes.fromhex(name_of(master)) + nonce + AESGCM(master).encrypt(nonce, key, context)
 
@@ -278,7 +278,7 @@ def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
     try:
         return AESGCM(master).decrypt(nonce, rest, context)
     except (InvalidTag, ValueError):
-        raise GiveUpError("a wrapped data key that was damaged or moved") from None
+        raise PermanentError("a wrapped data key that was damaged or moved") from None
 
 
 def _master_of(wrapped: bytes) -> str:
@@ -311,11 +311,11 @@ _TO_COME = frozenset({JournalState.WAITING, JournalState.STORED})
 
 
 class RenewedKeys:
-    """Implements ports.Keys over *keys*. *store* and *journal* are the sealed ones. Destroy once what was forgotten
-    is deleted: what is there then is read, and sealed anew with another key. Nothing else may write for the owner
-    to the store meanwhile; turns may arrive."""
+    """Implements ports.KeyStore over *keys*. *store* and *journal* are the sealed ones. Destroy once what was
+    forgotten is deleted: what is there then is read, and sealed anew with another key. Nothing else may write for
+    the owner to the store meanwhile; turns may arrive."""
 
-    def __init__(self, keys: Keys, store: MemoryStore, journal: Journal) -> None:
+    def __init__(self, keys: KeyStore, store: MemoryStore, journal: Journal) -> None:
         self._keys, self._store, self._journal = keys, store, journal
 
     async def of(self, owner: Owner) -> DataKey:
@@ -350,7 +350,7 @@ _SCHEMA = Schema(
 _KEYS_PAGE = 500
 
 
-class TransientKeyTable:
+class InMemoryKeyTable:
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from memory_extproc.erasure.tombstones import (
-    Blind,
+    KeyedHasher,
     Kind,
     drawn_from,
     is_message,
@@ -38,7 +38,7 @@ _EMPTY = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Closure:
+class Cascade:
     """*turns* go whole; of *quoted* ones the messages do."""
 
     memories: Mapping[str, Memory] = field(repr=False)
@@ -47,7 +47,7 @@ class Closure:
     misdated: Mapping[str, float] = field(default_factory=dict)  # id → moment, of those dated behind the present
     named: frozenset[str] = frozenset()  # ids of those that the scope names itself
 
-    def items(self, blind: Blind) -> set[bytes]:
+    def items(self, blind: KeyedHasher) -> set[bytes]:
         """By what all of it is known again."""
         found: set[bytes] = set()
         for memory in self.memories.values():
@@ -82,7 +82,7 @@ def _moment(memory: Memory, at: float, now: float) -> float:
     return at if moment > now else moment
 
 
-def closure(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = inf) -> Closure:
+def cascade(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = inf) -> Cascade:
     """Of *rows*, all that one owner has at *now*, what goes with *scope*."""
     known = {memory.id: memory for memory in rows}
     named = [memory for memory in known.values() if within(scope, memory, at, now)]
@@ -93,7 +93,7 @@ def closure(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = 
     growing.take_alone(scope.listed)
     # As said below `within`: what was said after the forget is not in it, whatever it repeats.
     taken = {one: memory for one, memory in growing.taken.items() if _moment(memory, at, now) <= at}
-    return Closure(
+    return Cascade(
         taken,
         frozenset(growing.whole),
         frozenset(growing.quoted - growing.whole),

@@ -28,9 +28,9 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from memory_extproc.erasure.receipts import Signer, unsigned
-from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, worked_out
-from memory_extproc.erasure.tombstones import Forgotten, Job, without_words
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotConfirmedError, TryLaterError
+from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
+from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
+from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
 from memory_extproc.model import (
     ForgetPlan,
     ForgetReceipt,
@@ -48,7 +48,7 @@ log = logger(__name__)
 T = TypeVar("T")
 
 
-class Seeks(Protocol):
+class MemoryFinder(Protocol):
     """Finds what is known about something, as recall would."""
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]: ...
@@ -72,22 +72,23 @@ class _Running:
 
 
 class Forgetter:
-    """Implements ports.Forgets. Entering takes up what an earlier process left; leaving stops where it stands."""
+    """Implements ports.MemoryForgetter. Entering takes up what an earlier process left; leaving stops where it
+    stands."""
 
     def __init__(
         self,
         ledger: Ledger,
-        forgotten: Forgotten,
+        forgotten: TombstoneIndex,
         replicas: Replicas,
         holders: Erasable,
         limits: ForgetLimits,
         metrics: Metrics,
         *,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         holder: str = "",
         signer: Signer | None = None,
-        seeks: Seeks | None = None,
+        seeks: MemoryFinder | None = None,
     ) -> None:
         """*holder*: of the leases on jobs; a process and the one that takes its place have the same, two replicas
         never."""
@@ -99,7 +100,7 @@ class Forgetter:
         self._limits = limits
         self._metrics = metrics
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._signer = signer
         self._seeks = seeks
         self._eraser = Eraser(
@@ -140,7 +141,7 @@ class Forgetter:
         named = await self._named(owner, scope)
         rows = {memory.id: memory async for memory in self._eraser.rows(owner)}
         rows |= {memory.id: memory for memory in self._holders.partitions.unstored(owner)}
-        taken = await worked_out(rows.values(), named, at, at)
+        taken = await compute_cascade(rows.values(), named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.made(owner, scope, memories, taken.named & taken.memories.keys())
 
@@ -207,7 +208,7 @@ class Forgetter:
         if not scope.query or scope.ids:
             return scope
         if self._seeks is None:
-            raise GiveUpError("there is nothing here to search with")
+            raise PermanentError("there is nothing here to search with")
         found = await self._seeks.about(owner, scope.query, scope)
         return without_words(scope, tuple(memory.id for memory in found) or ("",))
 
@@ -295,7 +296,7 @@ class Forgetter:
         if self._limits.settle:
             await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
         async with lock:
-            job = await self._insist(lambda: self._eraser.looked_again(job))
+            job = await self._insist(lambda: self._eraser.verify_gone(job))
         job = await self._insist(lambda: self._eraser.purged(job))
         until = job.steps["files"].pending_until
         if until is not None:
@@ -338,16 +339,16 @@ class Forgetter:
         while True:
             try:
                 return await step()
-            except TryLaterError as error:
+            except TransientError as error:
                 log.warning("forget.waits", error=type(error).__name__, failures=failures)
-            except GiveUpError as error:
+            except PermanentError as error:
                 log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
             failures += 1
             await asyncio.sleep(self._pause(failures))
 
     def _pause(self, times: int) -> float:
         pause = min(self._limits.longest, self._limits.first * 2.0 ** min(times - 1, 16))
-        return pause.total_seconds() * (1 - self._chance() / 2)
+        return pause.total_seconds() * (1 - self._rng() / 2)
 
 
 # --- plans -------------------------------------------------------------------------------------------

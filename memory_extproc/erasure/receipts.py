@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from memory_extproc.erasure.tombstones import Forgotten
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.erasure.tombstones import TombstoneIndex
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import Erased, ForgetReceipt, Owner
 from memory_extproc.ports import Journal, MemoryStore
 
@@ -47,30 +47,30 @@ class Signer:
 
 
 def read_signer(path: Path) -> Signer:
-    """From a PEM file with an unencrypted Ed25519 private key (PKCS 8). GiveUpError if it is none."""
+    """From a PEM file with an unencrypted Ed25519 private key (PKCS 8). PermanentError if it is none."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise GiveUpError(f"{path} holds no private key in PEM ({type(error).__name__})") from error
+        raise PermanentError(f"{path} holds no private key in PEM ({type(error).__name__})") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise GiveUpError(f"{path} holds a key of another kind than Ed25519")
+        raise PermanentError(f"{path} holds a key of another kind than Ed25519")
     return Signer(key)
 
 
 def read_public(path: Path) -> Ed25519PublicKey:
-    """Of a PEM file with the public key, or with the private one. GiveUpError if it is neither."""
+    """Of a PEM file with the public key, or with the private one. PermanentError if it is neither."""
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise GiveUpError(f"{path} cannot be read ({error.strerror})") from error
+        raise PermanentError(f"{path} cannot be read ({error.strerror})") from error
     if b"PRIVATE KEY" in text:
         return read_signer(path).public
     try:
         key = load_pem_public_key(text)
     except ValueError as error:
-        raise GiveUpError(f"{path} holds no public key in PEM") from error
+        raise PermanentError(f"{path} holds no public key in PEM") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise GiveUpError(f"{path} holds a key of another kind than Ed25519")
+        raise PermanentError(f"{path} holds a key of another kind than Ed25519")
     return key
 
 
@@ -155,7 +155,7 @@ class Proof:
 
 
 def read_proof(text: bytes) -> Proof:
-    """Of the JSON that the API or `memory forget --json` gives; also of the whole answer around it. GiveUpError if
+    """Of the JSON that the API or `memory forget --json` gives; or of the whole answer around it. PermanentError if
     it is none."""
     try:
         given = json.loads(text)
@@ -164,33 +164,33 @@ def read_proof(text: bytes) -> Proof:
         signature = base64.b64decode(given.get("signature", ""), validate=True)
         body = json.loads(signed)
         if not isinstance(body["subject"], str) or not isinstance(body["state"], str):
-            raise GiveUpError("this is no receipt of a forget")
+            raise PermanentError("this is no receipt of a forget")
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
-        raise GiveUpError("this is no receipt of a forget") from error
+        raise PermanentError("this is no receipt of a forget") from error
     return Proof(body, signed, signature)
 
 
 def check_signature(proof: Proof, key: Ed25519PublicKey) -> None:
-    """GiveUpError where the receipt is not what that key signed."""
+    """PermanentError where the receipt is not what that key signed."""
     if not proof.signature:
-        raise GiveUpError("the receipt is not signed")
+        raise PermanentError("the receipt is not signed")
     if not is_genuine(proof.signed, proof.signature, key):
-        raise GiveUpError(f"the receipt was not signed with the key {key_id(key)}, or was changed since")
+        raise PermanentError(f"the receipt was not signed with the key {key_id(key)}, or was changed since")
 
 
 async def look_again(
     proof: Proof,
     owner: Owner,
-    forgotten: Forgotten,
+    forgotten: TombstoneIndex,
     *,
     store: MemoryStore | None,
     journal: Journal | None,
 ) -> Sequence[Look]:
-    """In the stores themselves, past everything that hides. None: it cannot be reached. GiveUpError where the
+    """In the stores themselves, past everything that hides. None: it cannot be reached. PermanentError where the
     receipt is about somebody else."""
     blind = await forgotten.blind()
     if blind.subject(owner) != proof.body["subject"]:
-        raise GiveUpError("the receipt is about somebody else, or another installation gave it")
+        raise PermanentError("the receipt is about somebody else, or another installation gave it")
     marks = await forgotten.of(owner)
 
     async def rows() -> int:

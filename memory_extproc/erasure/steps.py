@@ -11,9 +11,9 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from memory_extproc.erasure.cascade import Closure, closure
-from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Forgotten, Job, Kind, items_of_turn
-from memory_extproc.errors import GiveUpError
+from memory_extproc.erasure.cascade import Cascade, cascade
+from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Job, Kind, TombstoneIndex, items_of_turn
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import (
     TEXT_KINDS,
     ForgetScope,
@@ -25,7 +25,7 @@ from memory_extproc.model import (
     WaitingPlace,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Coordination, Journal, Keys, Ledger, MemoryStore, Now, Purges, Replicas
+from memory_extproc.ports import Coordination, Journal, KeyStore, Ledger, MemoryStore, Now, Replicas, StorePurger
 
 log = logger(__name__)
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ _UNLEARNED = frozenset({JournalState.WAITING, JournalState.STORED, JournalState.
 _NOT_PURGED = "the server purges deleted rows by compaction, garbage collection and the retention of its log"
 
 
-class Alone(Protocol):
+class ExclusivePartition(Protocol):
     """An owner's partition with nobody else writing."""
 
     @property
@@ -47,15 +47,15 @@ class Alone(Protocol):
     def delete_all(self) -> Callable[[], Awaitable[None]]: ...
 
 
-class HoldsMemories(Protocol):
+class ForgettablePartitions(Protocol):
     """What a forget asks of the partitions."""
 
-    def alone(self, owner: Owner) -> AbstractAsyncContextManager[Alone]: ...
+    def alone(self, owner: Owner) -> AbstractAsyncContextManager[ExclusivePartition]: ...
     def drop(self, owner: Owner) -> None: ...
     def unstored(self, owner: Owner) -> Sequence[Memory]: ...
 
 
-class ForeseesMemories(Protocol):
+class PendingMemorySource(Protocol):
     """Knows what turns that wait to be learned will become, with the ids that it will have."""
 
     @property
@@ -91,24 +91,24 @@ class Erasable:
     """Everything that holds something of people."""
 
     store: MemoryStore  # the store itself, not what hides
-    partitions: HoldsMemories
+    partitions: ForgettablePartitions
     journal: Journal
     coordination: Coordination
-    purges: Purges
+    purges: StorePurger
     caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
-    keys: Keys | None = None
-    foresees: ForeseesMemories | None = None
+    keys: KeyStore | None = None
+    foresees: PendingMemorySource | None = None
     # Discards an owner's exchanges that were asked by a time and wait, in this process, for a place in the journal.
     discard_waiting: Callable[[Owner, datetime], int] = lambda _owner, _until: 0
 
 
 class Eraser:
-    """TryLaterError and GiveUpError from any step: it is to be taken again, from its beginning."""
+    """TransientError and PermanentError from any step: it is to be taken again, from its beginning."""
 
     def __init__(
         self,
         ledger: Ledger,
-        forgotten: Forgotten,
+        forgotten: TombstoneIndex,
         replicas: Replicas,
         holders: Erasable,
         *,
@@ -130,7 +130,7 @@ class Eraser:
         asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
         items = {blind.item(Kind.MEMORY, owner, one) for one in asked}
         unstored = self._holders.partitions.unstored(owner)
-        return items | closure(unstored, scope, until, self._now().timestamp()).items(blind)
+        return items | cascade(unstored, scope, until, self._now().timestamp()).items(blind)
 
     async def find_waiting(self, job: Job) -> Waiting:
         """What keeps *job* from being clean once all that can be reached is erased."""
@@ -156,7 +156,7 @@ class Eraser:
         self._forgotten.renew(job.subject)  # replicas have added what only they knew
         async with holders.partitions.alone(owner) as alone:
             known = await self._gather(job, alone)
-            taken = await worked_out(
+            taken = await compute_cascade(
                 [*known.rows.values(), *known.coming.values()], _scope(job), job.until, self._now().timestamp()
             )
             job, left = await self._erased(job, known, taken, alone)
@@ -184,7 +184,7 @@ class Eraser:
             job = job.done(WAITING_TURNS, self._now())
         return msgspec.structs.replace(job, state=ForgetState.CLEAN, clean_at=self._now())
 
-    async def _gather(self, job: Job, alone: Alone) -> _Known:
+    async def _gather(self, job: Job, alone: ExclusivePartition) -> _Known:
         owner, scope, foresees = _owner(job), _scope(job), self._holders.foresees
         rows = {memory.id: memory async for memory in self.rows(owner)}
         rows |= {memory.id: memory for memory in alone.unstored()}
@@ -199,13 +199,15 @@ class Eraser:
         missing -= coming.keys()
         return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
 
-    async def _erased(self, job: Job, known: _Known, taken: Closure, alone: Alone) -> tuple[Job, frozenset[str]]:
+    async def _erased(
+        self, job: Job, known: _Known, taken: Cascade, alone: ExclusivePartition
+    ) -> tuple[Job, frozenset[str]]:
         """Hashes first: what is erased after them stays erased whatever happens in between. With the ids of the
         turns that are left."""
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
         late = job.waits_for_turns  # others read and write meanwhile, and what they write now is to stay
         blind = await self._forgotten.blind()
-        items = await _beside(len(taken.memories), taken.items, blind)
+        items = await _run_off_loop(len(taken.memories), taken.items, blind)
         await self._noted(job, items | await self.collect_items(owner, scope, job.until))
         if taken.misdated:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
@@ -219,7 +221,9 @@ class Eraser:
             return with_others or (scope.everything and not late and at > now) or marks.covers_turn(turn)
 
         # Each costs as much as ten memories: every piece that it may become is looked for.
-        turns = await _beside(10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)])
+        turns = await _run_off_loop(
+            10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)]
+        )
         job = _note_missing(job, known, anything=bool(turns or taken.memories))
         await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
@@ -251,7 +255,7 @@ class Eraser:
         await self._holders.coordination.delete_records(_owner(job), kinds)
         return job.done("records", self._now())
 
-    async def looked_again(self, job: Job) -> Job:
+    async def verify_gone(self, job: Job) -> Job:
         late, turns = await self.erased_again(_owner(job))
         # A turn that was on its way into the journal may have noted its words after we had looked.
         await self._holders.coordination.delete_records(_owner(job), TEXT_KINDS)
@@ -298,12 +302,12 @@ class Eraser:
             drop(owner)
 
 
-async def worked_out(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Closure:
-    """As `closure`, with others' requests in between."""
-    return await _beside(len(rows), closure, rows, scope, at, now)
+async def compute_cascade(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Cascade:
+    """As `cascade`, with others' requests in between."""
+    return await _run_off_loop(len(rows), cascade, rows, scope, at, now)
 
 
-async def _beside(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def _run_off_loop(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What *work* on *count* memories returns; on many, which takes seconds, off the event loop."""
     if count < _MANY:
         return work(*args, **kwargs)
@@ -326,11 +330,11 @@ def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
 
 def _owner(job: Job) -> Owner:
     if job.owner is None:
-        raise GiveUpError("a forget that does not say whose")
+        raise PermanentError("a forget that does not say whose")
     return job.owner
 
 
 def _scope(job: Job) -> ForgetScope:
     if job.scope is None:
-        raise GiveUpError("a forget that does not say what")
+        raise PermanentError("a forget that does not say what")
     return job.scope

@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import (
     Embedded,
     Erased,
@@ -28,7 +28,7 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
-    Searched,
+    SearchResult,
     Source,
     Turn,
     Vector,
@@ -41,29 +41,29 @@ from memory_extproc.text.words import words_hash
 _KNOWN = 4096  # owners whose marks are held
 
 
-class Forgotten:
-    """Implements ports.KnowsForgotten. What it holds counts only while our lease runs, because another replica may
+class TombstoneIndex:
+    """Implements ports.TombstoneReader. What it holds counts only while our lease runs, because another replica may
     have been told to forget more."""
 
     def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:
         """*key*: for the hashes, instead of the ledger's own."""
         self._ledger = ledger
         self._replicas = replicas
-        self._blind: Blind | None = Blind(key) if key else None
-        self._known: OrderedDict[Owner, Marks] = OrderedDict()
+        self._blind: KeyedHasher | None = KeyedHasher(key) if key else None
+        self._known: OrderedDict[Owner, Tombstones] = OrderedDict()
         self._subjects: dict[str, Owner] = {}
         self._generation = 0
         self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom more has to go than was known
 
-    async def blind(self) -> Blind:
+    async def blind(self) -> KeyedHasher:
         if self._blind is None:
-            self._blind = Blind(await self._ledger.key())
+            self._blind = KeyedHasher(await self._ledger.key())
         return self._blind
 
-    async def of(self, owner: Owner) -> Marks:
-        """TryLaterError where it cannot be known."""
+    async def of(self, owner: Owner) -> Tombstones:
+        """TransientError where it cannot be known."""
         if not self._replicas.holds():
-            raise TryLaterError("what was forgotten elsewhere is not known: no lease")
+            raise TransientError("what was forgotten elsewhere is not known: no lease")
         known = self._known.get(owner)
         if known is not None:
             self._known.move_to_end(owner)
@@ -79,11 +79,11 @@ class Forgotten:
                 self._subjects.pop(blind.subject(gone), None)
         return marks
 
-    async def _read(self, owner: Owner) -> Marks:
+    async def _read(self, owner: Owner) -> Tombstones:
         blind = await self.blind()
         noted = await self._ledger.marks(blind.subject(owner))
-        cuts = tuple(msgspec.json.decode(cut, type=Cut) for cut in noted.cuts)
-        return Marks(blind, cuts, noted.items, noted.shut)
+        cuts = tuple(msgspec.json.decode(cut, type=ScopeTombstone) for cut in noted.cuts)
+        return Tombstones(blind, cuts, noted.items, noted.shut)
 
     def renew(self, subject: str) -> Owner | None:
         """What is held of *subject* counts no more; whose it is, if that is known here."""
@@ -101,12 +101,12 @@ class Forgotten:
     # --- what the write path and the partitions ask ----------------------------------------------------
     async def check(self, owner: Owner) -> None:
         if (await self.of(owner)).shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         marks = await self.of(owner)
         if marks.shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
         if not marks:
             return rows
         if await self._trace(owner, [marks.untraced(row.memory) for row in rows]):
@@ -130,7 +130,7 @@ class Forgotten:
             return turns
         marks = await self.of(turns[0].owner)
         if marks.shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
         gone = {turn.id for turn in await self.select_forgotten(turns)} if marks else ()
         return [turn for turn in turns if turn.id not in gone]
 
@@ -173,11 +173,11 @@ class Forgotten:
         return True
 
 
-class HidingStore:
+class TombstoneFilteringStore:
     """A MemoryStore that shows nothing of what was forgotten, whatever the one behind it still holds: rows that a
     restored backup brought back, or that a replica wrote in the moment of the forget."""
 
-    def __init__(self, store: MemoryStore, forgotten: Forgotten) -> None:
+    def __init__(self, store: MemoryStore, forgotten: TombstoneIndex) -> None:
         self._store = store
         self._forgotten = forgotten
         self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom something had to be hidden
@@ -208,16 +208,16 @@ class HidingStore:
         marks = await self._open_to(owner)
         return [row for row in await self._store.fetch(owner, ids) if not marks.covers(row.memory)]
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         marks = await self._open_to(owner)
         searched = await self._store.nearest(owner, to, limit, scope)
         if not marks:
             return searched
         return replace(searched, found=tuple(one for one in searched.found if not marks.covers(one.memory)))
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         marks = await self._open_to(owner)
-        found = await self._store.worded(owner, text, limit, scope)
+        found = await self._store.search_text(owner, text, limit, scope)
         return [row for row in found if not marks.covers(row.memory)]
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
@@ -238,10 +238,10 @@ class HidingStore:
         await self._forgotten.check(owner)
         return await self._store.count(owner)
 
-    async def _open_to(self, owner: Owner) -> Marks:
+    async def _open_to(self, owner: Owner) -> Tombstones:
         marks = await self._forgotten.of(owner)
         if marks.shut:
-            raise TryLaterError("a forget is under way")
+            raise TransientError("a forget is under way")
         return marks
 
 
@@ -274,7 +274,7 @@ class Kind(StrEnum):
     SAID = "said"  # the caller's words in a history
 
 
-class Cut(msgspec.Struct, frozen=True, array_like=True):
+class ScopeTombstone(msgspec.Struct, frozen=True, array_like=True):
     """Everything asked up to *at*, narrowed by what is not empty."""
 
     at: float
@@ -285,7 +285,7 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Blind:
+class KeyedHasher:
     """Hashes with a key of this installation, so that a list of them tells nobody whose and what."""
 
     key: bytes = field(repr=False)
@@ -305,11 +305,11 @@ class Blind:
     def item(self, kind: Kind, owner: Owner, name: str) -> bytes:
         return self.hash("item", kind.value, owner.key, name)
 
-    def cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> Cut | None:
+    def cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> ScopeTombstone | None:
         """None for a scope of named memories: nothing that is on its way is one of them."""
         if scope.ids or scope.query:
             return None
-        return Cut(
+        return ScopeTombstone(
             at.timestamp(),
             self._of("project", owner, scope.project),
             self._of("session", owner, scope.session),
@@ -321,7 +321,13 @@ class Blind:
         return self.hash(what, owner.key, name) if name else b""
 
     def cuts_off(
-        self, cut: Cut, owner: Owner, project: str, session: str, types: Sequence[MemoryType], moment: float
+        self,
+        cut: ScopeTombstone,
+        owner: Owner,
+        project: str,
+        session: str,
+        types: Sequence[MemoryType],
+        moment: float,
     ) -> bool:
         return (
             moment <= cut.at
@@ -333,11 +339,11 @@ class Blind:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Tombstones:
     """Everything that was ever forgotten of one owner. *shut*: a forget is under way, nothing is read or kept."""
 
-    blind: Blind
-    cuts: tuple[Cut, ...] = ()
+    blind: KeyedHasher
+    cuts: tuple[ScopeTombstone, ...] = ()
     items: Mapping[bytes, float] = field(default_factory=dict)  # hash → when it was forgotten
     shut: bool = False
 
@@ -455,7 +461,7 @@ def was_message(memory: Memory) -> bool:
     return is_message(memory) or (memory.source is Source.API and memory.role is not Role.NONE)
 
 
-def items_of_message(blind: Blind, memory: Memory) -> set[bytes]:
+def items_of_message(blind: KeyedHasher, memory: Memory) -> set[bytes]:
     """By what the caller's message is known when the client sends it again."""
     if not was_message(memory) or memory.role is not Role.USER:
         return set()
@@ -468,7 +474,7 @@ def items_of_message(blind: Blind, memory: Memory) -> set[bytes]:
     return found
 
 
-def items_of_turn(blind: Blind, turn: Turn) -> set[bytes]:
+def items_of_turn(blind: KeyedHasher, turn: Turn) -> set[bytes]:
     """By what a turn of the journal is known when it comes again."""
     found = {blind.item(Kind.TURN, turn.owner, turn.id), blind.item(Kind.SAID, turn.owner, words_hash(turn.asked))}
     if turn.heard:

@@ -27,21 +27,21 @@ from memory_extproc.app import (
 from memory_extproc.app.maintenance import make_summing, make_topics
 from memory_extproc.app.write_path import Extraction
 from memory_extproc.evaluation.runner import Bench
-from memory_extproc.learn.extract.extractor import Extracts, Fallback
+from memory_extproc.learn.extract.extractor import FactExtractor, Fallback
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.tracker import Topics
 
 
 @asynccontextmanager
-async def embedder_of(settings: Settings) -> AsyncIterator[Embeds]:
+async def embedder_of(settings: Settings) -> AsyncIterator[EmbeddingModel]:
     """The configured embedder alone."""
     async with AsyncExitStack() as stack:
         yield await open_embedder(settings, Metrics(CollectorRegistry(), __version__), stack)
@@ -58,7 +58,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
 
         unhurried = _unhurried(settings)
 
-        def recaller(finds: Partitions, queries: Embeds, now: Now) -> Recaller:
+        def recaller(finds: Partitions, queries: EmbeddingModel, now: Now) -> Recaller:
             return make_recaller(
                 unhurried,
                 finds,
@@ -74,7 +74,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
         budget = Budget(BudgetLimits(), now=utc_now)
         summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
 
-        def following(keeps: KeepsMemories, coordination: Coordination, now: Now) -> Topics:
+        def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> Topics:
             return make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
 
         yield Bench(
@@ -88,11 +88,11 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
         )
 
 
-def _at_once(extraction: Extraction) -> Extracts | None:
+def _at_once(extraction: Extraction) -> FactExtractor | None:
     """Nobody comes back to an evaluation: what the model cannot do now, the rules do."""
-    if extraction.extractor is None or extraction.stand_in is None:
+    if extraction.extractor is None or extraction.fallback is None:
         return extraction.extractor
-    return Fallback(extraction.extractor, extraction.stand_in, waits=False)
+    return Fallback(extraction.extractor, extraction.fallback, waits=False)
 
 
 UNHURRIED = timedelta(minutes=1)  # for one question
@@ -113,7 +113,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         await store.open()
         # It reads once, what is there now: versions of other replicas play no part.
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
-        coordination = TransientCoordination(now)
+        coordination = InMemoryCoordination(now)
         link = await open_link(settings, metrics, stack)
         kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))

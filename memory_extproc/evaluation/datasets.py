@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Role
 
 
-class DatasetError(GiveUpError):
+class DatasetError(PermanentError):
     """A data set that is not what it says it is; names the place, never the words that stand there."""
 
 

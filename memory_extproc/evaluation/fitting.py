@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, Names
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench
@@ -95,7 +95,7 @@ class Aims:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldOutFigures:
     """Figures on what was held out. *recall_at_threshold* and *loss* at the limit of the aims."""
 
     recall: Validated
@@ -110,7 +110,7 @@ class Tuned:
     """*judged*: every question with a ranker that has not seen the memories asked; *held*: how they fare."""
 
     ranker: Ranker  # fitted on everything
-    held: Held
+    held: HeldOutFigures
     judged: tuple[tuple[Gathered, Ranker], ...]
 
 
@@ -123,15 +123,15 @@ def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _d
     parts = folds(names)
     for at, part in enumerate(parts):
         says("held out", at, len(parts) + 1)
-        fitted = _fitted([one for one in gathered if part.isdisjoint(_touched(one))], aims)
+        fitted = _fit_ranker([one for one in gathered if part.isdisjoint(_touched(one))], aims)
         held += [(one, fitted) for one in gathered if _asked_of(one) in part]
     says("held out", len(parts), len(parts) + 1)
-    ranker = _fitted(gathered, aims)
+    ranker = _fit_ranker(gathered, aims)
     says("held out", len(parts) + 1, len(parts) + 1)
     return Tuned(ranker, figures_of(held, aims), tuple(held))
 
 
-def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> Held:
+def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> HeldOutFigures:
     """How the questions fare, each with the ranker that stands beside it."""
     kept = [(one, ranker) for one, ranker in judged if one.question.counts and one.names is Names.KEPT]
     scored = [(one, _scored(one, ranker.features).scores) for one, ranker in kept]
@@ -142,7 +142,7 @@ def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> Held:
     for one, ranker in judged:
         if not one.question.relevant:
             silent[one.names is Names.SWAPPED].append(float(not len(passing(one, ranker, aims))))
-    return Held(
+    return HeldOutFigures(
         recall=judged_by(scored),
         abstention=mean(silent[False]),
         abstention_swapped=mean(silent[True]),
@@ -185,7 +185,7 @@ def _touched(one: Gathered) -> set[str]:
     return {one.conversation, _asked_of(one)}
 
 
-def _fitted(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
+def _fit_ranker(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
     scales = scales_of(gathered)
     kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
     features = _weighed(kept, scales, aims)
@@ -388,7 +388,7 @@ class Fitted:
 async def fitted_weights(
     dataset: Dataset, bench: Bench, *, features: bool, says: Says = lambda _step, _done, _whole: None
 ) -> Fitted:
-    """GiveUpError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
+    """PermanentError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
     aims, before = Aims(), packaged_weights()
     said: dict[str, Any] = {
         "dataset": dataset.name,
@@ -437,21 +437,21 @@ def _of_before(before: Weights, name: str) -> Ranker:
 
 
 def write_weights(path: Path, weights: Weights) -> None:
-    """GiveUpError when that cannot be done."""
+    """PermanentError when that cannot be done."""
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(weights), indent=1) + b"\n")
     except OSError as error:
-        raise GiveUpError(f"{path}: cannot be written: {error.strerror}") from error
+        raise PermanentError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _tuned(gathered: Sequence[Gathered], aims: Aims, says: Says) -> Tuned:
     try:
         return tune(gathered, aims, says)
     except ValueError as error:
-        raise GiveUpError(f"nothing can be fitted on this data: {error}") from error
+        raise PermanentError(f"nothing can be fitted on this data: {error}") from error
 
 
-def _compared(before: Held, after: Held) -> dict[str, Any]:
+def _compared(before: HeldOutFigures, after: HeldOutFigures) -> dict[str, Any]:
     return {
         "before": _row(before),
         "after": _row(after),
@@ -463,7 +463,7 @@ def _compared(before: Held, after: Held) -> dict[str, Any]:
     }
 
 
-def _row(held: Held) -> Mapping[str, float | None]:
+def _row(held: HeldOutFigures) -> Mapping[str, float | None]:
     row = {f"recall@{k}": held.recall.recall[k] for k in DEPTHS}
     others = {
         "abstention": held.abstention,

@@ -15,8 +15,8 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.evaluation.datasets import Category, Names
 from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
 from memory_extproc.model import Memory
-from memory_extproc.ports import Embeds
-from memory_extproc.topics.boundaries import Heard, ShiftLimits, shifts
+from memory_extproc.ports import EmbeddingModel
+from memory_extproc.topics.boundaries import EmbeddedTurn, ShiftLimits, shifts
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = tuple(at / 20 for at in range(21))
@@ -104,8 +104,8 @@ def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
 def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
     """What would stand in the blocks, as the recaller made them."""
     chosen = [(one, one.answer.injected) for one in asked]
-    with_limit = [_covered(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
-    at_threshold = [_covered(one, memories) for one, memories in chosen]
+    with_limit = [_covered_share(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
+    at_threshold = [_covered_share(one, memories) for one, memories in chosen]
     hits = [float(_helps(one, memory)) for one, memories in chosen for memory in memories]
     without, with_ = mean(with_limit), mean(at_threshold)
     return {
@@ -124,14 +124,14 @@ def _swept(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds)
     chosen = [(one, passing(one.answer, bounds)) for one in counted]
     return {
         "threshold": bounds.threshold,
-        "recall": mean([_covered(one, memories) for one, memories in chosen]),
+        "recall": mean([_covered_share(one, memories) for one, memories in chosen]),
         "precision": mean([float(_helps(one, memory)) for one, memories in chosen for memory in memories]),
         "abstention": mean([float(not passing(one.answer, bounds)) for one in strangers]),
         "memories": mean([float(len(memories)) for _, memories in chosen]),
     }
 
 
-def _covered(one: Asked, memories: Iterable[Memory]) -> float:
+def _covered_share(one: Asked, memories: Iterable[Memory]) -> float:
     """The share of the question's evidence within *memories*."""
     found = {id_ for memory in memories for id_ in one.played.covers(memory)}
     return len(found & one.question.relevant) / len(one.question.relevant)
@@ -252,7 +252,7 @@ class MarkedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SessionBoundaries:
     """Of a session: numbers of the turns that are marked, and of those that were found to begin another topic."""
 
     session: MarkedSession
@@ -278,27 +278,31 @@ def read_sessions(path: Path) -> list[MarkedSession]:
     return found
 
 
-async def told(sessions: Iterable[MarkedSession], embedder: Embeds, limits: ShiftLimits) -> list[Told]:
+async def told(
+    sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits
+) -> list[SessionBoundaries]:
     """By the measures that serve where no model is asked."""
     all_of_it = []
     for session in sessions:
         asked = await embedder.embed([turn.asked for turn in session.turns])
         whole = await embedder.embed([f"{turn.asked}\n{turn.answered}" for turn in session.turns])
-        heard = [Heard(turn.asked, *vectors) for turn, *vectors in zip(session.turns, asked, whole, strict=True)]
+        heard = [
+            EmbeddedTurn(turn.asked, *vectors) for turn, *vectors in zip(session.turns, asked, whole, strict=True)
+        ]
         marked = frozenset(number for number, turn in enumerate(session.turns) if turn.shift)
-        all_of_it.append(Told(session, marked, frozenset(shifts(heard, limits))))
+        all_of_it.append(SessionBoundaries(session, marked, frozenset(shifts(heard, limits))))
     return all_of_it
 
 
-def boundary_figures(sessions: Sequence[Told]) -> Mapping[str, Any]:
+def boundary_figures(sessions: Sequence[SessionBoundaries]) -> Mapping[str, Any]:
     """Precision, recall and F1 of the exact turns at which topics begin; by group, too."""
-    groups: dict[str, list[Told]] = {}
+    groups: dict[str, list[SessionBoundaries]] = {}
     for one in sessions:
         groups.setdefault(one.session.name.rpartition("-")[0], []).append(one)
     return {**_figures(sessions), "groups": {name: _figures(group) for name, group in groups.items()}}
 
 
-def _figures(sessions: Sequence[Told]) -> dict[str, Any]:
+def _figures(sessions: Sequence[SessionBoundaries]) -> dict[str, Any]:
     right = sum(len(one.marked & one.found) for one in sessions)
     marked, found = sum(len(one.marked) for one in sessions), sum(len(one.found) for one in sessions)
     return {

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 
 PAGE = "index.html"
 FIGURES = "figures.json"
@@ -37,13 +37,13 @@ _STAGES = ("embed", "search", "rank", "total")
 
 
 def write_report(directory: Path, figures: Mapping[str, Any]) -> None:
-    """Writes both files below *directory*, which is made if it is not there. GiveUpError when that fails."""
+    """Writes both files below *directory*, which is made if it is not there. PermanentError when that fails."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / PAGE).write_text(page(figures), encoding="utf-8")
         (directory / FIGURES).write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
-        raise GiveUpError(f"{directory}: the report cannot be written: {error.strerror}") from error
+        raise PermanentError(f"{directory}: the report cannot be written: {error.strerror}") from error
 
 
 def page(figures: Mapping[str, Any]) -> str:

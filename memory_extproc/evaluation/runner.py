@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Protocol
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.evaluation.datasets import (
     Conversation,
     Dataset,
@@ -24,7 +24,7 @@ from memory_extproc.evaluation.datasets import (
     foreign,
     reworded,
 )
-from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import Judged
@@ -40,25 +40,25 @@ from memory_extproc.model import (
     Message,
     Outcome,
     Owner,
+    RecallRequest,
     Role,
     Scope,
     Source,
-    Stored,
     Turn,
+    TurnOutcome,
     Vector,
-    Wish,
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.text.sentences import sentences
 from memory_extproc.topics.tracker import Topics
 
-MakesRecaller = Callable[[Partitions, Embeds, Now], Recaller]
+MakesRecaller = Callable[[Partitions, EmbeddingModel, Now], Recaller]
 Says = Callable[[str, int, int], None]  # step, done, of how many
 FOREIGN_NAMES = (Names.FIRST_PERSON, Names.NEUTRAL, Names.SWAPPED)
 NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it
@@ -91,8 +91,8 @@ class Run:
 class Bench:
     """What a run needs from outside; the tools' composition makes it from the settings."""
 
-    embedder: Embeds
-    extractor: Extracts | None
+    embedder: EmbeddingModel
+    extractor: FactExtractor | None
     judged: Judges
     metrics: Metrics
     recaller: MakesRecaller
@@ -120,10 +120,10 @@ async def run(
 ) -> Run:
     """*limit_questions*: at most so many, spread evenly over the data set; then as many foreign ones."""
     if not 0.0 <= bounds.threshold <= 1.0:
-        raise GiveUpError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
+        raise PermanentError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
     async with AsyncExitStack() as stack:
         partition = NOT_HELD if system is System.STORE else bench.partition
-        stage: dict[str, tuple[Played, Asks]] = {}
+        stage: dict[str, tuple[Played, MemorySystem]] = {}
         for at, conversation in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
             one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
@@ -163,7 +163,7 @@ def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk
 
 
 async def _ask_all(
-    wanted: list[_ToAsk], stage: dict[str, tuple[Played, Asks]], most: int | None, step: str, says: Says
+    wanted: list[_ToAsk], stage: dict[str, tuple[Played, MemorySystem]], most: int | None, step: str, says: Says
 ) -> list[Asked]:
     if most is not None and most < len(wanted):
         wanted = [wanted[at * len(wanted) // most] for at in range(most)]
@@ -179,17 +179,17 @@ async def _ask_all(
     return asked
 
 
-def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> Asks:
+def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> MemorySystem:
     if system is System.DENSE:
-        return AsksDense(there.partitions, bench.embedder, there.owner, bounds)
-    embedder: Embeds = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
+        return DenseSystem(there.partitions, bench.embedder, there.owner, bounds)
+    embedder: EmbeddingModel = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
     recaller = bench.recaller(there.partitions, embedder, there.clock)
-    return AsksRecall(recaller, there.owner, bounds, bench.metrics)
+    return RecallSystem(recaller, there.owner, bounds, bench.metrics)
 
 
-async def filled(there: Played, embedder: Embeds) -> None:
+async def filled(there: Played, embedder: EmbeddingModel) -> None:
     """Lets the partition be filled, as it is for an owner who has been talking."""
-    wish = Wish(caller=Caller(there.owner), asked="")
+    wish = RecallRequest(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
     await there.partitions.nearest(there.owner, vector, 1, wish.scope)
     while there.partitions.filling:  # noqa: ASYNC110 - a fill tells nobody but those who ask of its owner
@@ -232,19 +232,19 @@ class Answer:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Asks(Protocol):
+class MemorySystem(Protocol):
     async def ask(self, question: Question, *, timed: bool) -> Answer:
         """*timed*: also run it as a request would, and take the time of each stage."""
 
 
-class AsksRecall:
+class RecallSystem:
     """The recaller, asked without a threshold for the order, and with one for what would be injected."""
 
     def __init__(self, recaller: Recaller, owner: Owner, bounds: Bounds, metrics: Metrics) -> None:
         self._recaller, self._owner, self._bounds, self._metrics = recaller, owner, bounds, metrics
 
     async def ask(self, question: Question, *, timed: bool) -> Answer:
-        wish = Wish(
+        wish = RecallRequest(
             caller=Caller(self._owner),
             asked=question.text,
             earlier=question.earlier,
@@ -255,7 +255,7 @@ class AsksRecall:
         seconds = await self._timed(wish) if timed else {}
         bounded = await self._recaller.explain(wish)
         free = await self._recaller.explain(
-            Wish(caller=wish.caller, asked=wish.asked, earlier=wish.earlier, limit=DEEPEST, threshold=0.0)
+            RecallRequest(caller=wish.caller, asked=wish.asked, earlier=wish.earlier, limit=DEEPEST, threshold=0.0)
         )
         return Answer(
             ranked=_ranked(free.considered),
@@ -266,7 +266,7 @@ class AsksRecall:
             seconds=seconds,
         )
 
-    async def _timed(self, wish: Wish) -> Mapping[str, float]:
+    async def _timed(self, wish: RecallRequest) -> Mapping[str, float]:
         before = _sums(self._metrics)
         await self._recaller.recall(wish)
         after = _sums(self._metrics)
@@ -277,10 +277,10 @@ class AsksRecall:
         }
 
 
-class AsksDense:
+class DenseSystem:
     """The nearest by cosine, injected from *bounds* on: how most memory layers recall, and our yardstick."""
 
-    def __init__(self, keeps: KeepsMemories, embedder: Embeds, owner: Owner, bounds: Bounds) -> None:
+    def __init__(self, keeps: MemoryWriter, embedder: EmbeddingModel, owner: Owner, bounds: Bounds) -> None:
         self._keeps, self._embedder, self._owner, self._bounds = keeps, embedder, owner, bounds
 
     async def ask(self, question: Question, *, timed: bool) -> Answer:
@@ -304,7 +304,7 @@ class AsksDense:
 class Unreachable:
     """The embedder as it is while it is down for queries; what was embedded before stays."""
 
-    def __init__(self, embedder: Embeds) -> None:
+    def __init__(self, embedder: EmbeddingModel) -> None:
         self._embedder = embedder
 
     @property
@@ -323,7 +323,7 @@ class Unreachable:
         return await self._embedder.embed(texts)
 
     async def embed_query(self, text: str) -> Vector:  # noqa: ARG002 - as the port has it
-        raise TryLaterError("the embedding model is down, for the measurement")
+        raise TransientError("the embedding model is down, for the measurement")
 
 
 _IN = {Verdict.INJECTED, Verdict.THREAD}
@@ -355,7 +355,7 @@ def _sums(metrics: Metrics) -> dict[str, float]:
 # and time, as Envoy's stream would. What the write path keeps, cuts, leaves out or extracts is its own decision.
 
 TENANT = "evaluation"
-MakesTopics = Callable[[KeepsMemories, Coordination, Now], Topics]
+MakesTopics = Callable[[MemoryWriter, Coordination, Now], Topics]
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # what of a turn becomes memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
 _PATIENT = LearnLimits(
@@ -414,21 +414,21 @@ class Played:
 @asynccontextmanager
 async def played(
     conversation: Conversation,
-    embedder: Embeds,
+    embedder: EmbeddingModel,
     metrics: Metrics,
     *,
-    extractor: Extracts | None,
+    extractor: FactExtractor | None,
     judged: Judges,
     partition: PartitionLimits,
     topics: MakesTopics | None = None,
 ) -> AsyncIterator[Played]:
-    """*conversation* learned by an owner of its own; held while entered. GiveUpError when a turn could not be
+    """*conversation* learned by an owner of its own; held while entered. PermanentError when a turn could not be
     learned: figures of half a conversation would be worth nothing."""
     owner = Owner(TENANT, conversation.name)
     clock = Clock(conversation.ends)
-    coordination = TransientCoordination(clock)
-    store = TransientStore(embedder.dimension, now=clock)
-    journal = TransientJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
+    coordination = InMemoryCoordination(clock)
+    store = InMemoryStore(embedder.dimension, now=clock)
+    journal = InMemoryJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     async with AsyncExitStack() as stack:
         partitions = Partitions(store, coordination, partition, metrics, now=clock)
@@ -441,7 +441,7 @@ async def played(
             extractor=extractor,
             reconciler=Reconciler(partitions, embedder, metrics),
             now=clock,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             judged=judged,
             topics=follows,
         )  # fmt: skip
@@ -453,7 +453,7 @@ async def played(
         clock.now = conversation.ends + ASKED_AFTER
         depth = await journal.depth()
         if depth.dead or depth.turns:
-            raise GiveUpError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
+            raise PermanentError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
         notes = await _noted(conversation.noted, owner, partitions, embedder)
         memories = [row.memory async for page in store.pages(owner, 500, fresh=True) for row in page]
         yield Played(conversation, owner, partitions, tuple(memories), clock, messages, notes)
@@ -519,17 +519,19 @@ async def _told(
         clock.now = exchange.exchanged.at
         await _accept(learner, exchange.exchanged)
         messages |= exchange.places
-    await learner.settled(Caller(owner))
+    await learner.wait_visible(Caller(owner))
     return messages
 
 
 async def _accept(learner: Learner, exchanged: Exchanged) -> None:
     stored = await learner.accept(exchanged)
-    if stored is not Stored.JOURNALLED:
-        raise GiveUpError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
+    if stored is not TurnOutcome.JOURNALLED:
+        raise PermanentError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
 
 
-async def _noted(notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: Embeds) -> dict[str, str]:
+async def _noted(
+    notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: EmbeddingModel
+) -> dict[str, str]:
     """Puts *notes* in; memory id → id in the data set."""
     ids = {note.id: digest("note", owner.key, note.id) for note in notes}
     if notes:

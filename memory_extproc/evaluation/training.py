@@ -16,10 +16,10 @@ from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Que
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
 from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
 from memory_extproc.index.features import CLOSELY
-from memory_extproc.model import Candidates, Scope, Sought
-from memory_extproc.ports import ReadsWords
-from memory_extproc.recall.fusion import broadened
-from memory_extproc.recall.late_interaction import CloseReader, CloseReadingLimits
+from memory_extproc.model import Candidates, Scope, SearchQuery
+from memory_extproc.ports import TokenEmbeddingModel
+from memory_extproc.recall.fusion import diversify_sessions
+from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.query import plain
 
 READ_CLOSELY = 100  # as many as recall reads: what a word tells apart depends on them all
@@ -49,7 +49,7 @@ class Gathered:
         """Evidence recall within *k* when the candidates stand in the order that recall makes of *scores*."""
         order = np.argsort(-scores, kind="stable").tolist()
         if CLOSELY in self.candidates.names:
-            order = broadened(order, scores, self.candidates.memories)
+            order = diversify_sessions(order, scores, self.candidates.memories)
         return recall_at(k, positions(self.covers[at] for at in order), self.question.relevant)
 
 
@@ -83,21 +83,21 @@ async def gather(
         return found
 
 
-def close_reader(bench: Bench) -> CloseReader | None:
+def close_reader(bench: Bench) -> LateInteractionScorer | None:
     """None where the embedding model does not say what single words are."""
     embedder = bench.embedder
-    if not isinstance(embedder, ReadsWords) or not embedder.reads_words:
+    if not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
-    return CloseReader(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
+    return LateInteractionScorer(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
 
 
 async def _candidates(
-    there: Played, question: Question, bench: Bench, reader: CloseReader | None, *, dense: bool
+    there: Played, question: Question, bench: Bench, reader: LateInteractionScorer | None, *, dense: bool
 ) -> Candidates:
     text = plain(question.text, question.earlier).text
     vector = await bench.embedder.embed_query(text) if dense else None
     most = CANDIDATES if reader is None else READ_CLOSELY
-    found = await there.partitions.candidates(there.owner, Sought(text, vector), most, Scope())
+    found = await there.partitions.candidates(there.owner, SearchQuery(text, vector), most, Scope())
     return found if reader is None else await reader.read(text, found)
 
 

@@ -11,13 +11,13 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from memory_extproc.extproc.events import (
     Event,
+    ExchangeMetadata,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Told,
 )
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.model.headers import NOTHING, Headers, RequestHeaders
@@ -101,7 +101,7 @@ def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
     return response
 
 
-def _tell(response: pb.ProcessingResponse, told: Told) -> None:
+def _tell(response: pb.ProcessingResponse, told: ExchangeMetadata) -> None:
     """Envoy drops what `metadata_options.receiving_namespaces` does not name."""
     fields = response.dynamic_metadata.fields[METADATA].struct_value.fields
     fields["outcome"].string_value = told.outcome.value

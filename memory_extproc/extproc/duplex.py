@@ -21,7 +21,7 @@ from memory_extproc.extproc.events import (
     ResponseBody,
     ResponseHeaders,
 )
-from memory_extproc.extproc.exchange import Exchange, OutOfOrderError, Phase, Terms, Workshop
+from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, OutOfOrderError, Phase, StreamMode
 from memory_extproc.model import Outcome
 from memory_extproc.model.headers import RequestHeaders
 
@@ -38,8 +38,8 @@ class DuplexExchange:
     a BUFFERED body, and the headers can still follow what became of the body. Pieces of an answer go back at once.
     """
 
-    def __init__(self, within: Exchange, shop: Workshop, terms: Terms) -> None:
-        self._within, self._shop, self._terms = within, shop, terms
+    def __init__(self, within: Exchange, deps: ExchangeDeps, mode: StreamMode) -> None:
+        self._within, self._deps, self._mode = within, deps, mode
         self._opening: Reply | None = None  # to the request's headers, while its body is awaited
         self._held: list[bytes] = []  # of its body; only while the headers wait too
         self._counted = 0  # bytes of it in the process's budget
@@ -62,8 +62,8 @@ class DuplexExchange:
         Not even behind the headers of a request without a body: the end of the stream travels behind our reply, and
         what the model answers meanwhile would be on its way to us. Seen on Envoy 1.40: 200 without its body.
         """
-        asked = self._asked or not self._terms.duplex_request
-        answered = self._answered or not self._terms.duplex_answer
+        asked = self._asked or not self._mode.duplex_request
+        answered = self._answered or not self._mode.duplex_answer
         return asked and answered
 
     async def handle(self, event: Event) -> Sequence[Reply]:
@@ -94,7 +94,7 @@ class DuplexExchange:
             self._answered = True
 
     async def _handled(self, event: Event) -> list[Reply]:
-        if isinstance(event, RequestBody | RequestTrailers) and self._terms.duplex_request:
+        if isinstance(event, RequestBody | RequestTrailers) and self._mode.duplex_request:
             return await self._asking(event)
         if isinstance(event, ResponseHeaders) and self._opening is not None:
             # Envoy or another filter answered: the model was never asked, and will not be.
@@ -104,21 +104,21 @@ class DuplexExchange:
         if reply.ends:
             self._through = True
             reply = replace(reply, ends=False)
-        elif isinstance(event, RequestHeaders) and self._terms.duplex_request and not event.last:
+        elif isinstance(event, RequestHeaders) and self._mode.duplex_request and not event.last:
             self._opening = reply
             return []
-        if isinstance(event, ResponseBody) and self._terms.duplex_answer:
+        if isinstance(event, ResponseBody) and self._mode.duplex_answer:
             return list(_pieces(ResponseBody, event.data, last=event.last))
         return [replace(reply, to=type(event))]
 
     async def _asking(self, event: RequestBody | RequestTrailers) -> list[Reply]:
         data = event.data if isinstance(event, RequestBody) else b""
         if not self._refused:
-            if self._counted + len(data) > self._shop.request_bytes:
+            if self._counted + len(data) > self._deps.request_bytes:
                 self._refuse(Outcome.TOO_LARGE)
             elif event.last:
                 return await self._whole(event, data)
-            elif self._shop.held.take_to_read(len(data)):
+            elif self._deps.held.reserve_read(len(data)):
                 self._counted += len(data)
                 self._held.append(data)
                 return []
@@ -148,12 +148,12 @@ class DuplexExchange:
 
     def _as_it_came(self, event: Event) -> list[Reply]:
         """Untouched, behind what was held before it."""
-        if isinstance(event, RequestBody | RequestTrailers) and self._terms.duplex_request:
+        if isinstance(event, RequestBody | RequestTrailers) and self._mode.duplex_request:
             if self._unheard:
                 return []
             data = event.data if isinstance(event, RequestBody) and not self._joined else b""
             return self._sent(b"".join((*self._held, data)), event)
-        if isinstance(event, ResponseBody) and self._terms.duplex_answer:
+        if isinstance(event, ResponseBody) and self._mode.duplex_answer:
             return list(_pieces(ResponseBody, event.data, last=event.last))
         return [Reply(to=type(event))]
 
@@ -178,7 +178,7 @@ class DuplexExchange:
         self._give_back()
 
     def _give_back(self) -> None:
-        self._shop.held.give_read(self._counted)
+        self._deps.held.release_read(self._counted)
         self._counted = 0
 
 

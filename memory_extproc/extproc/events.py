@@ -44,7 +44,7 @@ Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | Respo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ExchangeMetadata:
     """What Envoy is told of an exchange, as dynamic metadata: for access logs, rate limits and bills. No caller, no
     words."""
 
@@ -76,7 +76,7 @@ class Reply:
     body: bytes | None = field(default=None, repr=False)
     chunk: Chunk | None = None
     to: type[Event] | None = None  # what it answers, where that may be another than the event at hand
-    told: Told | None = None
+    told: ExchangeMetadata | None = None
     handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
     ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
 

@@ -20,23 +20,23 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.extproc.events import (
     PASS,
     Event,
+    ExchangeMetadata,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Told,
 )
-from memory_extproc.extproc.response_capture import Accounts, Capture, HeldBytes, capture
-from memory_extproc.model import Exchanged, Outcome, Owner, Stored
+from memory_extproc.extproc.response_capture import BodyMemoryBudget, Capture, ExchangeAccounts, capture
+from memory_extproc.model import Exchanged, Outcome, Owner, TurnOutcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Learns, NotesIncognito, Now
+from memory_extproc.ports import IncognitoMarker, Now, TurnLearner
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import NO_DIALECT, Admitted, Declined
-from memory_extproc.request.body import Enriched, Heard
+from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.replay import InView
 
 log = logger(__name__)
@@ -49,7 +49,9 @@ UNCACHED = ("cache-control", "private, no-store")
 DIGESTS = ("content-digest", "repr-digest", "digest", "content-md5")
 
 # Then the learner has the turn, and with it the wish to end the session.
-ACCEPTED = frozenset({Stored.JOURNALLED, Stored.JOURNAL_LATE, Stored.UNDECIDED, Stored.DUPLICATE})
+ACCEPTED = frozenset(
+    {TurnOutcome.JOURNALLED, TurnOutcome.JOURNAL_LATE, TurnOutcome.UNDECIDED, TurnOutcome.DUPLICATE}
+)
 
 
 class Phase(Enum):
@@ -85,42 +87,42 @@ TRANSITIONS: Mapping[tuple[Phase, type[Event], bool], Phase] = {
 }
 
 
-class Admits(Protocol):
+class RequestAdmitter(Protocol):
     def removals(self, headers: Headers) -> tuple[str, ...]: ...
 
     def admit(self, event: RequestHeaders) -> Admitted | Declined: ...
 
 
-class Enriches(Protocol):
+class RequestEnricher(Protocol):
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched: ...
 
 
-class Follows(Protocol):
-    def follow(self, view: InView, response_id: str) -> None:
+class ConversationFollower(Protocol):
+    def record_view(self, view: InView, response_id: str) -> None:
         """Notes what the model has been shown, for the request that will continue from its response."""
 
 
-Hands = Callable[[Heard, Enriched], str]  # what one filter tells the other
+Hands = Callable[[PendingTurn, Enriched], str]  # what one filter tells the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class ExchangeDeps:
     """What every exchange of a process shares."""
 
-    admits: Admits
-    enriches: Enriches
-    follows: Follows
-    learns: Learns
-    held: HeldBytes
+    admits: RequestAdmitter
+    enriches: RequestEnricher
+    follows: ConversationFollower
+    learns: TurnLearner
+    held: BodyMemoryBudget
     background: Background
     metrics: Metrics
-    accounts: Accounts
+    accounts: ExchangeAccounts
     now: Now
     request_bytes: int  # a body above it is not collected where it comes in pieces
     answer_bytes: int
     request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
     last_reply_waits: timedelta
-    incognito: NotesIncognito | None = None  # None: nobody notes it
+    incognito: IncognitoMarker | None = None  # None: nobody notes it
     hands: Hands | None = None  # None: no other filter is told
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     traces: Traces = NO_TRACES
@@ -128,7 +130,7 @@ class Workshop:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class StreamMode:
     """How Envoy shows this exchange; it says so with the first message of a stream."""
 
     watching: bool = False  # observability mode: it sends copies and takes no answer
@@ -140,24 +142,24 @@ class Terms:
 
 
 class Exchange:
-    def __init__(self, shop: Workshop, terms: Terms, trail: Trail | None = None) -> None:
+    def __init__(self, deps: ExchangeDeps, mode: StreamMode, trail: Trail | None = None) -> None:
         """*trail*: what its log lines carry."""
         self.phase = Phase.OPENED
         self._trail = trail or Trail()
-        self._shop, self._terms = shop, terms
+        self._deps, self._mode = deps, mode
         self._admitted: Admitted | None = None  # None: not ours; every answer is PASS
         self._enriched: Enriched | None = None
-        self._heard: Heard | None = None
+        self._heard: PendingTurn | None = None
         self._capture: Capture | None = None
         self._body = bytearray()  # grows in observability mode only, where bodies come in pieces
         self._held_to_read = self._held_to_learn = 0
-        self._fate: Stored | None = None  # why nothing can be learned, once that is known
+        self._skip_reason: TurnOutcome | None = None  # why nothing can be learned, once that is known
         self._counted = self._concluded = False
-        self._began = shop.now()
+        self._began = deps.now()
 
     async def handle(self, event: Event) -> Sequence[Reply]:
         """The replies to *event*, in order. OutOfOrderError leaves the state as it was."""
-        last = event.last or (isinstance(event, RequestBody) and not self._terms.watching)
+        last = event.last or (isinstance(event, RequestBody) and not self._mode.watching)
         step = (self.phase, type(event), last)
         if step not in TRANSITIONS:
             raise OutOfOrderError(f"{type(event).__name__} in {self.phase.name}")
@@ -167,7 +169,7 @@ class Exchange:
                 reply = self._opened(event)
             case RequestBody() if self._admitted is not None:
                 reply = await self._asked(self._admitted, event.data)
-            case RequestTrailers() if self._admitted is not None and self._terms.watching:
+            case RequestTrailers() if self._admitted is not None and self._mode.watching:
                 reply = await self._asked(self._admitted, b"")
             case ResponseHeaders():
                 reply = self._answering(event)
@@ -177,7 +179,7 @@ class Exchange:
             case _:
                 reply = PASS
         if self.phase is Phase.CLOSED and self._heard is not None:
-            await self._shop.background.see_to_its_end(self._conclude(), self._shop.last_reply_waits)
+            await self._deps.background.see_to_its_end(self._conclude(), self._deps.last_reply_waits)
         return (reply,)
 
     @property
@@ -194,7 +196,7 @@ class Exchange:
         self._give_back_read()
         self._enriched = Enriched(outcome=outcome)
         self._count(outcome)
-        return Reply(told=Told(outcome=outcome))
+        return Reply(told=ExchangeMetadata(outcome=outcome))
 
     async def leave(self, *, faulty: bool = False) -> None:
         """The stream is over, however it ended. Idempotent; runs to its end in the background."""
@@ -203,24 +205,24 @@ class Exchange:
         await self._conclude()
 
     def _opened(self, event: RequestHeaders) -> Reply:
-        shop = self._shop
-        removed = shop.admits.removals(event.headers)
-        found = shop.admits.admit(event)
+        deps = self._deps
+        removed = deps.admits.removals(event.headers)
+        found = deps.admits.admit(event)
         if isinstance(found, Declined):
             self._count(found.outcome, found.dialect)
-            return Reply(remove_headers=removed, told=Told(outcome=found.outcome), ends=True)
+            return Reply(remove_headers=removed, told=ExchangeMetadata(outcome=found.outcome), ends=True)
         self._admitted = found
-        self._trail.caller = self._shop.tag(found.caller.owner) if found.caller is not None else ""
-        if not self._terms.sends_body:
+        self._trail.caller = self._deps.tag(found.caller.owner) if found.caller is not None else ""
+        if not self._mode.sends_body:
             # STREAMED, BUFFERED_PARTIAL or NONE: in none of them can a body be changed without harm.
             self._count(Outcome.UNAVAILABLE)
-            return Reply(remove_headers=removed, told=Told(outcome=Outcome.UNAVAILABLE), ends=True)
+            return Reply(remove_headers=removed, told=ExchangeMetadata(outcome=Outcome.UNAVAILABLE), ends=True)
         return Reply(remove_headers=removed)
 
     async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
         if self._enriched is not None:
             return PASS
-        if not self._shop.held.take_to_read(len(data)):
+        if not self._deps.held.reserve_read(len(data)):
             return self.refuse(Outcome.OVERLOADED)
         self._held_to_read += len(data)
         if self.phase is Phase.REQUEST:
@@ -228,43 +230,43 @@ class Exchange:
             return PASS
         body = bytes(self._body) + data if self._body else data
         self._body.clear()
-        started = self._shop.clock()
+        started = self._deps.clock()
         try:
             # Its steps have bounds of their own, and this one stands behind them all. What Envoy gives up on is an
             # error for the user wherever failure_mode_allow is not set.
-            async with asyncio.timeout(None if self._terms.watching else self._shop.request_waits.total_seconds()):
-                enriched = await self._shop.enriches.enrich(admitted, body, watching=self._terms.watching)
+            async with asyncio.timeout(None if self._mode.watching else self._deps.request_waits.total_seconds()):
+                enriched = await self._deps.enriches.enrich(admitted, body, watching=self._mode.watching)
         except TimeoutError:
             log.warning("stream.held_too_long")
             return self.refuse(Outcome.OUT_OF_TIME)
         finally:
             self._give_back_read()
-        took = timedelta(seconds=self._shop.clock() - started)
+        took = timedelta(seconds=self._deps.clock() - started)
         self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
         self._count(enriched.outcome)
-        self._shop.accounts.asked(enriched)
+        self._deps.accounts.asked(enriched)
         handed = None
-        if not self._terms.hands_over:
+        if not self._mode.hands_over:
             self._hear(enriched.heard)
-        elif enriched.heard is not None and self._shop.hands is not None:
-            handed = self._shop.hands(enriched.heard, enriched)
+        elif enriched.heard is not None and self._deps.hands is not None:
+            handed = self._deps.hands(enriched.heard, enriched)
         untrue = () if enriched.body is None else _untrue(admitted.headers, unpacked=enriched.unpacked)
         return Reply(body=enriched.body, remove_headers=untrue, told=_told(enriched, took), handed=handed)
 
-    def _hear(self, heard: Heard | None) -> None:
+    def _hear(self, heard: PendingTurn | None) -> None:
         if heard is None:
             return
         if not heard.store:
             # An answer of an incognito conversation is read for its id alone.
-            self._fate = None if heard.notes_response else heard.unkept
-        elif not self._shop.held.take_to_learn(heard.size):
-            self._fate = Stored.PROCESS_LIMIT
+            self._skip_reason = None if heard.notes_response else heard.unkept
+        elif not self._deps.held.reserve_learn(heard.size):
+            self._skip_reason = TurnOutcome.PROCESS_LIMIT
         else:
             self._held_to_learn = heard.size
         # Without a lesson in it only whose session it was is kept.
         self._heard = (
             heard
-            if heard.store and self._fate is None
+            if heard.store and self._skip_reason is None
             else replace(heard, history=(), asked="", injected=(), in_view=None)
         )
 
@@ -280,19 +282,21 @@ class Exchange:
 
     def _captures(self, admitted: Admitted, event: ResponseHeaders) -> bool:
         """Whether the answer is worth seeing; else the stream ends and its chunks pass without us."""
-        if self._heard is None or self._fate is not None:
+        if self._heard is None or self._skip_reason is not None:
             return False
         if event.headers.get(":status") != "200":
-            self._fate = Stored.NOT_OK  # an upstream's error, or a local reply of Envoy or another filter
+            self._skip_reason = (
+                TurnOutcome.NOT_OK
+            )  # an upstream's error, or a local reply of Envoy or another filter
             return False
         if self.phase is Phase.CLOSED:
             return False
-        if not self._terms.streams_answer:
-            self._fate = Stored.UNREADABLE
+        if not self._mode.streams_answer:
+            self._skip_reason = TurnOutcome.UNREADABLE
             return False
-        captured = capture(admitted.dialect, event.headers, self._shop.answer_bytes, self._shop.held)
-        if isinstance(captured, Stored):
-            self._fate = captured
+        captured = capture(admitted.dialect, event.headers, self._deps.answer_bytes, self._deps.held)
+        if isinstance(captured, TurnOutcome):
+            self._skip_reason = captured
             return False
         self._capture = captured
         return True
@@ -311,34 +315,34 @@ class Exchange:
             if captured is not None:
                 captured.forget()
             self._give_back_read()
-            self._shop.held.give_learned(self._held_to_learn)
+            self._deps.held.release_learn(self._held_to_learn)
             self._held_to_learn = 0
 
-    async def _learn(self, heard: Heard, captured: Capture | None) -> None:
+    async def _learn(self, heard: PendingTurn, captured: Capture | None) -> None:
         stored = await self._stored(heard, captured)
-        self._shop.metrics.turns.labels(stored.value).inc()
+        self._deps.metrics.turns.labels(stored.value).inc()
         if heard.ends_session and stored not in ACCEPTED:
-            await self._shop.learns.end_session(heard.caller)
+            await self._deps.learns.end_session(heard.caller)
 
-    async def _stored(self, heard: Heard, captured: Capture | None) -> Stored:
-        if self._fate is not None or captured is None:
-            return self._fate or Stored.CUT_OFF
+    async def _stored(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
+        if self._skip_reason is not None or captured is None:
+            return self._skip_reason or TurnOutcome.CUT_OFF
         answer = await captured.read()
-        if isinstance(answer, Stored):
+        if isinstance(answer, TurnOutcome):
             return answer
         self._count_tokens(answer)
         if heard.in_view is not None:
             for kept in filter(None, (answer.response_id, heard.conversation)):
-                self._shop.follows.follow(heard.in_view, kept)
+                self._deps.follows.record_view(heard.in_view, kept)
         if heard.notes_response:
-            if answer.response_id and self._shop.incognito is not None:
-                await self._shop.incognito.mark_response(heard.caller.person.owner, answer.response_id)
+            if answer.response_id and self._deps.incognito is not None:
+                await self._deps.incognito.mark_response(heard.caller.person.owner, answer.response_id)
             return heard.unkept
         if answer.failed:
-            return Stored.NOT_OK
+            return TurnOutcome.NOT_OK
         if not answer.complete:
-            return Stored.CUT_OFF
-        return await self._shop.learns.accept(
+            return TurnOutcome.CUT_OFF
+        return await self._deps.learns.accept(
             Exchanged(
                 caller=heard.caller,
                 history=heard.history,
@@ -360,7 +364,7 @@ class Exchange:
             return
         self._counted = True
         name = dialect or (self._admitted.dialect.name if self._admitted else NO_DIALECT)
-        self._shop.metrics.exchanges.labels(name, outcome.value).inc()
+        self._deps.metrics.exchanges.labels(name, outcome.value).inc()
         log.debug("exchange.decided", dialect=name, outcome=outcome.value)
 
     def _count_tokens(self, answer: Answer) -> None:
@@ -369,12 +373,12 @@ class Exchange:
             return
         if self._admitted is not None and self._enriched is not None:
             labels = (self._admitted.dialect.name, self._enriched.outcome.value)
-            self._shop.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
-            self._shop.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
-            self._shop.accounts.answered(self._enriched, answer)
+            self._deps.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
+            self._deps.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
+            self._deps.accounts.answered(self._enriched, answer)
 
     def _give_back_read(self) -> None:
-        self._shop.held.give_read(self._held_to_read)
+        self._deps.held.release_read(self._held_to_read)
         self._held_to_read = 0
 
 
@@ -384,5 +388,7 @@ def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:
     return (*packing, *(name for name in DIGESTS if name in headers))
 
 
-def _told(enriched: Enriched, took: timedelta) -> Told:
-    return Told(outcome=enriched.outcome, count=enriched.count, tokens=enriched.tokens, took=took, arm=enriched.arm)
+def _told(enriched: Enriched, took: timedelta) -> ExchangeMetadata:
+    return ExchangeMetadata(
+        outcome=enriched.outcome, count=enriched.count, tokens=enriched.tokens, took=took, arm=enriched.arm
+    )

@@ -16,39 +16,39 @@ from memory_extproc.concurrency import off_loop
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
 from memory_extproc.extproc.codec import HANDED, TURN
 from memory_extproc.extproc.events import PASS, Reply, ResponseHeaders
-from memory_extproc.extproc.exchange import Exchange, Phase, Terms, Workshop
+from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, Phase, StreamMode
 from memory_extproc.extproc.response_capture import Capture
-from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, Owner, Stored
+from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, Owner, TurnOutcome
 from memory_extproc.model.headers import RequestHeaders
 from memory_extproc.observe.log import Trail, logger
 from memory_extproc.request.admission import Admitted, Declined
-from memory_extproc.request.body import Enriched, Heard, read_plain
-from memory_extproc.request.content_encoding import packed, unpack
-from memory_extproc.request.replay import InView, Replays
+from memory_extproc.request.body import Enriched, PendingTurn, read_plain
+from memory_extproc.request.content_encoding import is_encoded, unpack
+from memory_extproc.request.replay import BlockReplay, InView
 
 
 class ObservedExchange(Exchange):
     """Learns; counts no outcome, because the other filter does."""
 
-    def __init__(self, shop: Workshop, overhears: Overhears, trail: Trail | None = None) -> None:
-        super().__init__(shop, Terms(watching=True), trail)
+    def __init__(self, deps: ExchangeDeps, overhears: RequestObserver, trail: Trail | None = None) -> None:
+        super().__init__(deps, StreamMode(watching=True), trail)
         self._overhears = overhears
-        self._overheard: Overheard | None = None
+        self._overheard: ObservedRequest | None = None
 
     def _opened(self, event: RequestHeaders) -> Reply:
-        found = self._shop.admits.admit(event)
+        found = self._deps.admits.admit(event)
         if isinstance(found, Declined):
             return Reply(ends=True)
         self._admitted = found
         return PASS
 
     async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
-        if self._overheard is not None or self._fate is not None:
+        if self._overheard is not None or self._skip_reason is not None:
             return PASS
-        if not self._shop.held.take_to_read(len(data)):
+        if not self._deps.held.reserve_read(len(data)):
             self._body.clear()
             self._give_back_read()
-            self._fate = Stored.PROCESS_LIMIT
+            self._skip_reason = TurnOutcome.PROCESS_LIMIT
             return PASS
         self._held_to_read += len(data)
         self._body += data
@@ -66,16 +66,16 @@ class ObservedExchange(Exchange):
         handed = handed_in(event.metadata)
         if self._admitted is None or handed is None:
             return Reply(ends=self.phase is not Phase.CLOSED)
-        self._trail.caller = self._shop.tag(handed.caller.owner)
+        self._trail.caller = self._deps.tag(handed.caller.owner)
         self._enriched = Enriched(outcome=handed.outcome, arm=handed.arm, tenant=handed.tenant)
-        why = self._fate or (Stored.UNREADABLE if self._overheard is None else None)
-        self._hear((self._overheard or Overheard()).heard(handed))
+        why = self._skip_reason or (TurnOutcome.UNREADABLE if self._overheard is None else None)
+        self._hear((self._overheard or ObservedRequest()).heard(handed))
         self._overheard = None
-        self._fate = why or self._fate
+        self._skip_reason = why or self._skip_reason
         return Reply(ends=not self._captures(self._admitted, event))
 
-    async def _stored(self, heard: Heard, captured: Capture | None) -> Stored:
-        if self._fate is None and captured is not None:
+    async def _stored(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
+        if self._skip_reason is None and captured is not None:
             heard = await self._overhears.completed(heard)
         return await super()._stored(heard, captured)
 
@@ -93,7 +93,7 @@ class ObservedExchange(Exchange):
 log = logger(__name__)
 
 
-class Handed(msgspec.Struct, frozen=True, omit_defaults=True):
+class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of one request. A field that is not known is left out by older readers, and one that is missing has its
     default, so two versions may stand side by side."""
 
@@ -102,7 +102,7 @@ class Handed(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome
     arm: Arm = Arm.NONE
     tenant: str | None = None
-    unkept: Stored = Stored.NOT_ASKED
+    unkept: TurnOutcome = TurnOutcome.NOT_ASKED
     notes_response: bool = False
     ends_session: bool = False
     origin: Origin = Origin()
@@ -112,7 +112,7 @@ class Handed(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int = 0
 
     @classmethod
-    def of(cls, heard: Heard, enriched: Enriched) -> Handed:
+    def of(cls, heard: PendingTurn, enriched: Enriched) -> HandoverMetadata:
         view = heard.in_view
         return cls(
             caller=heard.caller,
@@ -134,25 +134,25 @@ class Handed(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"<handed: {self.outcome.value}>"
 
 
-def hands(heard: Heard, enriched: Enriched) -> str:
-    return msgspec.json.encode(Handed.of(heard, enriched)).decode()
+def hands(heard: PendingTurn, enriched: Enriched) -> str:
+    return msgspec.json.encode(HandoverMetadata.of(heard, enriched)).decode()
 
 
-def handed_in(metadata: Mapping[str, Any]) -> Handed | None:
+def handed_in(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
     """None where the other filter said nothing: it was passed by, or there is none."""
     told = metadata.get(HANDED)
     text = told.get(TURN) if isinstance(told, Mapping) else None
     if not isinstance(text, str):
         return None
     try:
-        return msgspec.json.decode(text, type=Handed)
+        return msgspec.json.decode(text, type=HandoverMetadata)
     except msgspec.MsgspecError:
         log.warning("handover.unreadable")
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Overheard:
+class ObservedRequest:
     """A request as its client sent it, as far as learning needs it."""
 
     history: tuple[Message, ...] = field(default=(), repr=False)
@@ -160,10 +160,10 @@ class Overheard:
     previous_response_id: str = ""
     conversation: str = ""  # as Exchanged.conversation
 
-    def heard(self, handed: Handed) -> Heard:
+    def heard(self, handed: HandoverMetadata) -> PendingTurn:
         """Without the contents of what the model has seen: `Overhears.completed` finds those."""
         view = None if handed.viewer is None else InView(handed.viewer, handed.epoch, ())
-        return Heard(
+        return PendingTurn(
             caller=handed.caller,
             store=handed.store,
             history=self.history,
@@ -180,45 +180,49 @@ class Overheard:
         )
 
 
-class GetsMemories(Protocol):
+class MemoryGetter(Protocol):
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
 
 
-class Overhears:
+class RequestObserver:
     """What the watching filter knows of requests."""
 
-    def __init__(self, gets: GetsMemories, replays: Replays, *, request_bytes: int) -> None:
+    def __init__(self, gets: MemoryGetter, replays: BlockReplay, *, request_bytes: int) -> None:
         self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
 
-    def use(self, *, request_bytes: int) -> None:
+    def reconfigure(self, *, request_bytes: int) -> None:
         self._request_bytes = request_bytes
 
-    async def read(self, admitted: Admitted, body: bytes) -> Overheard | None:
+    async def read(self, admitted: Admitted, body: bytes) -> ObservedRequest | None:
         """None for a body that the other filter could not read either."""
         limit = self._request_bytes
         if len(body) > limit:
             return None
         try:
             plain = await off_loop(
-                limit if packed(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
+                limit if is_encoded(admitted.encoding) else len(body), unpack, admitted.encoding, body, limit
             )
             request = await read_plain(admitted, plain)
         except BadBodyError:
             return None
-        return Overheard(request.history, request.asked, request.previous_response_id, request.kept_conversation)
+        return ObservedRequest(
+            request.history, request.asked, request.previous_response_id, request.kept_conversation
+        )
 
-    async def completed(self, heard: Heard) -> Heard:
+    async def completed(self, heard: PendingTurn) -> PendingTurn:
         """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
         from learning our own words as somebody's."""
         contents = await self._contents(heard)
         view = heard.in_view
         if view is not None:
-            behind = await self._replays.behind(view.owner, heard.previous_response_id or heard.conversation)
+            behind = await self._replays.provider_context(
+                view.owner, heard.previous_response_id or heard.conversation
+            )
             view = replace(view, contents=tuple(dict.fromkeys((*behind, *contents))))
             contents = view.contents
         return replace(heard, injected=contents, in_view=view if contents else None)
 
-    async def _contents(self, heard: Heard) -> tuple[str, ...]:
+    async def _contents(self, heard: PendingTurn) -> tuple[str, ...]:
         missing, found = list(heard.seen), dict[str, str]()
         for owner in heard.reach:
             if not missing:

@@ -13,11 +13,11 @@ from memory_extproc.concurrency import whereabouts
 from memory_extproc.extproc import codec
 from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.duplex import DuplexExchange
-from memory_extproc.extproc.events import Event, Reply, Told
-from memory_extproc.extproc.exchange import Exchange, OutOfOrderError, Phase, Terms, Workshop
+from memory_extproc.extproc.events import Event, ExchangeMetadata, Reply
+from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, OutOfOrderError, Phase, StreamMode
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.extproc.gen import ext_proc_pb2_grpc as pb_grpc
-from memory_extproc.extproc.observer import ObservedExchange, Overhears
+from memory_extproc.extproc.observer import ObservedExchange, RequestObserver
 from memory_extproc.observe.log import Field, Span, TraceParent, Trail, following, logger
 from memory_extproc.request.admission import most_received
 from memory_extproc.request.identity import AllowedPeers
@@ -31,7 +31,7 @@ DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
 
 
-class Handles(Protocol):
+class EventHandler(Protocol):
     """An exchange, in whatever mode."""
 
     @property
@@ -53,16 +53,16 @@ class Processor(pb_grpc.ExternalProcessorServicer):
     """envoy.service.ext_proc.v3.ExternalProcessor."""
 
     def __init__(
-        self, shop: Workshop, peers: AllowedPeers | None = None, overhears: Overhears | None = None
+        self, deps: ExchangeDeps, peers: AllowedPeers | None = None, overhears: RequestObserver | None = None
     ) -> None:
         """*overhears*: with two filters; what the watching one knows of requests."""
-        self._shop, self._peers, self._overhears = shop, peers, overhears
+        self._deps, self._peers, self._overhears = deps, peers, overhears
         self._open = 0
         self._told_of_modes = False
 
-    def use(self, shop: Workshop, peers: AllowedPeers | None) -> None:
+    def reconfigure(self, deps: ExchangeDeps, peers: AllowedPeers | None) -> None:
         """For the exchanges that begin from now on; those under way end as they began."""
-        self._shop, self._peers = shop, peers
+        self._deps, self._peers = deps, peers
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_ExternalProcessorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
@@ -72,17 +72,17 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         error would be a 500 for the user wherever failure_mode_allow is not set."""
         if self._peers is not None and not self._peers.admit(context.auth_context()):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate's name is not allowed")
-        shop = self._shop
-        metrics = shop.metrics
+        deps = self._deps
+        metrics = deps.metrics
         metrics.streams_open.inc()
-        exchange: Handles | None = None
+        exchange: EventHandler | None = None
         span, trail = Span(), Trail()
         faulty = cuts = False
         try:
             async for message in requests:
                 if exchange is None:
                     span, trail = self._begun(message, context)
-                    exchange = self._opened(shop, message, trail)
+                    exchange = self._opened(deps, message, trail)
                 with following(trail), span.active():
                     goes_on = await self._handled(exchange, message, context, span)
                 if not goes_on:
@@ -97,15 +97,15 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             metrics.streams_open.dec()
             if exchange is not None:
                 with following(trail), span.active():
-                    left = shop.background.start(_left(exchange, span, trail, faulty=faulty))
+                    left = deps.background.start(_left(exchange, span, trail, faulty=faulty))
                 if left is None:  # no place for what it would leave behind
                     _end(span, trail)
         if cuts:
             # Ended cleanly, a body would go on cut short and look whole. To this, Envoy may try another sidecar.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "a body is lost")
 
-    def _report(self, error: Exception, exchange: Handles | None) -> None:
-        faults = self._shop.metrics.stream_faults
+    def _report(self, error: Exception, exchange: EventHandler | None) -> None:
+        faults = self._deps.metrics.stream_faults
         if isinstance(error, OutOfOrderError):
             faults.labels("out_of_order").inc()
             log.warning("stream.out_of_order", detail=str(error))
@@ -120,16 +120,18 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         headers = codec.named_headers(first, ("traceparent", "x-request-id"))
         given = dict(context.invocation_metadata() or ()).get("traceparent") or headers["traceparent"]
         parent = given if isinstance(given, str) else ""
-        span = self._shop.traces.exchange(parent)
+        span = self._deps.traces.exchange(parent)
         trace = span.trace if span.trace.trace_id else TraceParent.parse(parent)
         return span, Trail(trace, headers["x-request-id"])
 
-    async def _handled(self, exchange: Handles, message: pb.ProcessingRequest, context: Stream, span: Span) -> bool:
+    async def _handled(
+        self, exchange: EventHandler, message: pb.ProcessingRequest, context: Stream, span: Span
+    ) -> bool:
         """Answers one message; False once the stream is to end."""
         event = codec.decode(message)
         if event is None:
             # Envoy waits for an answer that we cannot give: leave it to go on alone.
-            self._shop.metrics.stream_faults.labels("unknown_message").inc()
+            self._deps.metrics.stream_faults.labels("unknown_message").inc()
             log.warning("stream.unknown_message")
             return False
         try:
@@ -149,38 +151,38 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             ends = ends or reply.ends
         return not ends
 
-    def _opened(self, shop: Workshop, first: pb.ProcessingRequest, trail: Trail) -> Handles:
-        terms = self._terms(first)
-        if terms.watching and self._overhears is not None:
-            return ObservedExchange(shop, self._overhears, trail)
-        exchange = Exchange(shop, terms, trail)
-        duplex = terms.duplex_request or terms.duplex_answer
-        return DuplexExchange(exchange, shop, terms) if duplex else exchange
+    def _opened(self, deps: ExchangeDeps, first: pb.ProcessingRequest, trail: Trail) -> EventHandler:
+        mode = self._mode(first)
+        if mode.watching and self._overhears is not None:
+            return ObservedExchange(deps, self._overhears, trail)
+        exchange = Exchange(deps, mode, trail)
+        duplex = mode.duplex_request or mode.duplex_answer
+        return DuplexExchange(exchange, deps, mode) if duplex else exchange
 
-    def _terms(self, first: pb.ProcessingRequest) -> Terms:
+    def _mode(self, first: pb.ProcessingRequest) -> StreamMode:
         modes = codec.body_modes(first)
         if first.observability_mode or modes is None:
             how = "copied" if first.observability_mode else "untold"
-            self._shop.metrics.streams.labels(how, how).inc()
-            return Terms(watching=first.observability_mode)
+            self._deps.metrics.streams.labels(how, how).inc()
+            return StreamMode(watching=first.observability_mode)
         asked, answered = modes
-        self._shop.metrics.streams.labels(codec.mode_name(asked), codec.mode_name(answered)).inc()
-        terms = Terms(
+        self._deps.metrics.streams.labels(codec.mode_name(asked), codec.mode_name(answered)).inc()
+        mode = StreamMode(
             sends_body=asked in (BodyMode.BUFFERED, DUPLEX),
             streams_answer=answered in (BodyMode.STREAMED, DUPLEX),
             duplex_request=asked == DUPLEX,
             duplex_answer=answered == DUPLEX,
             hands_over=self._overhears is not None and answered == BodyMode.NONE,
         )
-        if not (terms.sends_body and (terms.streams_answer or terms.hands_over)):
-            self._shop.metrics.stream_faults.labels("unsupported_mode").inc()
+        if not (mode.sends_body and (mode.streams_answer or mode.hands_over)):
+            self._deps.metrics.stream_faults.labels("unsupported_mode").inc()
             if not self._told_of_modes:  # once: it is a fault of the configuration and comes with every stream
                 self._told_of_modes = True
                 log.error("stream.unsupported_mode", request_body=asked, response_body=answered)
-        return terms
+        return mode
 
 
-async def _left(exchange: Handles, span: Span, trail: Trail, *, faulty: bool) -> None:
+async def _left(exchange: EventHandler, span: Span, trail: Trail, *, faulty: bool) -> None:
     try:
         await exchange.leave(faulty=faulty)
     finally:
@@ -192,7 +194,7 @@ def _end(span: Span, trail: Trail) -> None:
     span.end()
 
 
-def _noted(told: Told) -> dict[str, Field]:
+def _noted(told: ExchangeMetadata) -> dict[str, Field]:
     return {
         "outcome": told.outcome.value,
         "arm": told.arm.value,

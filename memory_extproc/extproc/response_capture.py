@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from memory_extproc.dialect.base import Answer, Dialect, ReadsAnswer
+from memory_extproc.dialect.base import Answer, AnswerReader, Dialect
 from memory_extproc.errors import BadBodyError
-from memory_extproc.model import Arm, Stored
+from memory_extproc.model import Arm, TurnOutcome
 from memory_extproc.model.headers import Headers
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.body import Enriched
@@ -19,34 +19,34 @@ SLICE = 64 * 1024  # bytes read between two turns of the event loop: other strea
 class Capture:
     """Keeps chunks, reads them when asked. Adding a chunk costs no more than keeping it."""
 
-    def __init__(self, reader: ReadsAnswer, encoding: str, limit: int, held: HeldBytes) -> None:
+    def __init__(self, reader: AnswerReader, encoding: str, limit: int, held: BodyMemoryBudget) -> None:
         """*encoding*: the answer's content-encoding; *limit*: bytes, packed and unpacked."""
         self._reader, self._encoding, self._limit, self._held = reader, encoding, limit, held
         self._chunks: list[bytes] = []
         self._size = 0
-        self.dropped: Stored | None = None  # why nothing is kept any more
+        self.dropped: TurnOutcome | None = None  # why nothing is kept any more
 
     def add(self, chunk: bytes) -> None:
         if self.dropped is not None:
             return
         if self._size + len(chunk) > self._limit:
-            self._drop(Stored.CAPTURE_LIMIT)
-        elif not self._held.take_to_learn(len(chunk)):
-            self._drop(Stored.PROCESS_LIMIT)
+            self._drop(TurnOutcome.CAPTURE_LIMIT)
+        elif not self._held.reserve_learn(len(chunk)):
+            self._drop(TurnOutcome.PROCESS_LIMIT)
         else:
             self._size += len(chunk)
             self._chunks.append(chunk)
 
-    async def read(self) -> Answer | Stored:
+    async def read(self) -> Answer | TurnOutcome:
         """The answer, or why there is none to learn from. Gives back what was kept."""
         try:
             if self.dropped is not None:
                 return self.dropped
             return await self._read()
         except OversizeError:
-            return Stored.CAPTURE_LIMIT
+            return TurnOutcome.CAPTURE_LIMIT
         except BadBodyError:
-            return Stored.UNREADABLE
+            return TurnOutcome.UNREADABLE
         finally:
             self.forget()
 
@@ -60,25 +60,25 @@ class Capture:
         return self._reader.answer()
 
     def forget(self) -> None:
-        self._held.give_learned(self._size)
+        self._held.release_learn(self._size)
         self._size = 0
         self._chunks.clear()
 
-    def _drop(self, why: Stored) -> None:
+    def _drop(self, why: TurnOutcome) -> None:
         self.forget()
         self.dropped = why
 
 
-def capture(dialect: Dialect, headers: Headers, limit: int, held: HeldBytes) -> Capture | Stored:
+def capture(dialect: Dialect, headers: Headers, limit: int, held: BodyMemoryBudget) -> Capture | TurnOutcome:
     """A capture for an answer of status 200 with these headers, or why it teaches nothing."""
     reader = dialect.reader(headers.get("content-type"))
     if reader is None:
-        return Stored.UNREADABLE
+        return TurnOutcome.UNREADABLE
     encoding = ",".join(headers.all("content-encoding"))
     try:
         Unpacker(encoding, limit)
     except BadBodyError:
-        return Stored.UNREADABLE
+        return TurnOutcome.UNREADABLE
     return Capture(reader, encoding, limit, held)
 
 
@@ -90,7 +90,7 @@ def capture(dialect: Dialect, headers: Headers, limit: int, held: HeldBytes) -> 
 LEARNING_SHARE = 0.75
 
 
-class HeldBytes:
+class BodyMemoryBudget:
     """Counts bytes taken and given back. Never waits: what does not fit is refused, and the exchange goes on
     without it."""
 
@@ -100,7 +100,7 @@ class HeldBytes:
         self._reading = self._learning = 0
         self._gauge = metrics.process_bytes
 
-    def use(self, limit: int) -> None:
+    def reconfigure(self, limit: int) -> None:
         """A new limit in bytes; what is held beyond it stays until it is given back."""
         self._limit = limit
 
@@ -108,25 +108,25 @@ class HeldBytes:
     def held(self) -> int:
         return self._reading + self._learning
 
-    def take_to_read(self, count: int) -> bool:
+    def reserve_read(self, count: int) -> bool:
         if self.held + count > self._limit:
             return False
         self._reading += count
         self._gauge.set(self.held)
         return True
 
-    def take_to_learn(self, count: int) -> bool:
+    def reserve_learn(self, count: int) -> bool:
         if self._learning + count > self._limit * LEARNING_SHARE or self.held + count > self._limit:
             return False
         self._learning += count
         self._gauge.set(self.held)
         return True
 
-    def give_read(self, count: int) -> None:
+    def release_read(self, count: int) -> None:
         self._reading -= count
         self._gauge.set(self.held)
 
-    def give_learned(self, count: int) -> None:
+    def release_learn(self, count: int) -> None:
         self._learning -= count
         self._gauge.set(self.held)
 
@@ -137,7 +137,7 @@ class HeldBytes:
 OTHERS = "other"  # the label of every tenant that is not named
 
 
-class Accounts:
+class ExchangeAccounts:
     """Tenants are named in labels only where an operator lists them, so their number is the operator's choice and
     no client can raise it."""
 

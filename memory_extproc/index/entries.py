@@ -16,7 +16,7 @@ import numpy.typing as npt
 from memory_extproc.model import Memory, Role, Words
 from memory_extproc.text.dates import Span, days_asked_for, days_named
 from memory_extproc.text.persons import about_caller
-from memory_extproc.text.words import fold, rarity, related, terms, terms_in, tokens
+from memory_extproc.text.words import fold, rarity, related_stems, terms, terms_in, tokens
 
 # Features of a memory by itself, in this order.
 BY_ITSELF = ("length", "rarity", "asks", "ends_asking", "tells_time", "tells_number", "tells_names")
@@ -140,7 +140,7 @@ def asked_of(text: str, today: date, speakers: Collection[str], languages: Colle
     )
     return Asked(
         terms=tuple(
-            Term(key, related(key[0])[:_MOST_RELATED] if language == "en" else ())
+            Term(key, related_stems(key[0])[:_MOST_RELATED] if language == "en" else ())
             for key in list(keys)[:MOST_TERMS]
         ),
         subjects=tuple(named) or _by_person(text),

@@ -250,7 +250,7 @@ _ROUNDING = 1e-6  # of a mean: what may be left of a deviation of zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Likeliest:
+class CandidateSelection:
     """*features* has a row for each of *places* and a column for each of *names*; *centre* and *spread* are over
     all *searched* memories."""
 
@@ -290,9 +290,9 @@ class Table:
         )
 
 
-def likeliest(
+def select_candidates(
     table: Table, places: npt.NDArray[np.int64], limit: int, tie: Callable[[int], tuple[float, str]]
-) -> Likeliest:
+) -> CandidateSelection:
     """At most *limit* of the memories at *places*, of whom *table* is. *tie* orders by place those that the rough
     sum cannot tell apart, so that the choice does not depend on places."""
     columns, centre, spread = table.rows, table.centre, table.spread
@@ -310,7 +310,9 @@ def likeliest(
     # In the order of FEATURES, whichever rows were made first: what two searches found is laid together.
     names = tuple(name for name in FEATURES if name in table.names)
     rows = [table.names.index(name) for name in names]
-    return Likeliest(places[best], names, columns[:, best][rows].T, centre[rows], spread[rows], len(places))
+    return CandidateSelection(
+        places[best], names, columns[:, best][rows].T, centre[rows], spread[rows], len(places)
+    )
 
 
 def _statistics(columns: Floats) -> tuple[Floats, Floats]:

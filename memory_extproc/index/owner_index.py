@@ -176,10 +176,10 @@ class OwnerIndex:
     def seen(self, text: str, dense: npt.NDArray[np.floating] | None, today: date) -> Seen:
         """Every memory's features for the question *text*, asked on the day *today*; *dense* are the cosines by
         place, None when there are none."""
-        worded = self.worded(text, today)
+        worded = self.scan_words(text, today)
         return Seen(worded.places, worded.by_name | worded.beside(dense))
 
-    def worded(self, text: str, today: date) -> Worded:
+    def scan_words(self, text: str, today: date) -> Worded:
         """As `seen`, as far as words go."""
         known = self._all_known()
         asked = self.asked(text, today)

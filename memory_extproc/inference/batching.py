@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.index.entries import pack
 from memory_extproc.model import Matrix, Vector, Words
 from memory_extproc.text.words import carries_meaning
@@ -34,7 +34,7 @@ _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background wo
 Run = Callable[[], Matrix]  # on a thread
 
 
-class RunsModel(Protocol):
+class ModelRunner(Protocol):
     """A sentence encoder that blocks while it runs; called from several threads at one time."""
 
     @property
@@ -61,7 +61,7 @@ class EmbedderLimits:
     threads: int = 1  # inferences at one time, each on a thread of its own
     batch_tokens: int = 128  # padded tokens of one inference; a longer text goes alone. 100 µs each in int8
     cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
-    waiting_queries: int = 1024  # beyond it a query is refused with TryLaterError
+    waiting_queries: int = 1024  # beyond it a query is refused with TransientError
     word_bytes: int = 48 << 20  # of vectors of single words of what was embedded lately: 3.5 KiB a message; 0: none
 
 
@@ -95,10 +95,10 @@ class _Item:
 
 
 class BatchingEmbedder:
-    """Implements ports.Embeds and ports.ReadsWords over a model in this process; without *words*, where the model
-    keeps those, no text's are known. Used on one event loop, closed by `close`."""
+    """Implements ports.EmbeddingModel and ports.TokenEmbeddingModel over a model in this process; without *words*,
+    where the model keeps those, no text's are known. Used on one event loop, closed by `close`."""
 
-    def __init__(self, model: RunsModel, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
+    def __init__(self, model: ModelRunner, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
         self._model = model
         self._words = words
         self._limits = limits
@@ -169,7 +169,7 @@ class BatchingEmbedder:
         if cached is not None:
             return cached
         if len(self._queries) >= self._limits.waiting_queries:
-            raise TryLaterError("too many queries wait for the embedder")
+            raise TransientError("too many queries wait for the embedder")
         call = self._call(1)
         self._queries.append(_Item(call, 0, text, self._model.ready(text) if len(text) <= _SHORT else None))
         self._start()
@@ -177,14 +177,14 @@ class BatchingEmbedder:
         return self._cache.keep(text, rows[0])
 
     async def begun(self) -> None:
-        """See ports.BeginsQueries: a thread needs the interpreter to take up a query, and then leaves it alone."""
+        """See ports.QueryGate: a thread needs the interpreter to take up a query, and then leaves it alone."""
         while self._beginning:
             self._begun.clear()
             await self._begun.wait()
 
     def _call(self, texts: int) -> _Call:
         if self._closed:
-            raise TryLaterError("the embedder is closed")
+            raise TransientError("the embedder is closed")
         return _Call(asyncio.get_running_loop().create_future(), texts, self.dimension)
 
     def _start(self) -> None:
@@ -242,9 +242,9 @@ class BatchingEmbedder:
         if error := run.exception():
             fault: MemoryExtprocError
             if isinstance(error, MemoryError):
-                fault = TryLaterError("no memory to embed with")
+                fault = TransientError("no memory to embed with")
             else:
-                fault = GiveUpError(f"the model failed on a text ({type(error).__name__})")
+                fault = PermanentError(f"the model failed on a text ({type(error).__name__})")
             fault.__cause__ = error
             for item in batch:
                 item.call.fail(fault)
@@ -254,10 +254,10 @@ class BatchingEmbedder:
         self._start()
 
     async def close(self) -> None:
-        """What waits fails with TryLaterError; an inference that runs is waited for."""
+        """What waits fails with TransientError; an inference that runs is waited for."""
         self._closed = True
         for item in (*self._queries, *self._background):
-            item.call.fail(TryLaterError("the embedder is closed"))
+            item.call.fail(TransientError("the embedder is closed"))
         self._queries.clear()
         self._background.clear()
         await asyncio.to_thread(self._pool.shutdown)

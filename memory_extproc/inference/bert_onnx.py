@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors import SafetensorError, safe_open
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.inference.model_files import SCORE
 
 OPSET = 17  # the first with LayerNormalization as one operator
@@ -44,14 +44,16 @@ class BertConfig:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """GiveUpError when the file is not a BERT configuration that `bert_graph` can write."""
+        """PermanentError when the file is not a BERT configuration that `bert_graph` can write."""
         try:
             config = json.loads(path.read_bytes())
             if config["model_type"] != "bert":
-                raise GiveUpError(f"{path}: model_type is {config['model_type']!r}, only 'bert' can be converted")
+                raise PermanentError(
+                    f"{path}: model_type is {config['model_type']!r}, only 'bert' can be converted"
+                )
             for key, only in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
                 if config.get(key, only) != only:
-                    raise GiveUpError(f"{path}: {key} is {config[key]!r}, only {only!r} can be converted")
+                    raise PermanentError(f"{path}: {key} is {config[key]!r}, only {only!r} can be converted")
             return cls(
                 hidden=int(config["hidden_size"]),
                 heads=int(config["num_attention_heads"]),
@@ -60,7 +62,7 @@ class BertConfig:
                 epsilon=float(config.get("layer_norm_eps", 1e-12)),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise GiveUpError(f"{path}: not a readable BERT configuration ({type(error).__name__})") from error
+            raise PermanentError(f"{path}: not a readable BERT configuration ({type(error).__name__})") from error
 
 
 class Weights:
@@ -76,14 +78,14 @@ class Weights:
                     if "position_ids" not in name
                 }
         except (OSError, SafetensorError, TypeError) as error:
-            raise GiveUpError(f"{path}: not a readable safetensors file ({type(error).__name__})") from error
+            raise PermanentError(f"{path}: not a readable safetensors file ({type(error).__name__})") from error
         self._path = path
 
     def __call__(self, name: str) -> Floats:
         try:
             return np.ascontiguousarray(self._tensors[name], dtype=np.float32)
         except KeyError as error:
-            raise GiveUpError(f"{self._path}: tensor {name!r} is missing") from error
+            raise PermanentError(f"{self._path}: tensor {name!r} is missing") from error
 
 
 class Graph:
@@ -106,7 +108,7 @@ class Graph:
 
 def bert_graph(directory: Path) -> onnx.ModelProto:
     """The encoder in *directory* (config.json, model.safetensors): INPUTS (int64, batch by sequence) to
-    HIDDEN (float32, batch by sequence by hidden). GiveUpError names the file and what is wrong with it."""
+    HIDDEN (float32, batch by sequence by hidden). PermanentError names the file and what is wrong with it."""
     config = BertConfig.read(directory / "config.json")
     weights = Weights(directory / "model.safetensors")
     graph = Graph()
@@ -254,13 +256,13 @@ class Pooling(StrEnum):
 def append_pooling(model: onnx.ModelProto, pooling: Pooling) -> tuple[onnx.ModelProto, int]:
     """*model* with the one further output SENTENCE, placed first, and its dimension.
 
-    A graph that pools by itself only gets the norm. GiveUpError when no output is recognised.
+    A graph that pools by itself only gets the norm. PermanentError when no output is recognised.
     """
     outputs = {output.name: output for output in model.graph.output}
     pooled = next((name for name in _POOLED_OUTPUTS if name in outputs), None)
     tokens = next((name for name in _TOKEN_OUTPUTS if name in outputs), None)
     if pooled is None and tokens is None:
-        raise GiveUpError(f"no known output in the ONNX graph: it has {', '.join(sorted(outputs))}")
+        raise PermanentError(f"no known output in the ONNX graph: it has {', '.join(sorted(outputs))}")
     made = onnx.ModelProto()
     made.CopyFrom(model)
     dimension = _last_dimension(outputs[pooled or str(tokens)])
@@ -269,7 +271,7 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling) -> tuple[onnx.Model
         _pool(graph, str(tokens), pooling)
         pooled = "pooled.mean"
     elif pooled == SENTENCE:
-        pooled = _renamed(graph, SENTENCE, "pooled.own")
+        pooled = _rename_tensor(graph, SENTENCE, "pooled.own")
     _normalise(made, pooled)
     kept = [output for output in graph.output if output.name in _TOKEN_OUTPUTS]
     del graph.output[:]
@@ -282,11 +284,11 @@ def append_pooling(model: onnx.ModelProto, pooling: Pooling) -> tuple[onnx.Model
 def _last_dimension(output: onnx.ValueInfoProto) -> int:
     size = output.type.tensor_type.shape.dim[-1].dim_value if output.type.tensor_type.shape.dim else 0
     if size <= 0:
-        raise GiveUpError(f"the ONNX graph does not say the dimension of its output {output.name!r}")
+        raise PermanentError(f"the ONNX graph does not say the dimension of its output {output.name!r}")
     return int(size)
 
 
-def _renamed(graph: onnx.GraphProto, old: str, new: str) -> str:
+def _rename_tensor(graph: onnx.GraphProto, old: str, new: str) -> str:
     for node in graph.node:
         for names in (node.input, node.output):
             for at, name in enumerate(names):
@@ -347,12 +349,12 @@ _LOGITS = "logits"
 
 
 def scoring_graph(directory: Path) -> onnx.ModelProto:
-    """The cross-encoder in *directory* (config.json, model.safetensors) with the output SCORE. GiveUpError
+    """The cross-encoder in *directory* (config.json, model.safetensors) with the output SCORE. PermanentError
     when its weights have no head of one unit."""
     weights = Weights(directory / "model.safetensors")
     kernel, offset = weights("classifier.weight"), weights("classifier.bias")
     if len(kernel) != 1:
-        raise GiveUpError(f"{directory}: classifies into {len(kernel)} classes; a reranker gives one score")
+        raise PermanentError(f"{directory}: classifies into {len(kernel)} classes; a reranker gives one score")
     made = bert_graph(directory)
     constants = {
         "score.first": np.array(0, dtype=np.int64),
@@ -376,14 +378,14 @@ def scoring_graph(directory: Path) -> onnx.ModelProto:
 
 
 def append_score(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A ready cross-encoder's graph with the output SCORE. GiveUpError when it gives no single score."""
+    """A ready cross-encoder's graph with the output SCORE. PermanentError when it gives no single score."""
     outputs = {output.name: output for output in model.graph.output}
     if _LOGITS not in outputs:
-        raise GiveUpError(f"no output {_LOGITS!r} in the ONNX graph: it has {', '.join(sorted(outputs))}")
+        raise PermanentError(f"no output {_LOGITS!r} in the ONNX graph: it has {', '.join(sorted(outputs))}")
     size = outputs[_LOGITS].type.tensor_type.shape.dim
     classes = size[-1].dim_value if len(size) > 1 else 1
     if classes > 1:
-        raise GiveUpError(f"the ONNX graph classifies into {classes} classes; a reranker gives one score")
+        raise PermanentError(f"the ONNX graph classifies into {classes} classes; a reranker gives one score")
     made = onnx.ModelProto()
     made.CopyFrom(model)
     return _with_score(made, _LOGITS)
@@ -466,7 +468,7 @@ def _divides(kernel: npt.NDArray[Any]) -> bool:
     return kernel.ndim == _MATRIX and kernel.shape[0] % _BLOCK == 0
 
 
-def _scaled(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+def _quantize_int8(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Integers in [-127, 127] and what to multiply them with; one scale per last axis."""
     scales = np.abs(values).max(axis=-1, keepdims=True) / np.float32(_LARGEST)
     scales[scales == 0] = 1.0  # a block of zeros has no scale of its own
@@ -476,7 +478,7 @@ def _scaled(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
 def _product(node: onnx.NodeProto, kernel: Floats, added: dict[str, onnx.TensorProto]) -> onnx.NodeProto:
     size, columns = kernel.shape
     source = node.input[1]
-    integers, scales = _scaled(np.ascontiguousarray(kernel.T).reshape(columns, size // _BLOCK, _BLOCK))
+    integers, scales = _quantize_int8(np.ascontiguousarray(kernel.T).reshape(columns, size // _BLOCK, _BLOCK))
     stored = (integers.astype(np.int16) + _MIDDLE).astype(np.uint8)
     for name, tensor in ((f"{source}.int8", stored), (f"{source}.scale", scales[:, :, 0])):
         added[name] = numpy_helper.from_array(np.ascontiguousarray(tensor), name)
@@ -497,7 +499,7 @@ def _product(node: onnx.NodeProto, kernel: Floats, added: dict[str, onnx.TensorP
 def _lookup(node: onnx.NodeProto, table: Floats, added: dict[str, onnx.TensorProto]) -> list[onnx.NodeProto]:
     """The table's rows as integers, each with its own scale: gathered, widened, multiplied."""
     source, at, out = node.input[0], node.input[1], node.output[0]
-    integers, scales = _scaled(table)
+    integers, scales = _quantize_int8(table)
     for name, tensor in ((f"{source}.int8", integers), (f"{source}.scale", scales)):
         added[name] = numpy_helper.from_array(tensor, name)
     return [

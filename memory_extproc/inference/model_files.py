@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
@@ -32,7 +32,7 @@ class ModelKind(StrEnum):
     CROSS_ENCODER = "cross-encoder"
 
 
-class ModelDirectoryError(GiveUpError):
+class ModelDirectoryError(PermanentError):
     """A model directory that is missing, half-written or damaged; the text names it and what to do."""
 
 

@@ -17,7 +17,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state
 from tokenizers import Tokenizer
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.batching import (
     BatchingEmbedder,
     EmbedderLimits,
@@ -212,10 +212,10 @@ class CrossEncoderLimits:
     threads: int = 1  # inferences at one time, each on a thread of its own
     batch_tokens: int = 256  # padded tokens of one inference; a longer pair goes alone. 100 µs each in int8
     window: int = 256  # tokens of query and text together, within the model's own; beyond, both are cut
-    waiting: int = 64  # calls at one time; beyond it a call is refused with TryLaterError
+    waiting: int = 64  # calls at one time; beyond it a call is refused with TransientError
 
 
-class ScoresPairs(Protocol):
+class PairScorer(Protocol):
     """A cross-encoder that blocks while it runs; called from several threads at one time."""
 
     def cut(self, text: str) -> str:
@@ -262,9 +262,9 @@ class CrossEncoderModel:
 
 
 class CrossEncoder:
-    """Implements ports.Reranks over a model in this process. Used on one event loop, closed by `close`."""
+    """Implements ports.RerankModel over a model in this process. Used on one event loop, closed by `close`."""
 
-    def __init__(self, model: ScoresPairs, limits: CrossEncoderLimits) -> None:
+    def __init__(self, model: PairScorer, limits: CrossEncoderLimits) -> None:
         self._model, self._limits = model, limits
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="rerank")
         self._calls = 0
@@ -274,9 +274,9 @@ class CrossEncoder:
         """The highest of *texts* is 1.0 and the lowest 0.0; all alike are 0.5. A call that is cancelled leaves
         undone what no thread has begun."""
         if self._closed:
-            raise TryLaterError("the cross-encoder is closed")
+            raise TransientError("the cross-encoder is closed")
         if self._calls >= self._limits.waiting:
-            raise TryLaterError("too many calls wait for the cross-encoder")
+            raise TransientError("too many calls wait for the cross-encoder")
         if not texts:
             return ()
         self._calls += 1
@@ -285,7 +285,7 @@ class CrossEncoder:
         finally:
             self._calls -= 1
         if not np.isfinite(scores).all():
-            raise GiveUpError("the cross-encoder gave a score that is no number")
+            raise PermanentError("the cross-encoder gave a score that is no number")
         return normalised(scores)
 
     async def _scored(self, query: str, texts: Sequence[str]) -> Scores:
@@ -303,12 +303,12 @@ class CrossEncoder:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():  # our work was dropped, not our caller
-                raise TryLaterError("the cross-encoder is closed") from None
+                raise TransientError("the cross-encoder is closed") from None
             raise
         except MemoryError as error:
-            raise TryLaterError("no memory to rerank with") from error
+            raise TransientError("no memory to rerank with") from error
         except RUNTIME_ERRORS as error:
-            raise GiveUpError(f"the cross-encoder failed on a text ({type(error).__name__})") from error
+            raise PermanentError(f"the cross-encoder failed on a text ({type(error).__name__})") from error
         finally:
             for future in futures:
                 future.cancel()

@@ -15,7 +15,7 @@ import msgspec
 import openai
 import tenacity
 
-from memory_extproc.errors import CutOffError, GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError, TruncatedAnswerError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance
@@ -82,11 +82,11 @@ class Breaker:
         self._trying = False
 
     def admit(self) -> None:
-        """TryLaterError while open. Who was admitted owes one of succeeded, failed and abandoned."""
+        """TransientError while open. Who was admitted owes one of succeeded, failed and abandoned."""
         if self._failures < self._limits.failures:
             return
         if self._trying or self._clock() < self._open_until:
-            raise TryLaterError("the endpoint kept failing and is left alone for a while")
+            raise TransientError("the endpoint kept failing and is left alone for a while")
         self._trying = True
 
     def succeeded(self) -> None:
@@ -177,10 +177,10 @@ class CallError(Exception):
     def as_ours(self) -> MemoryExtprocError:
         text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
         if self.outcome is CallOutcome.CUT_OFF:
-            return CutOffError(text)
+            return TruncatedAnswerError(text)
         mended = self.outcome is CallOutcome.REJECTED and self.status and self.status not in _OF_ONE_REQUEST
         passes = self.outcome in RETRIED or self.outcome is CallOutcome.UNTRUSTED or mended
-        kind = TryLaterError if passes else GiveUpError
+        kind = TransientError if passes else PermanentError
         return kind(text)
 
 
@@ -239,7 +239,7 @@ class Endpoint:
         role: str,
         marker: str,
         metrics: Metrics,
-        chance: Chance,
+        rng: Chance,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -247,7 +247,7 @@ class Endpoint:
         self.limits = limits
         self._role = role
         self._metrics = metrics
-        self._chance = chance
+        self._rng = rng
         self._sleep = sleep
         self._breaker = Breaker(limits.breaker, clock)
         # Sent with each request, not set once: only there does the client let us leave Authorization out.
@@ -277,11 +277,11 @@ class Endpoint:
         """*attempt*'s answer; it raises openai's errors, CallError, or what says that an answer cannot be read:
         msgspec's errors and, of one that is nested too deep, RecursionError.
 
-        TryLaterError or GiveUpError in the end, never with a word of request or answer.
+        TransientError or PermanentError in the end, never with a word of request or answer.
         """
         try:
             self._breaker.admit()
-        except TryLaterError:
+        except TransientError:
             self._count(CallOutcome.OPEN)
             raise
         try:
@@ -329,7 +329,7 @@ class Endpoint:
         whole = min(self.limits.backoff.total_seconds() * 2.0 ** (state.attempt_number - 1), most)
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, CallError) else 0.0
-        return max(whole * (0.5 + 0.5 * self._chance()), asked)
+        return max(whole * (0.5 + 0.5 * self._rng()), asked)
 
     def count_tokens(self, prompt: int, completion: int) -> None:
         """As the endpoint counted them for one answer."""

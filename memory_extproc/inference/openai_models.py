@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import openai
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.inference.batching import QueryCache, of_unit_length, readable
 from memory_extproc.inference.openai_client import CallError, CallOutcome, Endpoint, sorted_error
 from memory_extproc.model import Matrix, Vector
@@ -81,7 +81,7 @@ class _Completion(msgspec.Struct):
 
 
 class OpenAICompletions:
-    """Implements ports.Completes. What the endpoint does not understand is remembered while we run."""
+    """Implements ports.CompletionModel. What the endpoint does not understand is remembered while we run."""
 
     def __init__(self, endpoint: Endpoint, limits: CompletionLimits) -> None:
         self._endpoint = endpoint
@@ -89,8 +89,8 @@ class OpenAICompletions:
         self._understood = Understood()
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
-        """GiveUpError when the endpoint rejects the request, the model refuses, or an answer with *schema* was
-        cut off; TryLaterError for everything that may pass."""
+        """PermanentError when the endpoint rejects the request, the model refuses, or an answer with *schema* was
+        cut off; TransientError for everything that may pass."""
         return await self._endpoint.call(lambda: self._negotiated(system, user, schema))
 
     async def close(self) -> None:
@@ -240,7 +240,8 @@ class _Answer(msgspec.Struct):
 
 
 class OpenAIEmbedder:
-    """Implements ports.Embeds. A blank text is not sent, because endpoints refuse it: it gets the first axis."""
+    """Implements ports.EmbeddingModel. A blank text is not sent, because endpoints refuse it: it gets the first
+    axis."""
 
     def __init__(self, endpoint: Endpoint, limits: RemoteEmbedderLimits) -> None:
         self._endpoint = endpoint
@@ -264,7 +265,7 @@ class OpenAIEmbedder:
         await self._endpoint.close()
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """GiveUpError when the endpoint's vectors have another dimension than configured."""
+        """PermanentError when the endpoint's vectors have another dimension than configured."""
         rows: Matrix = np.zeros((len(texts), self.dimension), dtype=np.float32)
         sent = [
             (row, cut)
@@ -288,7 +289,7 @@ class OpenAIEmbedder:
         found = await self._endpoint.call(lambda: self._ask(texts))
         if found.shape[1] != self.dimension:
             fault = f"the endpoint's vectors have {found.shape[1]} dimensions, configured are {self.dimension}"
-            raise GiveUpError(fault)
+            raise PermanentError(fault)
         return found
 
     async def _ask(self, texts: list[str]) -> Matrix:

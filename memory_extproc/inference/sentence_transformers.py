@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import ConfigurationError, GiveUpError
+from memory_extproc.errors import ConfigurationError, PermanentError
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits, Run, of_unit_length, readable
 from memory_extproc.model import Matrix
 
@@ -34,13 +34,13 @@ def installed(module: str = "sentence_transformers") -> Load:
 
 
 class SentenceTransformersModel:
-    """A model of the library behind `RunsModel`. *model* is its name on the hub or a directory."""
+    """A model of the library behind `ModelRunner`. *model* is its name on the hub or a directory."""
 
     def __init__(self, model: str, device: str, load: Load) -> None:
         try:
             self._model = load(model, device=device or None)
         except (OSError, ValueError, RuntimeError) as error:
-            raise GiveUpError(f"sentence-transformers cannot load {model!r} ({type(error).__name__})") from error
+            raise PermanentError(f"sentence-transformers cannot load {model!r} ({type(error).__name__})") from error
         self.fingerprint = f"{model.rstrip('/').rsplit('/', maxsplit=1)[-1]}/sentence-transformers"
         probe = np.asarray(self._encode(["What is remembered?"]))
         self.dimension = int(probe.shape[1])
@@ -65,7 +65,7 @@ async def open_sentence_transformers_embedder(
 ) -> AsyncIterator[BatchingEmbedder]:
     """Loads *model* off the event loop and closes it in the end. *device*: "cuda", "cpu", …, or "" to choose.
 
-    ConfigurationError when the library is not installed, GiveUpError when it has no such model.
+    ConfigurationError when the library is not installed, PermanentError when it has no such model.
     """
     embedder = BatchingEmbedder(
         await asyncio.to_thread(lambda: SentenceTransformersModel(model, device, load())), limits

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.journal.sqlite import Depth
-from memory_extproc.model import DeadLetter, Owner, Stored, Turn
+from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalDepth, JournalEntry
 
@@ -39,10 +39,10 @@ async def move(
     moved = moved or Moved([])
     for turn in (entry.turn for entry in entries):
         stored = await target.append(turn)
-        if stored is Stored.JOURNAL_FULL:
+        if stored is TurnOutcome.JOURNAL_FULL:
             moved.full = True
             break
-        if stored is Stored.DUPLICATE:
+        if stored is TurnOutcome.DUPLICATE:
             moved.known += 1
         else:
             moved.ids.append(turn.id)
@@ -57,8 +57,8 @@ _MOVED_AT_ONCE = 50
 
 
 @dataclass(slots=True)
-class SparedJournal:
-    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TryLaterError at an append."""
+class FailoverJournal:
+    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TransientError at an append."""
 
     shared: Journal
     spare: Journal
@@ -66,10 +66,10 @@ class SparedJournal:
     _looked: bool = False  # for what an earlier process put aside
     _moved: Moved = field(default_factory=lambda: Moved([]))  # and not given yet
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         try:
             return await self.shared.append(turn)
-        except TryLaterError as error:
+        except TransientError as error:
             log.warning("journal.put_aside", error=type(error).__name__)
             self._put_aside = True
             return await self.spare.append(turn)

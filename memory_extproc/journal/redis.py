@@ -22,7 +22,7 @@ from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.journal import redis_scripts as scripts
 from memory_extproc.journal.sqlite import Depth, Entry, Stage
-from memory_extproc.model import DeadLetter, Owner, Stored, Turn, digest
+from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import JournalEntry, Now
 
@@ -98,7 +98,7 @@ class RedisJournal:
         """Raises what would keep a turn from being written now."""
         await self._link.bounded(self._link.client.set(f"{self._prefix}:check", 1))
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         part = self._part(turn.owner.key)
         stored, place = await self._run(
             scripts.APPEND,
@@ -117,7 +117,7 @@ class RedisJournal:
         # In a part of another's it arrives with that other; should the part become ours, it arrives with us.
         if part in self._parts and int(place) > self._parts[part].given:
             self._own[int(place)] = part
-        return Stored(stored.decode())
+        return TurnOutcome(stored.decode())
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
         places = [value for part in range(self._sharing.parts) for value in (part, int(after or 0))]

@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
+from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import JournalEntry, Now
 
 
@@ -168,20 +168,20 @@ class SqliteJournal:
 
         await self._file.run(touch)
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         body = msgspec.json.encode(turn)
         answer = digest(turn.answered)
 
-        def write(connection: sqlite3.Connection) -> tuple[Stored, int]:
+        def write(connection: sqlite3.Connection) -> tuple[TurnOutcome, int]:
             there = connection.execute("SELECT stage, answer FROM turns WHERE id = ?", (turn.id,)).fetchone()
             if there is not None and there[1] == answer and there[0] != Stage.DEAD:
-                return Stored.DUPLICATE, 0
+                return TurnOutcome.DUPLICATE, 0
             if (there is None or there[0] >= Stage.LEARNED) and self._pending(connection) >= self._max_turns:
-                return Stored.JOURNAL_FULL, 0
+                return TurnOutcome.JOURNAL_FULL, 0
             if there is not None:
                 connection.execute("DELETE FROM turns WHERE id = ?", (turn.id,))
             values = (turn.id, turn.owner.key, there is not None, turn.at.timestamp(), answer, body)
-            return Stored.JOURNALLED, connection.execute(_INSERT, values).lastrowid or 0
+            return TurnOutcome.JOURNALLED, connection.execute(_INSERT, values).lastrowid or 0
 
         stored, place = await self._file.run(write)
         if place > self._given:

@@ -22,14 +22,14 @@ PIECE_TOKENS = 200  # below the 256 of the smallest usual window, and enough for
 
 
 @dataclass(frozen=True, slots=True)
-class PieceLimits:
+class ChunkLimits:
     tokens: int = PIECE_TOKENS  # of one piece, as `weigh` estimates them
     bytes: int = CONTENT_BYTES  # of one piece, in UTF-8
     pieces: int = 64  # of one message; what does not fit into them is not kept
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Chunker:
     """*texts* in the order of the message; *whole*: nothing but blanks was left out."""
 
     texts: tuple[str, ...]
@@ -104,14 +104,14 @@ def weigh(text: str) -> int:
     return sum(map(_weight, _TOKEN.finditer(text)))
 
 
-def pieces(text: str, limits: PieceLimits) -> Pieces:
+def pieces(text: str, limits: ChunkLimits) -> Chunker:
     """One piece where *text* fits, else several: together they hold every word in order, each once. Of a text that
     is too long for all its pieces the first and the last are kept, for people put their own words around what they
     paste, and a few between in which somebody speaks of themselves. What is read has a bound whatever the
     length."""
     found = _cut(text, 0, limits, limits.pieces)
     if not found or _content(text, found[-1].end) == len(text):
-        return Pieces(_texts(text, found), whole=True)
+        return Chunker(_texts(text, found), whole=True)
     at_end, between = int(limits.pieces * _AT_END), int(limits.pieces * _BETWEEN)
     first = found[: max(1, limits.pieces - at_end - between)]
     last = _last(text, first[-1].end, limits, at_end)
@@ -119,7 +119,7 @@ def pieces(text: str, limits: PieceLimits) -> Pieces:
     own = _own_words(text, first[-1].end, behind, limits, between)
     room, next_kept = limits.pieces - len(own) - len(last), own[0].start if own else behind
     first += [span for span in found[len(first) : room] if span.end <= next_kept]
-    return Pieces(_texts(text, [*first, *own, *last]), whole=False)
+    return Chunker(_texts(text, [*first, *own, *last]), whole=False)
 
 
 def both_ends(text: str, most: int) -> str:
@@ -144,7 +144,7 @@ def _texts(text: str, spans: Sequence[_Span]) -> tuple[str, ...]:
     return tuple(text[span.start : span.end].rstrip() for span in spans)
 
 
-def _cut(text: str, at: int, limits: PieceLimits, most: int) -> list[_Span]:
+def _cut(text: str, at: int, limits: ChunkLimits, most: int) -> list[_Span]:
     """The first *most* pieces from *at* on."""
     found: list[_Span] = []
     code = False
@@ -158,7 +158,7 @@ def _cut(text: str, at: int, limits: PieceLimits, most: int) -> list[_Span]:
     return found
 
 
-def _last(text: str, after: int, limits: PieceLimits, most: int) -> list[_Span]:
+def _last(text: str, after: int, limits: ChunkLimits, most: int) -> list[_Span]:
     """The last *most* pieces of what stands behind *after*, which begin where a line does."""
     if most == 0:
         return []
@@ -176,7 +176,7 @@ def _last(text: str, after: int, limits: PieceLimits, most: int) -> list[_Span]:
     return [_Span(moved + span.start, moved + span.end) for span in found[:-1]][-most:]
 
 
-def _own_words(text: str, start: int, end: int, limits: PieceLimits, most: int) -> list[_Span]:
+def _own_words(text: str, start: int, end: int, limits: ChunkLimits, most: int) -> list[_Span]:
     """The first *most* pieces between *start* and *end* of lines in which somebody speaks of themselves: such lines
     that follow one another, and nothing else."""
     found: list[_Span] = []
@@ -220,7 +220,7 @@ def _weight(token: re.Match[str]) -> int:
     return (length + 6) // 7 if token.lastindex == _WORD else length
 
 
-def _end_of_piece(text: str, at: int, limits: PieceLimits, *, code: bool) -> int:
+def _end_of_piece(text: str, at: int, limits: ChunkLimits, *, code: bool) -> int:
     """Where the piece that begins at *at* ends, beyond *at* in any case."""
     ends = _fitting(text, at, limits)
     fit = ends[-1]
@@ -233,7 +233,7 @@ def _end_of_piece(text: str, at: int, limits: PieceLimits, *, code: bool) -> int
     return best.at if best else _between_words(text, at, ends)
 
 
-def _fitting(text: str, at: int, limits: PieceLimits) -> Sequence[int]:
+def _fitting(text: str, at: int, limits: ChunkLimits) -> Sequence[int]:
     """Where the tokens end that fit into a piece from *at*; one of them always does, cut if it must be."""
     furthest = at + max(1, limits.bytes // _BYTES_PER_CHARACTER)
     window = min(len(text), at + limits.tokens * _CHARACTERS_PER_TOKEN)

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
-from memory_extproc.model import Found, Memory, Owner, Scope, Source
-from memory_extproc.ports import Completes
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
+from memory_extproc.model import Hit, Memory, Owner, Scope, Source
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
 # Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things 3 pairs in 1,000 are
@@ -58,7 +58,7 @@ class Outdate:
 Change = Add | Confirm | Replace | Outdate
 
 
-class Likeness(StrEnum):
+class FactRelation(StrEnum):
     """How an existing fact stands to the one in hand."""
 
     OTHER = "other"  # it speaks of something else
@@ -67,13 +67,13 @@ class Likeness(StrEnum):
 
 
 # (does the newest of those that speak of the same say the same?, is the fact in hand the newer?)
-VERDICTS: Mapping[tuple[Likeness, bool], type[Add | Confirm | Replace | Outdate]] = {
-    (Likeness.OTHER, True): Add,
-    (Likeness.OTHER, False): Add,
-    (Likeness.SAME, True): Confirm,
-    (Likeness.SAME, False): Confirm,
-    (Likeness.CHANGED, True): Replace,
-    (Likeness.CHANGED, False): Outdate,
+VERDICTS: Mapping[tuple[FactRelation, bool], type[Add | Confirm | Replace | Outdate]] = {
+    (FactRelation.OTHER, True): Add,
+    (FactRelation.OTHER, False): Add,
+    (FactRelation.SAME, True): Confirm,
+    (FactRelation.SAME, False): Confirm,
+    (FactRelation.CHANGED, True): Replace,
+    (FactRelation.CHANGED, False): Outdate,
 }
 
 
@@ -86,23 +86,23 @@ class Verdict(StrEnum):
     NONE = "NONE"  # it says what the fact says
 
 
-def likeness(fact: Fact, found: Found) -> Likeness:
+def likeness(fact: Fact, found: Hit) -> FactRelation:
     """A high cosine alone makes nothing the same: a flight on May 3 and one on May 8 are 0.96 alike. Below
     it, only facts of which one can hold at a time, and those that say the very same, are the same."""
     there = found.memory
     named = there.metadata
     if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
-        return Likeness.SAME
+        return FactRelation.SAME
     named_whole = {"subject", "attribute", "value"} <= named.keys()
     if not named_whole or about(fact.subject) != about(str(named["subject"])):
-        return Likeness.OTHER
+        return FactRelation.OTHER
     if fact.ends or named.get("ends"):
         return _likeness_of_endings(fact, there)
     if about(fact.attribute) != about(str(named["attribute"])):
-        return Likeness.SAME if _same_said(fact, there) else Likeness.OTHER
+        return FactRelation.SAME if _same_said(fact, there) else FactRelation.OTHER
     if agree(fact.value, str(named["value"])):
-        return Likeness.SAME
-    return Likeness.CHANGED if fact.exclusive or found.cosine >= ALIKE else Likeness.OTHER
+        return FactRelation.SAME
+    return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
 
 
 def _currencies_agree(one: str, other: str) -> bool:
@@ -119,20 +119,20 @@ def _same_said(fact: Fact, there: Memory) -> bool:
     )
 
 
-def _likeness_of_endings(fact: Fact, there: Memory) -> Likeness:
+def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
     """An ending changes what it ends, and what begins again changes the ending; nothing else of the same is
     touched: who no longer lives in Paris may live in Tokyo."""
     named = there.metadata
     attribute, value = str(named["attribute"]), str(named["value"])
     if _having(fact.attribute) != _having(attribute):
-        return Likeness.OTHER
+        return FactRelation.OTHER
     if fact.ends and named.get("ends"):
-        return Likeness.SAME if agree(fact.value, value) else Likeness.OTHER
+        return FactRelation.SAME if agree(fact.value, value) else FactRelation.OTHER
     if not fact.ends:
         begins_again = fact.exclusive or agree(fact.value, value)
-        return Likeness.CHANGED if begins_again else Likeness.OTHER
+        return FactRelation.CHANGED if begins_again else FactRelation.OTHER
     words = {*saying(there.content), *saying(attribute), *saying(value)}
-    return Likeness.CHANGED if set(saying(fact.value)) <= words else Likeness.OTHER
+    return FactRelation.CHANGED if set(saying(fact.value)) <= words else FactRelation.OTHER
 
 
 def _having(attribute: str) -> frozenset[str]:
@@ -141,7 +141,7 @@ def _having(attribute: str) -> frozenset[str]:
     return key - {"has"} or key
 
 
-def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected: Sequence[str] = ()) -> Change:
+def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: Sequence[str] = ()) -> Change:
     """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
 
     Messages, other projects and *row* itself are passed over. What only repeats a memory we *injected* is
@@ -149,9 +149,9 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected:
     """
     others = [one for one in existing if _comparable(one.memory, row)]
     alike = {one.memory.id: likeness(fact, one) for one in others}
-    if (moved := _moved(fact, others)) is not None and alike[moved.id] is Likeness.OTHER:
-        alike[moved.id] = Likeness.CHANGED
-    same_thing = [one.memory for one in others if alike[one.memory.id] is not Likeness.OTHER]
+    if (moved := _moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
+        alike[moved.id] = FactRelation.CHANGED
+    same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
     if newest is None:
         known = [
@@ -167,7 +167,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Found], injected:
     return Replace(tuple(sorted(memory.id for memory in same_thing)))
 
 
-def _moved(fact: Fact, others: Iterable[Found]) -> Memory | None:
+def _moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     """The one appointment of several that *fact* says was moved; None where it could be more than one."""
     if not fact.moved:
         return None
@@ -188,7 +188,7 @@ def _moved(fact: Fact, others: Iterable[Found]) -> Memory | None:
     return chosen[0][0] if len(chosen) == 1 else None
 
 
-def unclear(row: Memory, existing: Iterable[Found]) -> list[Memory]:
+def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
     """Those of *existing* that are too near to *row* for a rule to say they have nothing to do with it, the
     nearest first."""
     near = [one for one in existing if one.cosine >= FAR and _comparable(one.memory, row)]
@@ -349,11 +349,11 @@ class LlmJudge:
 
     version = PROMPT
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(Verdicts), budget)
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Verdicts), budget)
 
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
-        """As Judges.judge. GiveUpError when two answers did not judge every note once, OverBudgetError when the
+        """As Judges.judge. PermanentError when two answers did not judge every note once, OverBudgetError when the
         owner's tokens are spent; what the model's port raises passes."""
         lines: list[dict[str, object]] = [{"fact": fact.content}]
         lines += [

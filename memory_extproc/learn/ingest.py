@@ -13,19 +13,19 @@ from itertools import islice
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
 from memory_extproc.learn.queue import Backoff
-from memory_extproc.learn.screening import Screens
+from memory_extproc.learn.screening import TurnScreener
 from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
-from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
+from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalEntry, KnowsForgotten
+from memory_extproc.ports import Coordination, Journal, JournalEntry, TombstoneReader
 
 log = logger(__name__)
-_GONE_WRONG = {Stored.JOURNAL_FULL, Stored.JOURNAL_FAILED, Stored.PROCESS_LIMIT}
-_WAITS = {Stored.UNDECIDED, Stored.JOURNAL_LATE}
+_GONE_WRONG = {TurnOutcome.JOURNAL_FULL, TurnOutcome.JOURNAL_FAILED, TurnOutcome.PROCESS_LIMIT}
+_WAITS = {TurnOutcome.UNDECIDED, TurnOutcome.JOURNAL_LATE}
 _LARGE = 200_000  # characters; what is more is sealed off the event loop
 _OWNERS_AT_ONCE = 8  # whose waiting exchanges are decided at a time
 
@@ -55,9 +55,9 @@ class Intake:
         limits: LearnLimits,
         metrics: Metrics,
         *,
-        screens: Screens,
-        sifting: Sifting,
-        unsettled: Unsettled,
+        screens: TurnScreener,
+        sifting: TombstoneFilter,
+        unsettled: PendingWrites,
         journalled: Callable[[Turn], None],
         ends: Callable[[Caller], Awaitable[None]],
         intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
@@ -75,34 +75,34 @@ class Intake:
         self._journalled = journalled
         self._ends = ends
         self._log = intake_log
-        self._under_way: dict[asyncio.Task[Stored], Exchanged] = {}
+        self._under_way: dict[asyncio.Task[TurnOutcome], Exchanged] = {}
         self._waiting: dict[Owner, list[_Logged]] = {}  # the oldest first
         self._count = 0  # of them
         self._settling = False  # nothing is decided until all that is asked for that has answered for a while
         self._answering_since: float | None = None
         self._closed = False
-        self._told = Stored.JOURNALLED
+        self._told = TurnOutcome.JOURNALLED
 
-    def use(self, limits: LearnLimits) -> None:
+    def reconfigure(self, limits: LearnLimits) -> None:
         self._limits = limits
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
-        """As ports.Learns."""
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
+        """As ports.TurnLearner."""
         owner = exchanged.caller.owner
         refused = self._screens.refuses(exchanged)
         if not refused and not self._screens.has_room(owner):
             if exchanged.ends_session:
                 await self._ends(exchanged.caller)
-            return Stored.OVER_QUOTA
+            return TurnOutcome.OVER_QUOTA
         logged = None if refused else await self._logged(exchanged)
         crowded = len(self._under_way) >= self._limits.accepting
         if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
-            self._put_off(logged, Stored.JOURNAL_LATE)
-            return Stored.UNDECIDED if self._settling else Stored.JOURNAL_LATE
+            self._put_off(logged, TurnOutcome.JOURNAL_LATE)
+            return TurnOutcome.UNDECIDED if self._settling else TurnOutcome.JOURNAL_LATE
         if self._closed:
-            return self._tell(Stored.JOURNAL_FAILED)
+            return self._tell(TurnOutcome.JOURNAL_FAILED)
         if crowded:
-            return self._tell(Stored.PROCESS_LIMIT)
+            return self._tell(TurnOutcome.PROCESS_LIMIT)
         # A task of our own: whoever called may be cancelled by Envoy, the turn is kept all the same.
         task = asyncio.create_task(self._attempt(exchanged, logged), name="journal append")
         self._under_way[task] = exchanged
@@ -112,7 +112,7 @@ class Intake:
         if task.done():
             return self._outcome(task)
         task.add_done_callback(self._came_late)
-        return Stored.JOURNAL_LATE
+        return TurnOutcome.JOURNAL_LATE
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
         """When the oldest exchange was asked that was accepted and is not in the journal yet: *owner*'s, or
@@ -158,7 +158,7 @@ class Intake:
         ended = False
         while self._log is not None:
             for record in self._log.take_left(Kind.TURN):
-                self._put_off(_Logged(record), Stored.UNDECIDED)
+                self._put_off(_Logged(record), TurnOutcome.UNDECIDED)
             await self._look()
             if ended:
                 return
@@ -197,9 +197,9 @@ class Intake:
             logged = self._waiting[owner][0]
             try:
                 exchanged = self._read(logged.record)
-            except GiveUpError as error:
+            except PermanentError as error:
                 log.error("journal.failed", error=type(error).__name__)  # noqa: TRY400 - it quotes no one
-                stored = Stored.JOURNAL_FAILED
+                stored = TurnOutcome.JOURNAL_FAILED
                 self._discard(logged.record)
             else:
                 stored = await self._attempt(exchanged, logged)
@@ -221,7 +221,7 @@ class Intake:
             record = self._log.append(Kind.TURN, whose, at, _encoded(exchanged))
         return None if record is None else _Logged(record)
 
-    def _put_off(self, logged: _Logged, why: Stored) -> None:
+    def _put_off(self, logged: _Logged, why: TurnOutcome) -> None:
         """*why* UNDECIDED: what has to be asked did not answer."""
         if not logged.record.is_live:
             return  # erased meanwhile
@@ -231,17 +231,17 @@ class Intake:
             logged.waited = True
             insort(self._waiting.setdefault(logged.record.owner, []), logged, key=_number)
             self._count += 1
-        if why is Stored.UNDECIDED:
+        if why is TurnOutcome.UNDECIDED:
             self._settling, self._answering_since = True, None
         self._metrics.turns_undecided.set(self._count)
 
     def _read(self, record: Record) -> Exchanged:
-        """GiveUpError where it cannot be read, or is of another version's form."""
+        """PermanentError where it cannot be read, or is of another version's form."""
         try:
             body = b"" if self._log is None else self._log.read(record)
             return msgspec.convert(json.loads(body), Exchanged)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise GiveUpError(f"a logged exchange of another form ({type(error).__name__})") from None
+            raise PermanentError(f"a logged exchange of another form ({type(error).__name__})") from None
 
     def _discard(self, record: Record) -> None:
         if self._log is not None:
@@ -259,19 +259,19 @@ class Intake:
         self._metrics.turns_undecided.set(self._count)
 
     # --- one exchange ----------------------------------------------------------------------------------
-    async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> Stored:
+    async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> TurnOutcome:
         try:
             stored = await self._take_in(exchanged, logged)
-        except TryLaterError as error:
+        except TransientError as error:
             stored = self._failed(error, logged)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one exchange, it must not end the others
             if logged is not None:
                 logged.failures += 1
             stored = self._failed(error, logged)
         if logged is None or self._log is None:
-            if stored is Stored.UNDECIDED:
+            if stored is TurnOutcome.UNDECIDED:
                 full = self._log is not None and self._log.is_full
-                return Stored.JOURNAL_FULL if full else Stored.JOURNAL_FAILED
+                return TurnOutcome.JOURNAL_FULL if full else TurnOutcome.JOURNAL_FAILED
             return stored
         if stored in _WAITS:
             self._put_off(logged, stored)
@@ -280,39 +280,39 @@ class Intake:
             self._discard(logged.record)
         return stored
 
-    def _failed(self, error: Exception, logged: _Logged | None) -> Stored:
+    def _failed(self, error: Exception, logged: _Logged | None) -> TurnOutcome:
         if logged is None or not logged.waited:
             log.error("journal.failed", error=type(error).__name__)
         if logged is None or logged.failures >= self._limits.attempts:
-            return Stored.JOURNAL_FAILED
-        return Stored.JOURNAL_LATE
+            return TurnOutcome.JOURNAL_FAILED
+        return TurnOutcome.JOURNAL_LATE
 
-    async def _take_in(self, exchanged: Exchanged, logged: _Logged | None) -> Stored:
+    async def _take_in(self, exchanged: Exchanged, logged: _Logged | None) -> TurnOutcome:
         waited = logged is not None and logged.waited
         screened = await self._screens.screened(exchanged, waited=waited)
-        if screened is Stored.UNDECIDED:
+        if screened is TurnOutcome.UNDECIDED:
             return screened
-        if isinstance(screened, Stored):
+        if isinstance(screened, TurnOutcome):
             if exchanged.ends_session:
                 await self._ends(exchanged.caller)
             return screened
         try:
             place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
-        except TryLaterError:
-            return Stored.UNDECIDED
+        except TransientError:
+            return TurnOutcome.UNDECIDED
         placed = await self._sifting.placed(place)
         if placed is None:
-            return Stored.FORGOTTEN
+            return TurnOutcome.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
         stored = await self._append(turn, placed)
         # An attempt that failed after the append has told nobody of the turn.
-        if stored is Stored.JOURNALLED or (stored is Stored.DUPLICATE and waited):
+        if stored is TurnOutcome.JOURNALLED or (stored is TurnOutcome.DUPLICATE and waited):
             self._journalled(turn)
-        elif exchanged.ends_session and stored is not Stored.FORGOTTEN:
+        elif exchanged.ends_session and stored is not TurnOutcome.FORGOTTEN:
             await self._ends(Caller(turn.owner, session=turn.session))
         return stored
 
-    async def _append(self, turn: Turn, placed: Placed) -> Stored:
+    async def _append(self, turn: Turn, placed: Placed) -> TurnOutcome:
         stored, noted = await asyncio.gather(
             self._journal.append(turn), self._sessions.note(placed), return_exceptions=True
         )
@@ -325,29 +325,29 @@ class Intake:
             raise stored
         if await self._sifting.withdrawn(turn):
             await self._coordination.delete_records(turn.owner, [RESPONSE])
-            return Stored.FORGOTTEN
+            return TurnOutcome.FORGOTTEN
         return stored
 
-    def _taken_in(self, owner: Owner, task: asyncio.Task[Stored]) -> None:
+    def _taken_in(self, owner: Owner, task: asyncio.Task[TurnOutcome]) -> None:
         self._under_way.pop(task)
         self._unsettled.remove(owner, [task])
 
-    def _came_late(self, task: asyncio.Task[Stored]) -> None:
+    def _came_late(self, task: asyncio.Task[TurnOutcome]) -> None:
         """Whoever handed the turn in was told JOURNAL_LATE: what went wrong after that is told here."""
         stored = self._outcome(task)
         if stored in _GONE_WRONG:
             self._metrics.turns.labels(stored.value).inc()
 
-    def _outcome(self, task: asyncio.Task[Stored]) -> Stored:
+    def _outcome(self, task: asyncio.Task[TurnOutcome]) -> TurnOutcome:
         failed = task.cancelled() or task.exception() is not None
-        return self._tell(Stored.JOURNAL_FAILED if failed else task.result())
+        return self._tell(TurnOutcome.JOURNAL_FAILED if failed else task.result())
 
-    def _tell(self, stored: Stored) -> Stored:
+    def _tell(self, stored: TurnOutcome) -> TurnOutcome:
         """Logs when it begins to go wrong and when it is well again; the metric counts each."""
         if stored in _GONE_WRONG and stored is not self._told:
             log.error("journal.refuses", outcome=stored.value)
             self._told = stored
-        elif stored is Stored.JOURNALLED and self._told in _GONE_WRONG:
+        elif stored is TurnOutcome.JOURNALLED and self._told in _GONE_WRONG:
             log.info("journal.accepts")
             self._told = stored
         return stored
@@ -368,7 +368,7 @@ def _encoded(exchanged: Exchanged) -> bytes:
 # Who has said something that cannot be found yet, and who waits until it can.
 
 
-class Unsettled:
+class PendingWrites:
     """One event loop owns it."""
 
     def __init__(self) -> None:
@@ -411,11 +411,11 @@ class Unsettled:
 # What of the exchanges and turns is not learned because its owner had it forgotten.
 
 
-class Sifting:
+class TombstoneFilter:
     """Asked before a turn goes into the journal, once it is there, and whenever it is read from it. Without
     *forgotten* everything may be learned."""
 
-    def __init__(self, forgotten: KnowsForgotten | None, journal: Journal) -> None:
+    def __init__(self, forgotten: TombstoneReader | None, journal: Journal) -> None:
         self._forgotten = forgotten
         self._journal = journal
 
@@ -426,7 +426,7 @@ class Sifting:
             return placed
         try:
             kept = await self._forgotten.learnable(placed.exchanged, placed.turn)
-        except TryLaterError as error:
+        except TransientError as error:
             log.warning("learn.not_sifted", error=type(error).__name__)
             return placed
         return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
@@ -437,7 +437,7 @@ class Sifting:
             return False
         try:
             gone = not await self._forgotten.left([turn])
-        except TryLaterError:
+        except TransientError:
             return False  # the forget that is under way will look into the journal
         if gone:
             await self._journal.erase(turn.owner, [turn.id])

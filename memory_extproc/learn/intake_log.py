@@ -29,10 +29,10 @@ from zlib import crc32
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import WrapsKeys
+from memory_extproc.ports import KeyWrapper
 
 log = logger(__name__)
 
@@ -58,7 +58,7 @@ class IntakeLog:
         directory: Path,
         limits: IntakeLogLimits = IntakeLogLimits(),
         *,
-        wraps: WrapsKeys | None = None,  # None: keys of segments rest as they are
+        wraps: KeyWrapper | None = None,  # None: keys of segments rest as they are
         fsync: bool = False,
         tells: Callable[[str], None] = lambda _why: None,  # told why something was moved aside
         clock: Callable[[], float] = time.monotonic,
@@ -112,7 +112,7 @@ class IntakeLog:
         return None
 
     def read(self, record: Record) -> bytes:
-        """The body. GiveUpError where it was damaged since."""
+        """The body. PermanentError where it was damaged since."""
         return record.plain.partition(b"\n")[2]
 
     def discard(self, record: Record) -> None:
@@ -215,7 +215,7 @@ class IntakeLog:
                 continue  # discarded while others were copied
             try:
                 _, frame = target.seal(record.kind, record.plain, record.id)
-            except GiveUpError:
+            except PermanentError:
                 self.discard(record)
                 continue
             place = target.write(frame)
@@ -246,7 +246,7 @@ class IntakeLog:
                 segment, records, damaged = await asyncio.to_thread(read_segment, path, secret)
             except UnreadableError as error:
                 self._move_aside(path, error.why)
-            except (OSError, TryLaterError) as error:  # its master key is not at hand: it is asked for again
+            except (OSError, TransientError) as error:  # its master key is not at hand: it is asked for again
                 log.warning("intake.not_read", kind=type(error).__name__)
             else:
                 self._segments[path.name] = segment
@@ -263,7 +263,7 @@ class IntakeLog:
             secret = key[1:]
             if key[:1] == _WRAPPED and self._wraps is not None:
                 secret = await self._wraps.unwrap(secret, _context(path))
-        except (FileNotFoundError, GiveUpError):
+        except (FileNotFoundError, PermanentError):
             raise UnreadableError(Aside.KEY_GONE) from None
         if len(secret) != _KEY_BYTES:
             raise UnreadableError(Aside.KEY_GONE)
@@ -355,11 +355,11 @@ class Record:
 
     @property
     def plain(self) -> bytes:
-        """The payload. GiveUpError where it was damaged since."""
+        """The payload. PermanentError where it was damaged since."""
         try:
             return self.segment.unseal(self.kind, self.id, os.pread(self.segment.handle, self.size, self.offset))
         except (OSError, InvalidTag):
-            raise GiveUpError("a record of the intake log that was damaged") from None
+            raise PermanentError("a record of the intake log that was damaged") from None
 
 
 @dataclass(eq=False, slots=True)

@@ -15,32 +15,40 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, Self
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
-from memory_extproc.learn.extract.extractor import Extracts, Fact, Finding
-from memory_extproc.learn.ingest import Intake, LearnLimits, Sifting, Unsettled
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor, Finding
+from memory_extproc.learn.ingest import Intake, LearnLimits, PendingWrites, TombstoneFilter
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.messages import Judges, Messages, judge
-from memory_extproc.learn.queue import Evidence, Gatherings, Lanes, Revival, TakeUp, TakeUpLimits, Trigger
-from memory_extproc.learn.screening import Screens, Unscreened
+from memory_extproc.learn.queue import (
+    Evidence,
+    JournalPoller,
+    JournalPollerLimits,
+    OwnerQueues,
+    Revival,
+    SessionBatcher,
+    Trigger,
+)
+from memory_extproc.learn.screening import TurnScreener, Unscreened
 from memory_extproc.learn.sessions import Sessions
-from memory_extproc.model import Caller, Exchanged, Owner, Stored, Turn
+from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import NO_TRACES, Traces, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     Chance,
     Coordination,
-    Embeds,
+    EmbeddingModel,
     Journal,
     JournalEntry,
-    KeepsMemories,
-    KnowsForgotten,
+    MemoryWriter,
     Now,
+    TombstoneReader,
 )
 
 log = logger(__name__)
 
 
-class Reconciles(Protocol):
+class FactReconciler(Protocol):
     """Brings facts together with what is known of the owner."""
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
@@ -48,7 +56,7 @@ class Reconciles(Protocol):
 
 
 class Learner:
-    """Implements ports.Learns. Entering takes up what the journal holds from before; leaving works off what
+    """Implements ports.TurnLearner. Entering takes up what the journal holds from before; leaving works off what
     was accepted, extraction included, for *grace* at most; the rest stays in the journal.
     """
 
@@ -56,23 +64,23 @@ class Learner:
         self,
         journal: Journal,
         sessions: Sessions,
-        keeps: KeepsMemories,
-        embedder: Embeds,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
         coordination: Coordination,
         limits: LearnLimits,
         metrics: Metrics,
         *,
-        extractor: Extracts | None,  # None: no facts are extracted
-        stand_in: Extracts | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
-        reconciler: Reconciles,
+        extractor: FactExtractor | None,  # None: no facts are extracted
+        fallback: FactExtractor | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
+        reconciler: FactReconciler,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         judged: Judges = judge,
-        screens: Screens | None = None,  # None: everything of everybody is kept
-        forgotten: KnowsForgotten | None = None,
-        commands: Obeys | None = None,  # None: nobody tells us anything
+        screens: TurnScreener | None = None,  # None: everything of everybody is kept
+        forgotten: TombstoneReader | None = None,
+        commands: CommandApplier | None = None,  # None: nobody tells us anything
         traces: Traces = NO_TRACES,
-        topics: FollowsTopics | None = None,
+        topics: TopicFollower | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
         intake_log: IntakeLog | None = None,  # None: what is accepted may be lost until it is in the journal
     ) -> None:
@@ -82,54 +90,54 @@ class Learner:
         self._metrics = metrics
         self._reconciler = reconciler
         self._traces = traces
-        self._unsettled = Unsettled()
+        self._unsettled = PendingWrites()
         self._remember_evidence, self._extract_evidence = Evidence(store_works), Evidence(store_works)
         revival = Revival(journal, (self._remember_evidence, self._extract_evidence), store_works)
-        self._sifting = Sifting(forgotten, journal)
-        self._obeying = Obeying(commands, journal)
+        self._sifting = TombstoneFilter(forgotten, journal)
+        self._obeying = CommandStep(commands, journal)
         self._messages = Messages(keeps, embedder, judged, rows=limits.rows, now=now)
-        self._finding = _finding(extractor, stand_in, limits, now)
+        self._finding = _finding(extractor, fallback, limits, now)
         self._intake = Intake(
             journal, sessions, coordination, limits, metrics,
             screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
             journalled=self._to_remember, ends=self.end_session, intake_log=intake_log,
         )  # fmt: skip
-        self._remembering, self._extracting = self._lanes(chance)
-        self._gatherings = Gatherings(
+        self._remembering, self._extracting = self._lanes(rng)
+        self._gatherings = SessionBatcher(
             self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
-        self._following = Following(topics, self._gatherings)
-        self._take_up = TakeUp(
-            journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, chance=chance
+        self._following = TopicShifts(topics, self._gatherings)
+        self._take_up = JournalPoller(
+            journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, rng=rng
         )
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
-    def _lanes(self, chance: Chance) -> tuple[Lanes[str], Lanes[tuple[str, ...]]]:
+    def _lanes(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Of the two steps: by turn id, and by the turn ids of a part of a session."""
         limits, stepped = self._limits, self._traces.stepped
-        lanes = partial(Lanes, in_vain=limits.overlaid, backoff=limits.backoff, chance=chance)
-        remembering: Lanes[str] = lanes(
+        lanes = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng)
+        remembering: OwnerQueues[str] = lanes(
             "remember", stepped("learn.remember", self._remember), self._not_remembered,
             at_once=limits.remembering, together=limits.together,
         )  # fmt: skip
-        extracting: Lanes[tuple[str, ...]] = lanes(
+        extracting: OwnerQueues[tuple[str, ...]] = lanes(
             "extract", stepped("learn.extract", self._extract), self._not_extracted,
             at_once=limits.extracting, together=1,
         )  # fmt: skip
         return remembering, extracting
 
-    def use(self, limits: LearnLimits) -> None:
+    def reconfigure(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are remembered at a time stays."""
         self._limits = limits
-        self._intake.use(limits)
+        self._intake.reconfigure(limits)
         if self._finding is not None:
-            self._finding.use(limits.patience)
-        self._gatherings.use(batch=limits.batch, idle=limits.idle)
-        self._extracting.use(at_once=limits.extracting)
-        self._take_up.use(_take_up_limits(limits))
+            self._finding.reconfigure(limits.patience)
+        self._gatherings.reconfigure(batch=limits.batch, idle=limits.idle)
+        self._extracting.reconfigure(at_once=limits.extracting)
+        self._take_up.reconfigure(_take_up_limits(limits))
 
     async def __aenter__(self) -> Self:
         self._background = [
@@ -164,7 +172,7 @@ class Learner:
             self._unsettled.release_all()
 
     # --- taking in -----------------------------------------------------------------------------------
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         return await self._intake.accept(exchanged)
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
@@ -176,7 +184,7 @@ class Learner:
         """Discards exchanges of *owner* that wait to be decided and were asked by *until*; says how many."""
         return self._intake.erase(owner, until)
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         await self._unsettled.gone(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
@@ -224,7 +232,7 @@ class Learner:
                 # Who tells us to forget is asked nothing before that is done.
                 shown=partial(self._unsettled.remove, owner, () if commanding else turn_ids),
             )
-            await self._obeying.obey(commanding)
+            await self._obeying.apply(commanding)
             if commanding and self._finding:
                 self._finding.forget(owner)
             await self._journal.mark_stored(fresh)
@@ -306,7 +314,7 @@ class Learner:
             await self._reconciler.apply(owner, facts, turns)
             if not final:
                 self._finding.waits(turns)
-                raise TryLaterError("the stand-in served; the extractor is still to come")
+                raise TransientError("the stand-in served; the extractor is still to come")
             forgetting = await self._obeying.decide(turns)
             await self._journal.mark_learned(entries)
             self._extract_evidence.succeed(turn_ids, proves=bool(facts))
@@ -325,28 +333,28 @@ class Learner:
         return await self._count_failure(self._extract_evidence, turn_ids, error)
 
     async def _still_in(self, epoch: int, owner: Owner) -> None:
-        """TryLaterError when *owner* was forgotten since: what is then left in the journal came after it."""
+        """TransientError when *owner* was forgotten since: what is then left in the journal came after it."""
         if await self._coordination.epoch(owner) != epoch:
-            raise TryLaterError("the owner was forgotten while we worked")
+            raise TransientError("the owner was forgotten while we worked")
 
 
 def _finding(
-    extractor: Extracts | None, stand_in: Extracts | None, limits: LearnLimits, now: Now
+    extractor: FactExtractor | None, fallback: FactExtractor | None, limits: LearnLimits, now: Now
 ) -> Finding | None:
     if extractor is None:
         return None
-    return Finding(extractor, stand_in, patience=limits.patience, most=limits.stood_in_for, now=now)
+    return Finding(extractor, fallback, patience=limits.patience, most=limits.stood_in_for, now=now)
 
 
-def _take_up_limits(limits: LearnLimits) -> TakeUpLimits:
-    return TakeUpLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
+def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:
+    return JournalPollerLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
 
 
 # --- following ---------------------------------------------------------------------------------------
 # What the learner tells whoever gathers turns into topics, and what it is told in turn.
 
 
-class FollowsTopics(Protocol):
+class TopicFollower(Protocol):
     """Gathers turns into topics; what comes of that comes later."""
 
     shifted: Callable[[Owner, str], object]  # told the session whose topic has changed
@@ -358,16 +366,16 @@ class FollowsTopics(Protocol):
         """*session*, or with an empty name all of *owner*'s, has ended, *but* those of which more is to come."""
 
 
-class Following:
+class TopicShifts:
     """A session's turns are due for extraction when its topic has changed. Without *topics* nothing happens."""
 
-    def __init__(self, topics: FollowsTopics | None, gatherings: Gatherings) -> None:
+    def __init__(self, topics: TopicFollower | None, gatherings: SessionBatcher) -> None:
         self._topics, self._gatherings = topics, gatherings
         if topics is not None:
             topics.shifted = self._shifted
 
     async def note(self, turns: Iterable[Turn], last: Iterable[str]) -> None:
-        """Before the turns can be marked learned, so that a crash in between loses none of them. TryLaterError
+        """Before the turns can be marked learned, so that a crash in between loses none of them. TransientError
         where they cannot be written down now."""
         if self._topics is None:
             return
@@ -377,7 +385,7 @@ class Following:
         for owner, theirs in by_owner.items():
             try:
                 await self._topics.note(owner, theirs, frozenset(last))
-            except GiveUpError as error:  # facts are extracted all the same
+            except PermanentError as error:  # facts are extracted all the same
                 log.warning("topics.not_noted", error=type(error).__name__)
 
     async def end(self, owner: Owner, session: str, *, but: Iterable[str]) -> None:
@@ -397,13 +405,13 @@ class Following:
 # The learner's part in what people tell the assistant to keep or to forget.
 
 
-class Obeys(Protocol):
+class CommandApplier(Protocol):
     """Does what people tell the assistant to keep or to forget."""
 
     def of(self, turn: Turn) -> Sequence[object]:
         """What *turn* tells us to do; cheap."""
 
-    async def obey(self, turns: Sequence[Turn]) -> None:
+    async def apply(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
 
     def doubted(self, turn: Turn) -> bool:
@@ -411,13 +419,13 @@ class Obeys(Protocol):
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """Does what turns in doubt turn out to tell us. Ids of those that asked for something to be forgotten.
-        TryLaterError while that cannot be found out; repeating it changes nothing more."""
+        TransientError while that cannot be found out; repeating it changes nothing more."""
 
 
-class Obeying:
+class CommandStep:
     """Without *commands* nobody tells us anything."""
 
-    def __init__(self, commands: Obeys | None, journal: Journal) -> None:
+    def __init__(self, commands: CommandApplier | None, journal: Journal) -> None:
         self._commands, self._journal = commands, journal
 
     def commanding(self, entries: Iterable[JournalEntry]) -> list[Turn]:
@@ -425,9 +433,9 @@ class Obeying:
         commands = self._commands
         return [entry.turn for entry in entries if commands and commands.of(entry.turn)]
 
-    async def obey(self, turns: Sequence[Turn]) -> None:
+    async def apply(self, turns: Sequence[Turn]) -> None:
         if self._commands and turns:
-            await self._commands.obey(turns)
+            await self._commands.apply(turns)
 
     def doubted(self, turn: Turn) -> bool:
         """Whether its session is not to be waited for: what is to be forgotten is not recalled for long."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from memory_extproc.learn.chunking import PieceLimits, pieces
+from memory_extproc.learn.chunking import ChunkLimits, pieces
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -22,7 +22,7 @@ from memory_extproc.model import (
     message_id_of,
     message_ids,
 )
-from memory_extproc.ports import Embeds, JournalEntry, KeepsMemories, Now
+from memory_extproc.ports import EmbeddingModel, JournalEntry, MemoryWriter, Now
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
 from memory_extproc.text.words import words_hash
 
@@ -30,7 +30,7 @@ from memory_extproc.text.words import words_hash
 # Which messages of a turn become memories, at once and without a model. Pure.
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
-_USUAL = PieceLimits()
+_USUAL = ChunkLimits()
 _ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
@@ -56,7 +56,7 @@ class Judged:
     memory: Memory | None
 
 
-def judge(turn: Turn, now: datetime, limits: PieceLimits = _USUAL) -> tuple[Judged, ...]:
+def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judged, ...]:
     """The caller's message and the answer, in this order, long ones in pieces. The same turn gives the same
     ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
     fractions."""
@@ -98,7 +98,7 @@ def _at_a_glance(text: str) -> Decision | None:
     return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
 
 
-def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: PieceLimits) -> Iterator[Judged]:
+def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: ChunkLimits) -> Iterator[Judged]:
     role = _MESSAGES[ordinal]
     if decision not in {Decision.KEPT, Decision.QUESTION}:
         yield Judged(role, decision, None)
@@ -183,7 +183,9 @@ Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure
 class Messages:
     """Storing the same turns again changes nothing more. *rows*: handed to the store in one call at most."""
 
-    def __init__(self, keeps: KeepsMemories, embedder: Embeds, judges: Judges, *, rows: int, now: Now) -> None:
+    def __init__(
+        self, keeps: MemoryWriter, embedder: EmbeddingModel, judges: Judges, *, rows: int, now: Now
+    ) -> None:
         self._keeps, self._embedder, self._judges = keeps, embedder, judges
         self._rows, self._now = rows, now
 
@@ -253,7 +255,7 @@ def _not_yet() -> None:
 REVISION = "revision"  # in a memory's metadata, from its first correction on
 
 
-async def corrected(keeps: KeepsMemories, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
+async def corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
     """The ids of messages and pieces of *entries* that were corrected. Asks the store for turns that were replaced
     alone: of a new one nothing can have been."""
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]

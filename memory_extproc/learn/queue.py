@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError, UnknownFaultError
+from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -29,22 +29,22 @@ class Backoff:
     first: timedelta = timedelta(milliseconds=500)
     most: timedelta = timedelta(seconds=15)  # after an outage nobody waits longer
 
-    def seconds(self, failures: int, chance: float) -> float:
-        """How long to wait after the *failures*-th failure in a row; *chance* in [0, 1)."""
+    def seconds(self, failures: int, jitter: float) -> float:
+        """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
         longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.most)
-        return longest.total_seconds() * (1 - chance / 2)
+        return longest.total_seconds() * (1 - jitter / 2)
 
 
 @dataclass(slots=True)
-class _Lane(Generic[Job]):
+class _OwnerQueue(Generic[Job]):
     jobs: list[Job] = field(default_factory=list)
     tried: int = 0  # of the first of them: tried in vain, waiting to be tried again
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Lanes(Generic[Job]):
+class OwnerQueues(Generic[Job]):
     """One lane for each owner with work: its jobs run in order, up to *together* in one call, and at most
-    *at_once* calls run at a time, those of different tenants in turn. A call that raises TryLaterError is
+    *at_once* calls run at a time, those of different tenants in turn. A call that raises TransientError is
     made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
     once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
     raises, UnknownFaultError included, is tried job by job and then given to *failed*, which says whether the job
@@ -61,7 +61,7 @@ class Lanes(Generic[Job]):
         together: int,
         in_vain: int,
         backoff: Backoff,
-        chance: Chance,
+        rng: Chance,
     ) -> None:
         self._name = name
         self._work = work
@@ -69,22 +69,22 @@ class Lanes(Generic[Job]):
         self._together = together
         self._in_vain = in_vain
         self._backoff = backoff
-        self._chance = chance
-        self._slots = FairSlots(at_once)
-        self._lanes: dict[Owner, _Lane[Job]] = {}
+        self._rng = rng
+        self._slots = FairSemaphore(at_once)
+        self._lanes: dict[Owner, _OwnerQueue[Job]] = {}
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._waiting = 0  # sum of tried over all lanes
         self._finishing = False
 
-    def use(self, *, at_once: int) -> None:
+    def reconfigure(self, *, at_once: int) -> None:
         """Calls that run beyond a lower *at_once* end as they began."""
-        self._slots.use(at_once)
+        self._slots.reconfigure(at_once)
 
     def add(self, owner: Owner, job: Job) -> bool:
         """Queues *job* behind the owner's others; says whether it is tried as soon as its turn comes."""
         lane = self._lanes.get(owner)
         if lane is None:
-            lane = self._lanes[owner] = _Lane()
+            lane = self._lanes[owner] = _OwnerQueue()
             self._tasks[owner] = asyncio.create_task(self._run(owner, lane), name=f"{self._name} lane")
         lane.jobs.append(job)
         lane.news.set()
@@ -105,7 +105,7 @@ class Lanes(Generic[Job]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, owner: Owner, lane: _Lane[Job]) -> None:
+    async def _run(self, owner: Owner, lane: _OwnerQueue[Job]) -> None:
         try:
             await self._work_off(owner, lane)
         finally:
@@ -113,7 +113,7 @@ class Lanes(Generic[Job]):
             del self._lanes[owner], self._tasks[owner]
             self._waiting -= lane.tried
 
-    async def _work_off(self, owner: Owner, lane: _Lane[Job]) -> None:
+    async def _work_off(self, owner: Owner, lane: _OwnerQueue[Job]) -> None:
         clock = asyncio.get_running_loop().time
         failures = singly = 0
         again = 0.0  # when what was tried in vain is tried again
@@ -146,10 +146,10 @@ class Lanes(Generic[Job]):
                     lane.jobs.insert(lane.tried - 1, lane.jobs.pop(start))
                 if not waits:
                     failures += 1
-                    again = clock() + self._backoff.seconds(failures, self._chance())
+                    again = clock() + self._backoff.seconds(failures, self._rng())
                     log.warning("learn.waits", work=self._name, error=type(error).__name__, failures=failures)
 
-    def _count_tried(self, lane: _Lane[Job], tried: int) -> None:
+    def _count_tried(self, lane: _OwnerQueue[Job], tried: int) -> None:
         self._waiting += tried - lane.tried
         lane.tried = tried
 
@@ -174,13 +174,13 @@ class Lanes(Generic[Job]):
             log.error("learn.failed", work=self._name, error=type(error).__name__, line=line)
         try:
             return None if await self._failed(owner, job, error) else error
-        except TryLaterError as unreachable:
+        except TransientError as unreachable:
             return unreachable
 
 
 def _passes(error: Exception) -> bool:
     """Whether *error* is known to say nothing of the job that met it."""
-    return isinstance(error, TryLaterError) and not isinstance(error, UnknownFaultError)
+    return isinstance(error, TransientError) and not isinstance(error, UnknownFaultError)
 
 
 async def _either(news: asyncio.Event, seconds: float) -> None:
@@ -196,7 +196,7 @@ async def _either(news: asyncio.Event, seconds: float) -> None:
 # Places for so many at once, given to waiting tenants in turn.
 
 
-class FairSlots:
+class FairSemaphore:
     """Like a semaphore, but whoever frees a place gives it to the tenant that has waited longest since its last
     turn: one with a thousand waiting callers delays another's by one place and not by a thousand."""
 
@@ -206,7 +206,7 @@ class FairSlots:
         self._free = count  # below 0 while more are taken than there are places: their number was lowered
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # next in turn first
 
-    def use(self, count: int) -> None:
+    def reconfigure(self, count: int) -> None:
         """Another number of places, above 0. Who holds one keeps it."""
         self._free += count - self._count
         self._count = count
@@ -264,12 +264,12 @@ class Trigger(StrEnum):
 
 
 @dataclass(slots=True)
-class _Gathering:
+class _SessionBatch:
     turn_ids: dict[str, None] = field(default_factory=dict)  # in order, each once
     timer: asyncio.TimerHandle | None = None
 
 
-class Gatherings:
+class SessionBatcher:
     """Gives each session's turn ids to *due* when *batch* of them have come together, when the session was
     *idle* for so long, or when it is told to."""
 
@@ -286,15 +286,15 @@ class Gatherings:
         self._told = told
         self._batch = batch
         self._idle = idle.total_seconds()
-        self._open: dict[Owner, dict[str, _Gathering]] = {}
+        self._open: dict[Owner, dict[str, _SessionBatch]] = {}
 
-    def use(self, *, batch: int, idle: timedelta) -> None:
+    def reconfigure(self, *, batch: int, idle: timedelta) -> None:
         """For what is added from now on: a clock that runs is not set anew."""
         self._batch, self._idle = batch, idle.total_seconds()
 
     def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
         """*last*: the session ends with this turn."""
-        gathering = self._open.setdefault(owner, {}).setdefault(session, _Gathering())
+        gathering = self._open.setdefault(owner, {}).setdefault(session, _SessionBatch())
         gathering.turn_ids[turn_id] = None
         if last or len(gathering.turn_ids) >= self._batch:
             self.flush(owner, session, Trigger.ENDED if last else Trigger.BATCH)
@@ -343,14 +343,14 @@ _PAGE = 500  # entries taken up at once
 
 
 @dataclass(frozen=True, slots=True)
-class TakeUpLimits:
+class JournalPollerLimits:
     look: timedelta = timedelta(seconds=1)  # between two looks for what came by other ways than our own append
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
     backoff: Backoff = field(default_factory=Backoff)
 
 
-class TakeUp:
+class JournalPoller:
     """Gives what arrives to *taken*, a page at a time. Both loops end with *closing*, and what had arrived by then
     is given first."""
 
@@ -358,19 +358,19 @@ class TakeUp:
         self,
         journal: Journal,
         taken: Callable[[Sequence[JournalEntry]], Awaitable[None]],
-        limits: TakeUpLimits,
+        limits: JournalPollerLimits,
         metrics: Metrics,
         *,
         revive: Callable[[], Awaitable[None]],
         now: Now,
-        chance: Chance,
+        rng: Chance,
     ) -> None:
         """*revive* has dead letters of an outage tried again once it is over; asked with each sweep."""
         self._journal, self._taken, self._limits, self._metrics = journal, taken, limits, metrics
         self._revive = revive
-        self._now, self._chance = now, chance
+        self._now, self._rng = now, rng
 
-    def use(self, limits: TakeUpLimits) -> None:
+    def reconfigure(self, limits: JournalPollerLimits) -> None:
         self._limits = limits
 
     async def arrivals(self, closing: asyncio.Event) -> None:
@@ -385,7 +385,7 @@ class TakeUp:
             except MemoryExtprocError as error:
                 failures += 1
                 log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
-                ended = await _within(closing, self._limits.backoff.seconds(failures, self._chance()))
+                ended = await _within(closing, self._limits.backoff.seconds(failures, self._rng()))
                 continue
             failures = 0
             if not page:
@@ -428,8 +428,10 @@ async def _within(closing: asyncio.Event, seconds: float) -> bool:
 # Whether a turn that fails is at fault itself, or meets an outage; and dead letters that an outage left.
 
 _REVIVALS = 3  # of one dead letter by one process
-# Reasons of dead letters with which a store may have failed, older versions' included.
-_REASONS = frozenset({"GiveUpError", "UnknownFaultError", "NotReadyError", "TryLaterError"})
+# Reasons of dead letters with which a store may have failed. The last two are how 0.1.0 wrote the first two.
+_REASONS = frozenset(
+    {"PermanentError", "TransientError", "UnknownFaultError", "NotReadyError", "GiveUpError", "TryLaterError"}
+)
 
 
 class Evidence:
@@ -459,7 +461,7 @@ class Evidence:
         if before is not None and self._successes > before:
             return True
         alone = len(self._failing) == 1 and self._store_works()
-        if alone and not isinstance(error, TryLaterError):
+        if alone and not isinstance(error, TransientError):
             return True
         self._doubted = True
         return False

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.conflicts import (
     FACTS,
     Add,
@@ -25,13 +25,13 @@ from memory_extproc.learn.conflicts import (
     saying,
     unclear,
 )
-from memory_extproc.learn.extract.extractor import Extracts, Fact
-from memory_extproc.learn.extract.statements import statements
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
+from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import (
     Embedded,
-    Found,
+    Hit,
     Memory,
     MemoryState,
     Owner,
@@ -44,7 +44,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, KeepsMemories, Now
+from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 
 log = logger(__name__)
 _NEIGHBOURS = 32  # facts asked of the store for one fact
@@ -52,7 +52,7 @@ _MOST_BESIDE = 32  # facts of one message that are told of one another
 _MOST_CORRECTED = 16  # turns that a fact names whose words it takes the place of
 
 
-class Judges(Protocol):
+class ConflictJudge(Protocol):
     """Says what a fact is beside memories that are near to it, where no rule does."""
 
     @property
@@ -142,7 +142,12 @@ class Reconciler:
     comes to the same memories as having done it once: what a fact replaces stands in its row."""
 
     def __init__(
-        self, keeps: KeepsMemories, embedder: Embeds, metrics: Metrics, *, judges: Judges | None = None
+        self,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
+        metrics: Metrics,
+        *,
+        judges: ConflictJudge | None = None,
     ) -> None:
         self._keeps = keeps
         self._embedder = embedder
@@ -150,7 +155,7 @@ class Reconciler:
         self._judges = judges
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
-        """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. GiveUpError for a
+        """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. PermanentError for a
         fact of none of them; what store and embedder raise passes, and the whole may be tried again."""
         decisions: Counter[Decision] = Counter()
         for proposed in await self._proposed(owner, facts, turns):
@@ -167,7 +172,7 @@ class Reconciler:
         rows: list[Memory] = []
         for fact in facts:
             if fact.turn_id not in by_id:
-                raise GiveUpError("a fact of a turn that was not given")
+                raise PermanentError("a fact of a turn that was not given")
             ids = of_turn.setdefault(fact.turn_id, [])
             rows.append(row_of(fact, by_id[fact.turn_id], len(ids), self._embedder.fingerprint))
             ids.append(rows[-1].id)
@@ -205,7 +210,7 @@ class Reconciler:
                 await self._settle(proposed, change, there, judge)
         return Decision.KNOWN if there is not None and isinstance(change, Add) else _DECISIONS[type(change)]
 
-    async def _change(self, proposed: _Proposed, found: Sequence[Found], *, known: bool) -> tuple[Change, str]:
+    async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
         """With the version of who judged it; empty: a rule did."""
         change = reconcile_fact(proposed.fact, proposed.row, found, proposed.injected)
         # Of a row that is there the verdict stands in it: a model might say something else this time.
@@ -246,7 +251,7 @@ class Reconciler:
             await self._keeps.put(owner, [Embedded(superseded, proposed.vector)])
         await self._retire_messages(owner, old, newer, since)
 
-    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Found]) -> Decision:
+    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Hit]) -> Decision:
         row = proposed.row
         already = any(one.memory.id == confirmed and one.memory.updated_at >= row.created_at for one in found)
         if already:
@@ -282,7 +287,7 @@ def _says_no_more(message: Memory, fact: Memory, facts: int) -> bool:
     whole = message.source is Source.VERBATIM and "piece" not in message.metadata
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
-    return fact.source is Source.LLM or len(statements(message.content)) <= facts
+    return fact.source is Source.LLM or len(first_person_statements(message.content)) <= facts
 
 
 def _turns_of(facts: Iterable[Memory]) -> list[str]:
@@ -308,7 +313,7 @@ _AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what i
 class ComingMemories:
     """Implements erasure.eraser.ForeseesMemories. Their ids are those that they will have."""
 
-    def __init__(self, judged: MessagesJudges, rules: Extracts, *, by_rules_alone: bool, now: Now) -> None:
+    def __init__(self, judged: MessagesJudges, rules: FactExtractor, *, by_rules_alone: bool, now: Now) -> None:
         """*by_rules_alone*: nobody but *rules* finds facts here; what a model will find nobody can foresee."""
         self._judged, self._rules, self._now = judged, rules, now
         self.complete = by_rules_alone

@@ -13,9 +13,9 @@ from typing import Protocol, Self
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
 from memory_extproc.learn.messages import Judged
 from memory_extproc.model import (
@@ -30,13 +30,13 @@ from memory_extproc.model import (
     Role,
     Screened,
     Source,
-    Stored,
     Turn,
+    TurnOutcome,
     digest,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, KeepsMemories, MemoryStore, Now
+from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
 from memory_extproc.safety.policy import Found, sensitivity, without_secrets
 from memory_extproc.safety.prompt_injection import Suspicion, suspicion
 from memory_extproc.text.words import normal, tokens
@@ -59,10 +59,10 @@ class LearningConsent(Protocol):
         """Whether choices can be asked for."""
 
 
-class Screens(Protocol):
+class TurnScreener(Protocol):
     """What the learner asks before it writes anything."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
+    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         """What may be kept of *exchanged*, or why nothing may; UNDECIDED: that cannot be known now. *waited*:
         it was undecided or interrupted before."""
 
@@ -79,7 +79,7 @@ class Screens(Protocol):
 class Unscreened:
     """Keeps everything of everybody: for data sets that are played through the write path."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:  # noqa: ARG002
+    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:  # noqa: ARG002
         return Screened(exchanged, exchanged)
 
     def refuses(self, exchanged: Exchanged) -> bool:  # noqa: ARG002
@@ -110,7 +110,7 @@ class Screening:
         self._consent, self._incognito, self._quota = consent, incognito, quota
         self._kept, self._metrics, self._most = kept, metrics, most
 
-    def use(self, kept: Callable[[Exchanged], Found]) -> None:
+    def reconfigure(self, kept: Callable[[Exchanged], Found]) -> None:
         self._kept = kept
 
     def refuses(self, exchanged: Exchanged) -> bool:
@@ -123,7 +123,7 @@ class Screening:
     async def can_tell(self) -> bool:
         return await self._incognito.is_shared() and await self._consent.answers()
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
+    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         refused = await self._refused(exchanged, waited=waited)
         if refused is not None:
             return refused
@@ -136,13 +136,13 @@ class Screening:
             self._metrics.withheld.labels(kind).inc()
         return Screened(masked.exchanged, kept.exchanged)
 
-    async def _refused(self, exchanged: Exchanged, *, waited: bool) -> Stored | None:
+    async def _refused(self, exchanged: Exchanged, *, waited: bool) -> TurnOutcome | None:
         # Asked anew, though the wire asked too: an answer can take minutes, and a person change their mind in them.
         # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
         undecided = False
         try:
             if await self._incognito.holds(exchanged, waited=waited):
-                return Stored.INCOGNITO
+                return TurnOutcome.INCOGNITO
         except MemoryExtprocError as error:
             # In doubt for the person: what may be incognito is not kept before that is known.
             log.warning("incognito.unknown", error=type(error).__name__)
@@ -151,9 +151,9 @@ class Screening:
         if person is not None:
             allowed = await self._consent.allows_learning(person, exchanged.at if waited else None)
             if allowed is False:
-                return Stored.NO_CONSENT
+                return TurnOutcome.NO_CONSENT
             undecided = undecided or allowed is None
-        return Stored.UNDECIDED if undecided else None
+        return TurnOutcome.UNDECIDED if undecided else None
 
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         masked = without_secrets(exchanged)
@@ -204,7 +204,7 @@ class IncognitoLimits:
 
 
 class Incognito:
-    """Implements ports.NotesIncognito. One event loop owns it."""
+    """Implements ports.IncognitoMarker. One event loop owns it."""
 
     def __init__(self, records: Coordination, limits: IncognitoLimits, intake_log: IntakeLog | None = None) -> None:
         """*intake_log*: where marks are kept until they are shared; None: what cannot be shared is given up."""
@@ -337,7 +337,7 @@ class Incognito:
         for record in intake_log.take_left(Kind.MARK):
             try:
                 keys = msgspec.json.decode(intake_log.read(record), type=_Mark)
-            except (GiveUpError, msgspec.MsgspecError) as error:
+            except (PermanentError, msgspec.MsgspecError) as error:
                 log.warning("incognito.not_noted", error=type(error).__name__)
                 intake_log.discard(record)
                 continue
@@ -412,7 +412,7 @@ class Quota:
         self._limits, self._now = limits, now
         self._buckets: OrderedDict[Owner, _Bucket] = OrderedDict()
 
-    def use(self, limits: QuotaLimits) -> None:
+    def reconfigure(self, limits: QuotaLimits) -> None:
         """What is left of a caller's turns stays, up to the new burst."""
         self._limits = limits
 
@@ -483,7 +483,7 @@ class Trusting:
     """An extractor around another, which reads turns without suspicion only. What it finds is looked at once more:
     a fact that instructs, or that is not in the caller's words, is put aside."""
 
-    def __init__(self, extractor: Extracts, *, aside: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, extractor: FactExtractor, *, aside: Callable[[], bool] = lambda: True) -> None:
         """*aside*: asked for each batch; False trusts everything."""
         self._extractor, self._aside = extractor, aside
 
@@ -545,7 +545,7 @@ class Quarantine:
     """What was put aside of one owner, and what becomes of it."""
 
     store: MemoryStore
-    keeps: KeepsMemories
+    keeps: MemoryWriter
 
     async def held(self, owner: Owner) -> AsyncIterator[Memory]:
         """Every memory of *owner* in quarantine, each once; its suspicion stands in its metadata."""

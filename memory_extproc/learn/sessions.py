@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.model import Exchanged, Message, Origin, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
@@ -102,7 +102,7 @@ class Placed:
 
 
 class Sessions:
-    """Also implements ports.KnowsChains. *new_session* gives ids for sessions that no client named."""
+    """Also implements ports.ChainReader. *new_session* gives ids for sessions that no client named."""
 
     def __init__(
         self, coordination: Coordination, limits: SessionLimits, *, new_session: Callable[[], str]
@@ -216,7 +216,7 @@ class Sessions:
         owner, at = exchanged.caller.owner, exchanged.at.timestamp()
         for _ in range(_SWAPS):
             raw = await self._records.get_record("opening", owner, conversation.opening)
-            known = _decoded(raw, _Opening)
+            known = _decode_record(raw, _Opening)
             if known and await self._is_same_opening(exchanged, conversation, known):
                 session = known.session
             else:
@@ -229,7 +229,7 @@ class Sessions:
                 spot = _Spot(session, 0)
                 await self._take(owner, spot, conversation.asked)
                 return spot
-        raise TryLaterError("an opening record that others keep changing")
+        raise TransientError("an opening record that others keep changing")
 
     async def _is_same_opening(self, exchanged: Exchanged, conversation: Conversation, known: _Opening) -> bool:
         if not conversation.starts or exchanged.previous_response_id:
@@ -248,7 +248,7 @@ class Sessions:
         tells = not conversation.starts or bool(exchanged.previous_response_id)
         for _ in range(_SWAPS):
             raw = await self._records.get_record("tail", owner, tail_key)
-            tail = _decoded(raw, _Tail) or _Tail(0, ())
+            tail = _decode_record(raw, _Tail) or _Tail(0, ())
             if known := self._counted(tail, opening, exchanged.at, tells=tells):
                 return _Spot(session, known.seq)
             if tells and (older := await self._get("turn", owner, turn_key, _Spot)):
@@ -259,7 +259,7 @@ class Sessions:
                 if tells:
                     await self._put("turn", owner, turn_key, _Spot(session, mine.seq))
                 return _Spot(session, mine.seq)
-        raise TryLaterError("a session's tail that others keep changing")
+        raise TransientError("a session's tail that others keep changing")
 
     def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
         """The same turn among the recent ones. Without history the words alone do not *tell* a retry from
@@ -304,7 +304,7 @@ class Sessions:
     async def _add_spot(self, owner: Owner, key: str, spot: _Spot) -> None:
         for _ in range(_SWAPS):
             raw = await self._records.get_record("head", owner, key)
-            known = _decoded(raw, _Head) or _Head(())
+            known = _decode_record(raw, _Head) or _Head(())
             if spot in known.spots:
                 return
             new = msgspec.json.encode(_Head((spot, *known.spots)[:_SPOTS]))
@@ -312,7 +312,7 @@ class Sessions:
                 return
 
     async def _get(self, kind: str, owner: Owner, key: str, of: type[R]) -> R | None:
-        return _decoded(await self._records.get_record(kind, owner, key), of)
+        return _decode_record(await self._records.get_record(kind, owner, key), of)
 
     async def _put(self, kind: str, owner: Owner, key: str, record: msgspec.Struct) -> None:
         await self._records.put_record(kind, owner, key, msgspec.json.encode(record), self._limits.keep)
@@ -322,7 +322,7 @@ def _slot_key(spot: _Spot) -> str:
     return digest("slot", spot.session, str(spot.seq))
 
 
-def _decoded(raw: bytes | None, of: type[R]) -> R | None:
+def _decode_record(raw: bytes | None, of: type[R]) -> R | None:
     """None also for a record of another version: the conversation is then not known, and goes on anew."""
     if raw is None:
         return None

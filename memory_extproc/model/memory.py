@@ -117,7 +117,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Hit:
     """A memory a search came upon; *cosine* in [-1, 1] to what was searched for."""
 
     memory: Memory
@@ -147,16 +147,16 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchResult:
     """Best first. *total*: how many memories the owner has in any state or scope; None if not known."""
 
-    found: tuple[Found, ...]
+    found: tuple[Hit, ...]
     total: int | None
     path: str  # "hybrid" from the owner's partition in process, "store" from the store's own search
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SearchQuery:
     """What is searched for: a question's words, and their vector unless none was to be had."""
 
     text: str = field(repr=False)

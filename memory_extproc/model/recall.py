@@ -63,7 +63,7 @@ class Signals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RecallRequest:
     """What recall is asked for: one request's words, signals and limits, already narrowed and trusted."""
 
     caller: Caller
@@ -93,7 +93,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
+class RecallResult:
     """What recall came to. *block* is empty unless the outcome is USED."""
 
     outcome: Outcome

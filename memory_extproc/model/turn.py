@@ -129,7 +129,7 @@ class DeadLetter:
     failed_at: datetime
 
 
-class Stored(StrEnum):
+class TurnOutcome(StrEnum):
     """What became of a completed exchange: the label of turns_total."""
 
     JOURNALLED = "journalled"

@@ -68,7 +68,9 @@ class OtlpTraces(Traces):
 
     def show(self, **texts: str) -> None:
         if self._content:
-            trace.get_current_span().set_attributes(_named({name: text for name, text in texts.items() if text}))
+            trace.get_current_span().set_attributes(
+                _prefix_names({name: text for name, text in texts.items() if text})
+            )
 
     def keep(self, turn_id: str) -> None:
         context = trace.get_current_span().get_span_context()
@@ -120,7 +122,12 @@ def _child(
 ) -> Iterator[None]:
     # Not the exceptions themselves: their texts may quote a person's words.
     with tracer.start_as_current_span(
-        name, context, attributes=_named(fields), links=links, record_exception=False, set_status_on_exception=False
+        name,
+        context,
+        attributes=_prefix_names(fields),
+        links=links,
+        record_exception=False,
+        set_status_on_exception=False,
     ) as span:
         try:
             yield
@@ -129,7 +136,7 @@ def _child(
             raise
 
 
-def _named(fields: Mapping[str, Field]) -> dict[str, Field]:
+def _prefix_names(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {f"memory.{name}": value for name, value in fields.items()}
 
 
@@ -145,7 +152,7 @@ class _OtlpSpan(Span):
             yield
 
     def note(self, **fields: Field) -> None:
-        self._span.set_attributes(_named(fields))
+        self._span.set_attributes(_prefix_names(fields))
 
     def end(self) -> None:
         self._span.end()

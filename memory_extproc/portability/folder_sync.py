@@ -22,7 +22,7 @@ from typing import IO, Any, Final, Protocol, Self
 import msgspec
 import yaml
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import ImportReport, MemoryType
 from memory_extproc.portability.importer import Spilled
 from memory_extproc.portability.records import COUNTED, Read, Record, Refused, RefusedError, is_id, read_record
@@ -146,7 +146,7 @@ class FolderSync:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise GiveUpError(f"{self._root / LIST}: cannot be read; remove it to begin anew") from error
+            raise PermanentError(f"{self._root / LIST}: cannot be read; remove it to begin anew") from error
         return {str(name): str(digest) for name, digest in listed.items()}
 
     def _write(self, listed: dict[str, str]) -> None:
@@ -206,7 +206,7 @@ class Folder:
 
     def put(self, record: Record) -> None:
         """Writes the page unless it stands there already. Half a page is never seen: a reader finds the old one or
-        the new one. GiveUpError where it cannot be written."""
+        the new one. PermanentError where it cannot be written."""
         place = place_of(record)
         self._kept.add([(0, str(place))])
         path, page = self._root / place, page_of(record)
@@ -221,7 +221,7 @@ class Folder:
                 file.write(page)
             half.replace(path)
         except OSError as error:
-            raise GiveUpError(f"{path}: {error.strerror}") from error
+            raise PermanentError(f"{path}: {error.strerror}") from error
         self._written += 1
 
     def mirror(self, *, keep: Container[str] = ()) -> Mirrored:
@@ -261,14 +261,14 @@ def read_folder(root: Path, places: Iterable[PurePosixPath] | None = None) -> It
     """Each page (of *places*, by default all) with what stands on it, or why that is no memory."""
     for place in list_pages(root) if places is None else places:
         try:
-            yield place, _checked(place, read_page((root / place).read_bytes()))
+            yield place, _check_record(place, read_page((root / place).read_bytes()))
         except RefusedError as error:
             yield place, Refused(str(place), str(error))
         except OSError as error:
             yield place, Refused(str(place), error.strerror or "cannot be read")
 
 
-def _checked(place: PurePosixPath, record: Record) -> Record:
+def _check_record(place: PurePosixPath, record: Record) -> Record:
     """A page that was copied to make another has its old id still: it would take the first one's place."""
     if record.id and id_at(place) != record.id:
         raise RefusedError(
@@ -294,7 +294,7 @@ _ATTRIBUTES: Final = "*.md -text\n"
 
 
 class Repository:
-    """A git repository at *root*, made where there is none. Needs the `git` command. GiveUpError where it fails."""
+    """A git repository at *root*, made where there is none. Needs `git`. PermanentError where it fails."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -352,7 +352,7 @@ class Repository:
             self._open(["fast-import", "--quiet", "--force"], stdin=subprocess.PIPE) as into,
         ):
             if out.stdout is None or into.stdin is None:
-                raise GiveUpError("git has no pipes")
+                raise PermanentError("git has no pipes")
             try:
                 for piece in _without(out.stdout, drop):
                     into.stdin.write(piece)
@@ -360,12 +360,12 @@ class Repository:
             except BrokenPipeError:
                 pass  # the exit code says it
         if out.returncode or into.returncode:
-            raise GiveUpError("git could not write the history anew; it is as it was")
+            raise PermanentError("git could not write the history anew; it is as it was")
 
     def _git(self, *arguments: str) -> str:
         done = self._run(*arguments)
         if done.returncode:
-            raise GiveUpError(f"git {arguments[0]} failed: {done.stderr.decode(errors='replace').strip()}")
+            raise PermanentError(f"git {arguments[0]} failed: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout.decode(errors="surrogateescape")
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -374,7 +374,7 @@ class Repository:
                 self._command(*arguments), env=self._environment, capture_output=True, check=False
             )
         except FileNotFoundError:
-            raise GiveUpError("the git command is not installed") from None
+            raise PermanentError("the git command is not installed") from None
 
     def _open(
         self, arguments: list[str], *, stdin: int | None = None, stdout: int | None = None

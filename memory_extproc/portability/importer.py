@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Consent,
     Embedded,
@@ -34,15 +34,15 @@ from memory_extproc.model import (
 )
 from memory_extproc.portability.records import COUNTED, ID, Record, RefusedError, memory_of, read_record, record_of
 from memory_extproc.ports import (
+    ConsentRegistry,
     Coordination,
-    Embeds,
+    EmbeddingModel,
     Exported,
     Journal,
-    KeepsMemories,
-    KnowsConsent,
-    KnowsForgotten,
     MemoryStore,
+    MemoryWriter,
     Now,
+    TombstoneReader,
 )
 
 T = TypeVar("T")
@@ -101,14 +101,14 @@ class Importer:
 
     def __init__(
         self,
-        keeps: KeepsMemories,
-        embeds: Embeds,
+        keeps: MemoryWriter,
+        embeds: EmbeddingModel,
         coordination: Coordination,
         limits: ImportLimits = ImportLimits(),
         *,
         now: Now,
-        consent: KnowsConsent | None = None,
-        forgotten: KnowsForgotten | None = None,
+        consent: ConsentRegistry | None = None,
+        forgotten: TombstoneReader | None = None,
     ) -> None:
         self.keeps, self.embeds, self.coordination, self.limits = keeps, embeds, coordination, limits
         self.now, self.consent, self.forgotten = now, consent, forgotten
@@ -249,7 +249,7 @@ class Import:
         for wait in self._parts.limits.waits:
             try:
                 return await work()
-            except TryLaterError:
+            except TransientError:
                 await asyncio.sleep(wait)
         return await work()
 
@@ -335,7 +335,7 @@ _PLACE = re.compile(rf"m\.(-?[0-9]{{1,18}})\.({ID})")
 _REST = "rest"
 
 
-class NoPlaceError(GiveUpError):
+class NoPlaceError(PermanentError):
     """An export is to go on after a place that is none."""
 
 
@@ -354,7 +354,7 @@ class Exporter:
         journal: Journal,
         limits: ExportLimits = ExportLimits(),
         *,
-        consent: KnowsConsent | None = None,
+        consent: ConsentRegistry | None = None,
     ) -> None:
         self._store, self._journal, self._limits, self._consent = store, journal, limits, consent
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
 from memory_extproc.safety.secrets import mask_secrets
 
@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"Record(id={self.id!r}, type={self.type.value})"
 
 
-class RefusedError(GiveUpError):
+class RefusedError(PermanentError):
     """What was read is no memory. The text says where and why, and may hold what the file's author wrote there:
     it is for them and never for a log."""
 
@@ -196,7 +196,7 @@ def line_of(record: Record) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 
-def beside(kind: str, fields: dict[str, Any]) -> bytes:
+def record_line(kind: str, fields: dict[str, Any]) -> bytes:
     """What is known of a user and is no memory; an import passes over it."""
     return _encoder.encode({kind: fields}) + b"\n"
 

@@ -15,8 +15,8 @@ from memory_extproc.model import (
     JournalState,
     Message,
     Owner,
-    Stored,
     Turn,
+    TurnOutcome,
 )
 
 
@@ -67,7 +67,7 @@ class ConsentRecords(Protocol):
         """Every choice of *owner*, oldest first."""
 
 
-class KnowsConsent(Protocol):
+class ConsentRegistry(Protocol):
     """What each caller allows, tenant defaults counted in."""
 
     async def allowed(self, owner: Owner) -> Consent | None:
@@ -84,7 +84,7 @@ class KnowsConsent(Protocol):
         """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
 
 
-class NotesIncognito(Protocol):
+class IncognitoMarker(Protocol):
     """Remembers which conversations nothing is to be kept of."""
 
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
@@ -98,7 +98,7 @@ class NotesIncognito(Protocol):
 class Journal(Protocol):
     """Where accepted turns wait until they are learned. Durable when append returns."""
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         """JOURNALLED, DUPLICATE (same id and same answer, nothing changed) or JOURNAL_FULL. The same id
         with another answer replaces the entry and is to be learned again."""
 
@@ -183,7 +183,7 @@ class JournalDepth(Protocol):
     def oldest(self) -> datetime | None: ...
 
 
-class WrapsKeys(Protocol):
+class KeyWrapper(Protocol):
     """A master key: in a file, or with a key management service that never lets it out."""
 
     @property
@@ -194,11 +194,11 @@ class WrapsKeys(Protocol):
         """*key* sealed under the master key and bound to *context*."""
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """What `wrap` was given. TryLaterError where it was a master key that is not at hand, GiveUpError for
+        """What `wrap` was given. TransientError where it was a master key that is not at hand, PermanentError for
         another context."""
 
 
-class Keys(Protocol):
+class KeyStore(Protocol):
     """The data keys of owners, one each, kept only as the master key wrapped them."""
 
     async def of(self, owner: Owner) -> DataKey:

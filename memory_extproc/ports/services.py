@@ -24,32 +24,32 @@ from memory_extproc.model import (
     Message,
     Owner,
     Profile,
-    Recalled,
-    Stored,
+    RecallRequest,
+    RecallResult,
     Turn,
+    TurnOutcome,
     Vector,
     WaitingPlace,
-    Wish,
     Words,
 )
 from memory_extproc.ports.coordination import JournalEntry
 
 
-class Recalls(Protocol):
-    async def recall(self, wish: Wish) -> Recalled:
+class MemoryRecaller(Protocol):
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         """Never raises for a fault of store, model or time: those are outcomes."""
 
 
-class KnowsProfile(Protocol):
+class ProfileReader(Protocol):
     async def profile(self, caller: Caller) -> Profile:
         """Who *caller* is, as of now, with all of our own writes seen. The same memories give the same bytes."""
 
 
-class Learns(Protocol):
-    async def accept(self, exchanged: Exchanged) -> Stored:
+class TurnLearner(Protocol):
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         """Durable in the journal when it returns JOURNALLED; learned in the background. Never raises."""
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         """Returns once what this caller's accepted turns said can be found; the read path waits for it
         within its own deadline."""
 
@@ -64,7 +64,7 @@ class Chain:
     earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's texts before, oldest first
 
 
-class Condenses(Protocol):
+class ChatCondenser(Protocol):
     """Makes the state that stands for the older part of a conversation."""
 
     async def condense(self, owner: Owner, before: ChatState, messages: Sequence[Message]) -> ChatState:
@@ -72,7 +72,7 @@ class Condenses(Protocol):
         longer goes. Holds no secrets."""
 
 
-class KnowsChains(Protocol):
+class ChainReader(Protocol):
     """Our own record of response ids and of providers' conversations, for clients that send only what is new."""
 
     async def chain(self, owner: Owner, continues: str) -> Chain | None:
@@ -83,7 +83,7 @@ class KnowsChains(Protocol):
 # What is asked of models.
 
 
-class Embeds(Protocol):
+class EmbeddingModel(Protocol):
     """Turns text into vectors. Any text is accepted; what does not fit the model's window is cut."""
 
     @property
@@ -105,7 +105,7 @@ class Embeds(Protocol):
 
 
 @runtime_checkable
-class ReadsWords(Protocol):
+class TokenEmbeddingModel(Protocol):
     """An embedder that also knows, of texts it embedded lately, the vectors of their single words."""
 
     @property
@@ -121,7 +121,7 @@ class ReadsWords(Protocol):
 
 
 @runtime_checkable
-class BeginsQueries(Protocol):
+class QueryGate(Protocol):
     """An embedder in this process, which shares it with whoever asks."""
 
     async def begun(self) -> None:
@@ -129,7 +129,7 @@ class BeginsQueries(Protocol):
         and whoever does so behind it does not."""
 
 
-class Reranks(Protocol):
+class RerankModel(Protocol):
     """Reads a query and texts together and says which of them serve it best."""
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
@@ -137,7 +137,7 @@ class Reranks(Protocol):
         and nothing else. Any text is accepted; none gives none. Takes what it takes: the caller has the clock."""
 
 
-class Completes(Protocol):
+class CompletionModel(Protocol):
     """A language model at an OpenAI-compatible endpoint."""
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
@@ -149,7 +149,7 @@ class Completes(Protocol):
 # What forgetting asks, and what is asked of it.
 
 
-class Forgets(Protocol):
+class MemoryForgetter(Protocol):
     """What the memory API asks of a forget."""
 
     async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
@@ -203,14 +203,14 @@ class Replicas(Protocol):
         that was told before."""
 
 
-class KnowsForgotten(Protocol):
+class TombstoneReader(Protocol):
     """What the write path and the partitions ask before anything is shown or kept."""
 
     async def check(self, owner: Owner) -> None:
-        """TryLaterError while a forget of *owner*'s is under way, or while it cannot be known whether one is."""
+        """TransientError while a forget of *owner*'s is under way, or while it cannot be known whether one is."""
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
-        """Those of *rows* that no forget covers. TryLaterError while one of *owner*'s is under way."""
+        """Those of *rows* that no forget covers. TransientError while one of *owner*'s is under way."""
 
     async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
         """Both as they may be kept: None where the turn was asked before it was forgotten, or was forgotten and is
@@ -221,7 +221,7 @@ class KnowsForgotten(Protocol):
         """Those of *turns*, all of one owner, that no forget covers."""
 
 
-class Purges(Protocol):
+class StorePurger(Protocol):
     """A store that keeps what was deleted until it is told to let go of it."""
 
     async def purge(self, owner: Owner) -> bool:
@@ -242,7 +242,7 @@ class Exported:
     place: str
 
 
-class Exports(Protocol):
+class MemoryExporter(Protocol):
     """Everything that is known of an owner, for the owner to take along."""
 
     async def count(self, owner: Owner) -> int:
@@ -251,10 +251,10 @@ class Exports(Protocol):
     def export(self, owner: Owner, *, project: str = "", after: str = "") -> AsyncIterator[Exported]:
         """Memories in any state by created_at and id, the oldest first; then the turns that are not learned yet,
         dead letters too; then, without a project, the choices of consent. What is remembered meanwhile may be in
-        it or not. GiveUpError for an *after* that is no place of an export."""
+        it or not. PermanentError for an *after* that is no place of an export."""
 
 
-class Importing(Protocol):
+class RunningImport(Protocol):
     """One import under way."""
 
     async def take(self, fields: Mapping[str, Any]) -> None:
@@ -265,10 +265,10 @@ class Importing(Protocol):
         """Everything taken is in the store, or has been refused."""
 
 
-class Imports(Protocol):
+class MemoryImporter(Protocol):
     """Brings memories in."""
 
-    def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> Importing:
+    def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> RunningImport:
         """They become *owner*'s whatever they say. *replace*: the imported memory takes the place of one that is
         there with another content, and that one is kept as a version; else it is left out as a conflict."""
 

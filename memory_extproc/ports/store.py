@@ -12,8 +12,8 @@ from memory_extproc.model import (
     Memory,
     Owner,
     Scope,
-    Searched,
-    Sought,
+    SearchQuery,
+    SearchResult,
     Vector,
 )
 
@@ -32,7 +32,7 @@ class MemoryStore(Protocol):
         """Whether *worded* finds anything: the other side has an index of words. Known once open."""
 
     async def open(self) -> None:
-        """Creates or checks the collection. GiveUpError names both sides of a mismatch; may be retried."""
+        """Creates or checks the collection. PermanentError names both sides of a mismatch; may be retried."""
 
     async def close(self) -> None: ...
 
@@ -45,10 +45,10 @@ class MemoryStore(Protocol):
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         """As get, with their vectors."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         """At most *limit* recallable memories of *owner* within *scope* that share words with *text*, best first.
         None of them where nothing is known of words. May lag behind put."""
 
@@ -65,31 +65,31 @@ class MemoryStore(Protocol):
         """How many rows *owner* has, in any state, with all that was acknowledged before."""
 
 
-class FindsMemories(Protocol):
+class MemorySearcher(Protocol):
     """What the read path asks of the owner's partition."""
 
     async def candidates(
         self,
         owner: Owner,
-        sought: Sought,
+        sought: SearchQuery,
         limit: int,
         scope: Scope,
         vector: ComingVector | None = None,
     ) -> Candidates:
         """About *limit* recallable memories, those that most speaks for, with all of our own writes seen.
         Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
-        words decide; TryLaterError where nothing can be found by words alone. *vector* waits for that of *sought*,
+        words decide; TransientError where nothing can be found by words alone. *vector* waits for that of *sought*,
         where it is still being made; what can be done without it is done meanwhile."""
 
 
-class ListsOwners(Protocol):
+class OwnerLister(Protocol):
     """What works through everybody's memories asks of a store."""
 
     def owners(self) -> AsyncIterator[Sequence[Owner]]:
         """Everybody of whom there is a row when it begins, each once; of who comes meanwhile it says nothing."""
 
 
-class ReadsMemories(Protocol):
+class MemoryReader(Protocol):
     """What fetches memories by name."""
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
@@ -99,7 +99,7 @@ class ReadsMemories(Protocol):
 Change = Callable[[Embedded], Sequence[Embedded]]  # a row as it is, to the rows to write; none: nothing
 
 
-class ListsMemories(Protocol):
+class MemoryLister(Protocol):
     """What the memory API asks of the owner's partition beside finding and keeping."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
@@ -111,27 +111,27 @@ class ListsMemories(Protocol):
         there is no such row. *change* may raise, and nothing is written then."""
 
 
-class KeepsInOrder(Protocol):
+class ConditionalWriter(Protocol):
     """What retention asks of the owner's partition: many rows at a time, each as it is by then."""
 
     async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
-        """As ListsMemories.change for all of *ids* that are there, in one write; says how many rows it wrote.
+        """As MemoryLister.change for all of *ids* that are there, in one write; says how many rows it wrote.
         *change* gives none for a row that is to stay as it is."""
 
     async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
         """Deletes those of *ids* of which *still* holds, no other write of ours in between; says how many."""
 
 
-class KeepsMemories(Protocol):
+class MemoryWriter(Protocol):
     """What the write path asks of the owner's partition."""
 
     async def put(
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
         """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
-        it. On TryLaterError the rows stay visible in this process and the caller tries again."""
+        it. On TransientError the rows stay visible in this process and the caller tries again."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never
         another owner's, never a superseded, deleted, quarantined or expired one."""
 

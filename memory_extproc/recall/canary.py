@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Role, Source, Wish, digest
+from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, KeepsMemories, MemoryStore, Now, Recalls
+from memory_extproc.ports import EmbeddingModel, MemoryRecaller, MemoryStore, MemoryWriter, Now
 
 log = logger(__name__)
 
@@ -48,10 +48,10 @@ class Canary:
 
     def __init__(
         self,
-        recalls: Recalls,
-        keeps: KeepsMemories,
+        recalls: MemoryRecaller,
+        keeps: MemoryWriter,
         store: MemoryStore,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         limits: CanaryLimits,
         metrics: Metrics,
         *,
@@ -74,7 +74,7 @@ class Canary:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
 
-    def use(self, limits: CanaryLimits) -> None:
+    def reconfigure(self, limits: CanaryLimits) -> None:
         """For the probes from now on."""
         self._limits = limits
 
@@ -139,6 +139,8 @@ class Canary:
         )
 
     async def _finds(self, memory: Memory, asked: str) -> bool:
-        wish = Wish(caller=Caller(OWNER), asked=asked, limit=self._limits.limit, threshold=self._limits.threshold)
+        wish = RecallRequest(
+            caller=Caller(OWNER), asked=asked, limit=self._limits.limit, threshold=self._limits.threshold
+        )
         recalled = await self._recalls.recall(wish)
         return any(ranked.memory.id == memory.id for ranked in recalled.memories)

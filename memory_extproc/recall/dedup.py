@@ -23,8 +23,8 @@ import msgspec
 from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.topic_context import View, sources_of
-from memory_extproc.text.intents import asks, polite, said
-from memory_extproc.text.persons import Kind, corrects, kind_asked, kinds, may_correct
+from memory_extproc.text.intents import asks, content_stems, polite
+from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import content_words, negates, stem
 
@@ -40,7 +40,7 @@ _ENDS = 2  # of a span: its first place and the one behind its last
 Words = AbstractSet[str]
 
 
-def told_once(
+def deduplicate(
     passing: Sequence[Memory],
     question: str,
     *,
@@ -53,7 +53,7 @@ def told_once(
     *behind*: what is not relevant enough by itself; a fact of a message that is may go in for it. All of them are
     recallable. A message that the model sees (*shown*) has nothing in its place, and takes none.
     """
-    asked, kind = said(question), kind_asked(question)
+    asked, kind = content_stems(question), expected_answer_type(question)
     found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
     found |= _of_several(passing)
     best = [one for one in passing[:_LOOKED_AT] if one.source is not Source.SUMMARY]
@@ -71,10 +71,10 @@ def told_once(
     return found
 
 
-def shown_otherwise(memory: Memory, others: Sequence[Memory], view: View, question: str) -> bool:
+def visible_as_other_form(memory: Memory, others: Sequence[Memory], view: View, question: str) -> bool:
     """Whether the model sees what says the same: the fact taken from this message, or the message itself.
     *others* stand at the same place of a session of some owner."""
-    asked = said(question)
+    asked = content_stems(question)
     for other in others:
         if other.owner != memory.owner or not view.shows(other):
             continue
@@ -148,18 +148,18 @@ def _serving(
 
 def _says_it_all(message: Memory, fact: Memory) -> bool:
     """Whether *fact* says whatever *message* says."""
-    words = said(message.content)
+    words = content_stems(message.content)
     return bool(words) and words <= _told(fact) and negates(message.content) == negates(fact.content)
 
 
 def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
     """Whether *facts*, taken from *message*, say all of it that is asked for."""
     told = frozenset[str]().union(*map(_told, facts))
-    if not asked & said(message.content) <= told:
+    if not asked & content_stems(message.content) <= told:
         return False
     denied, covers = any(negates(fact.content) for fact in facts), _covers(facts, asked)
     for sentence in sentences(message.content):
-        words = said(sentence)
+        words = content_stems(sentence)
         if asks(sentence) or (words <= told and negates(sentence) == denied):
             continue
         if any(_value(fact) <= words for fact in facts):
@@ -186,28 +186,30 @@ def _little(sentence: str, left: Words) -> bool:
 
 def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
     """Whether *message* says, in its own words, what *fact* says that was taken from it."""
-    words, told, value = said(message.content), _told(fact), _value(fact)
+    words, told, value = content_stems(message.content), _told(fact), _value(fact)
     missing = told - words
     if not value or not value | _about(fact) <= words or len(missing) > _LEFT or missing & asked:
         return False
-    where = [part for one in sentences(message.content) for part in (one, *clauses(one)) if value <= said(part)]
+    where = [
+        part for one in sentences(message.content) for part in (one, *clauses(one)) if value <= content_stems(part)
+    ]
     nearest = min(where, key=len, default=message.content)
     return negates(nearest) == negates(fact.content)
 
 
 def _told(fact: Memory) -> Words:
-    return said(fact.content)
+    return content_stems(fact.content)
 
 
 def _value(fact: Memory) -> Words:
     named = fact.metadata.get("value")
-    return (said(named) if isinstance(named, str) else None) or _told(fact)
+    return (content_stems(named) if isinstance(named, str) else None) or _told(fact)
 
 
 def _about(fact: Memory) -> Words:
     """Whom *fact* is about, but for the caller."""
     named = fact.metadata.get("subject")
-    return said(named) if isinstance(named, str) and named.casefold() != _SELF else frozenset()
+    return content_stems(named) if isinstance(named, str) and named.casefold() != _SELF else frozenset()
 
 
 def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:

@@ -14,7 +14,15 @@ import numpy.typing as npt
 from memory_extproc.index.features import CLOSELY, STANDS_IN
 from memory_extproc.model import Candidates, Memory, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.weights import Feature, Ranker, Weights, known, measures, relevances, worth_of
+from memory_extproc.recall.weights import (
+    Feature,
+    Ranker,
+    Weights,
+    measures,
+    relevances,
+    worth_of,
+    zeros_where_unknown,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -101,17 +109,17 @@ class Fusion:
         dense = "dense" in found.names
         ranker = self._ranker(found)
         standardised = standardise(ranker.features, found)
-        scores = summed(ranker.features, standardised, len(found.memories))
+        scores = sum_features(ranker.features, standardised, len(found.memories))
         summaries = np.array([memory.source is Source.SUMMARY for memory in found.memories], dtype=bool)
         scores = scores - SUMMARY_LOSES * summaries
         worth = worth_of(ranker.worth, measures(*_speaking(found, summaries, standardised, scores)))
         if dense and not self._fitted:
-            scores = scores + unfitted(found)
+            scores = scores + score_unfitted(found)
         scores = scores - lost
         relevant = relevances(ranker.relevance, worth, found, scores)
         order = _best_first(scores, found.memories)
         if CLOSELY in found.names:
-            order = broadened(order, scores, found.memories)
+            order = diversify_sessions(order, scores, found.memories)
         at_name = {name: at for at, name in enumerate(found.names)}
         points, likely = scores.tolist(), relevant.tolist()
         return Fused(
@@ -136,22 +144,24 @@ def _speaking(
     return rows, {name: values[said] for name, values in standardised.items()}, scores[said]
 
 
-def unfitted(found: Candidates) -> Floats:
+def score_unfitted(found: Candidates) -> Floats:
     """What the vectors of a model without weights add to a score: a plain sum of standard deviations."""
     total = np.zeros(len(found.memories))
     for name in ("dense", "dense_around"):
         at = found.names.index(name)
         spread = max(float(found.spread[at]), UNFITTED_SPREAD)
-        total += np.clip(known((found.features[:, at] - found.centre[at]) / spread), -FARTHEST, FARTHEST)
+        total += np.clip(
+            zeros_where_unknown((found.features[:, at] - found.centre[at]) / spread), -FARTHEST, FARTHEST
+        )
     return UNFITTED_WEIGHT * total
 
 
 def scores_of(features: Mapping[str, Feature], found: Candidates) -> Floats:
     """One for each candidate; comparable within one question."""
-    return summed(features, standardise(features, found), len(found.memories))
+    return sum_features(features, standardise(features, found), len(found.memories))
 
 
-def summed(features: Mapping[str, Feature], standardised: Mapping[str, Floats], count: int) -> Floats:
+def sum_features(features: Mapping[str, Feature], standardised: Mapping[str, Floats], count: int) -> Floats:
     total = np.zeros(count)
     for name, feature in features.items():
         total += feature.weight * standardised[name]
@@ -166,7 +176,7 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
         [
             (feature.usual, feature.usual_spread)
             if feature.own_scale
-            else _blended(feature, float(found.centre[at]), float(found.spread[at]), found.searched)
+            else _blend_statistics(feature, float(found.centre[at]), float(found.spread[at]), found.searched)
             for feature, at in zip(features.values(), columns, strict=True)
         ]
     ).reshape(-1, 2)
@@ -184,7 +194,7 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
     return standardised
 
 
-def _blended(feature: Feature, centre: float, spread: float, count: int) -> tuple[float, float]:
+def _blend_statistics(feature: Feature, centre: float, spread: float, count: int) -> tuple[float, float]:
     """Mean and deviation of the owner's memories and the imagined ones together."""
     whole = count + IMAGINED
     mean = (count * centre + IMAGINED * feature.usual) / whole
@@ -221,7 +231,7 @@ BESIDE = 2  # messages of a session at most so far apart stand beside one anothe
 LOSES = 0.6  # points of score, for each that stands ahead and beside it
 
 
-def broadened(order: Sequence[int], scores: Floats, memories: Sequence[Memory]) -> list[int]:
+def diversify_sessions(order: Sequence[int], scores: Floats, memories: Sequence[Memory]) -> list[int]:
     """*order* (places in *memories*, best score first) with those farther back, behind the first FIRST, that stand
     beside what is ahead of them."""
     ahead = list(order[:LOOKED_AT])

@@ -27,8 +27,8 @@ from memory_extproc.index.features import READ_BESIDES, READ_CLOSELY
 from memory_extproc.model import Candidates, Memory, Role, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ReadsWords
-from memory_extproc.text.persons import mentioned, of_another
+from memory_extproc.ports import TokenEmbeddingModel
+from memory_extproc.text.persons import mentioned_words, of_another
 from memory_extproc.text.words import ENGLISH, lexicon_of
 
 log = logger(__name__)
@@ -67,7 +67,7 @@ class CloseReadingLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class QuestionTraits:
     """What a question says by itself, before anything is found for it."""
 
     mentioned: frozenset[str]
@@ -75,19 +75,19 @@ class Asks:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        return cls(mentioned(text), foreign(text))
+        return cls(mentioned_words(text), foreign(text))
 
 
-class CloseReader:
+class LateInteractionScorer:
     """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories whose words are not known are
     embedded once more, behind others' queries and one question's at a time, so that they are known when they are
     next come upon."""
 
-    def __init__(self, embedder: ReadsWords, limits: CloseReadingLimits, metrics: Metrics) -> None:
+    def __init__(self, embedder: TokenEmbeddingModel, limits: CloseReadingLimits, metrics: Metrics) -> None:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
-    async def read(self, text: str, found: Candidates, asks: Asks | None = None) -> Candidates:
+    async def read(self, text: str, found: Candidates, asks: QuestionTraits | None = None) -> Candidates:
         """*found* with the features of the question *text*, or as it is: where no vectors were searched, or too few
         of the words are known. *asks*: what `Asks.of` says of *text*, where that is known already."""
         if "dense" not in found.names or not found.memories:
@@ -99,14 +99,14 @@ class CloseReader:
             missing = [one for one, known in zip(texts, words, strict=True) if known is None]
             late = await self._late(list(dict.fromkeys(missing)))
             words = self._embedder.words(texts) if self._limits.waits else words
-        read, outcome = self._read(asks or Asks.of(text), words, found)
+        read, outcome = self._read(asks or QuestionTraits.of(text), words, found)
         if late is not None and outcome is CloseReading.UNKNOWN:
             outcome = late
         self._metrics.close_readings.labels(outcome.value).inc()
         return read
 
     def _read(
-        self, asks: Asks, words: Sequence[Words | None], found: Candidates
+        self, asks: QuestionTraits, words: Sequence[Words | None], found: Candidates
     ) -> tuple[Candidates, CloseReading]:
         """*words*: of the question, and of each memory."""
         query, *memories = words
@@ -118,7 +118,7 @@ class CloseReader:
         weight = telling(best)
         closely = best @ weight
         if len(known) < len(memories):
-            closely = guessed(closely, there, found)
+            closely = impute_missing(closely, there, found)
         beside = surroundings(best, weight, found.memories, there)
         beside[~there] = np.maximum(beside[~there], closely[~there, None])
         features = np.column_stack([closely, beside, besides(asks, found.memories)])
@@ -199,7 +199,7 @@ def _in_line(memories: Sequence[Memory]) -> Floats:
     return line
 
 
-def besides(asks: Asks, memories: Sequence[Memory]) -> Floats:
+def besides(asks: QuestionTraits, memories: Sequence[Memory]) -> Floats:
     """READ_BESIDES of *memories*. Of what an assistant said it is not asked whom it is about."""
     found = np.zeros((len(memories), len(READ_BESIDES)))
     asked, assistant = asks.mentioned, Role.ASSISTANT
@@ -216,7 +216,7 @@ def foreign(text: str) -> bool:
     )
 
 
-def guessed(values: Floats, known: Bools, found: Candidates) -> Floats:
+def impute_missing(values: Floats, known: Bools, found: Candidates) -> Floats:
     """*values* of the *known* of *found*; the others are as far from their mean as their own vectors are, and a
     little nearer, for a guess should not decide."""
     dense = found.features[:, found.names.index("dense")]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, OwnerKind, Profile, Ranked, Role, Source
-from memory_extproc.ports import Learns, ListsMemories, Now
+from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens
@@ -62,7 +62,7 @@ def render(ranked: Sequence[Ranked], budget: int, opening: str = OPENING) -> Blo
         line = _line(one.memory, corrects=one.memory.id in corrections)
         cost = estimate_tokens(line) + 1
         if cost > left:
-            line = _cut(line, left) if left >= SHORTEST_CUT else ""
+            line = _truncate_line(line, left) if left >= SHORTEST_CUT else ""
             cost = left
         if line:
             kept.append((one, line))
@@ -127,7 +127,7 @@ def _line(memory: Memory, *, corrects: bool) -> str:
     return f"- [{when}] {mark}{content}"
 
 
-def _cut(line: str, tokens: int) -> str:
+def _truncate_line(line: str, tokens: int) -> str:
     low, high = 0, len(line)
     while low < high:  # the longest prefix that fits; estimate_tokens never falls as text grows
         middle = (low + high + 1) // 2
@@ -222,24 +222,24 @@ class Entry:
 
 
 class Profiles:
-    """Implements ports.KnowsProfile over the owner's partition."""
+    """Implements ports.ProfileReader over the owner's partition."""
 
     def __init__(
-        self, lists: ListsMemories, limits: ProfileLimits, *, now: Now, learns: Learns | None = None
+        self, lists: MemoryLister, limits: ProfileLimits, *, now: Now, learns: TurnLearner | None = None
     ) -> None:
         self._lists, self._limits, self._now, self._learns = lists, limits, now, learns
 
-    def use(self, limits: ProfileLimits) -> None:
+    def reconfigure(self, limits: ProfileLimits) -> None:
         self._limits = limits
 
     async def profile(self, caller: Caller) -> Profile:
         if self._learns is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.settle.total_seconds()):
-                    await self._learns.settled(caller)
+                    await self._learns.wait_visible(caller)
         rows = [memory async for page in self._lists.rows(caller.owner) for memory in page]
         narrow = [memory for memory in rows if not caller.project or memory.project == caller.project]
-        return rendered(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
+        return render_profile(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
 
 
 def entries(memories: Iterable[Memory], importance: float, now: datetime) -> list[Entry]:
@@ -269,7 +269,7 @@ def _entry(key: tuple[str, str], held: Sequence[Memory], replaced: Sequence[Memo
     return Entry(*key, values, former[-1] if former else "", weight, tuple(ordered))
 
 
-def rendered(found: Sequence[Entry], most: int) -> Profile:
+def render_profile(found: Sequence[Entry], most: int) -> Profile:
     """As many of *found*, best first, as fit into *most* estimated tokens; none: an empty text. *eligible* are all
     that might be in it."""
     left = most - estimate_tokens(OPENING_PROFILE) - estimate_tokens(CLOSING) - 2

@@ -12,8 +12,8 @@ from enum import StrEnum
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Outcome, Signals
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes
-from memory_extproc.text.intents import asks, key_terms, only_greeting, parts, vague
+from memory_extproc.ports import CompletionModel
+from memory_extproc.text.intents import asks, decompose_question, key_terms, only_greeting, vague
 from memory_extproc.text.sentences import sentences
 
 log = logger(__name__)
@@ -55,7 +55,7 @@ def plain(asked: str, earlier: Sequence[str], *, take_apart: bool = False) -> Qu
     text = " ".join(asked.split())
     if len(text) > LONGEST:
         text = f"{text[:KEPT_EACH_END]} {text[-KEPT_EACH_END:]}"
-    others = parts(text) if take_apart else ()
+    others = decompose_question(text) if take_apart else ()
     if vague(text) and (terms := key_terms(earlier[-EARLIER_MESSAGES:], EARLIER_TERMS)):
         text = f"{text} {' '.join(terms)}"
     return Query(text, others=others)
@@ -83,7 +83,7 @@ class Rewriter:
     HyDE: Gao et al. 2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels".
     """
 
-    def __init__(self, model: Completes, when: Rewrite, *, hyde: bool, take_apart: bool = False) -> None:
+    def __init__(self, model: CompletionModel, when: Rewrite, *, hyde: bool, take_apart: bool = False) -> None:
         self._model, self._when, self._hyde, self._take_apart = model, when, hyde, take_apart
 
     async def query(self, asked: str, earlier: Sequence[str], within: timedelta) -> Query:

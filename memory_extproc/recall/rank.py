@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from memory_extproc.model import Matrix, Memory, Ranked, Source
 from memory_extproc.recall.candidate import Candidate, Considered, Verdict
-from memory_extproc.recall.dedup import shown_otherwise, told_once
+from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
 from memory_extproc.recall.topic_context import View, normal
 from memory_extproc.text.dates import days_named
-from memory_extproc.text.words import MOST_REMEMBERED, fold, negates, remembered, stems, terms
+from memory_extproc.text.words import MOST_REMEMBERED, fold, memoize_by_hash, negates, stems, terms
 
 
 def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
@@ -28,7 +28,7 @@ def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool)
     return [one for one in ordered if one.relevance >= threshold]
 
 
-def chosen(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
+def choose_ranked(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
     return tuple(Ranked(one.memory, one.relevance) for one in weighed if one.verdict is Verdict.INJECTED)
 
 
@@ -55,12 +55,12 @@ def weigh(
     *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
     """
     view = View(in_view)
-    shown = partial(_seen, view=view, seen=seen)
+    shown = partial(_is_in_view, view=view, seen=seen)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     able = [one.memory for one in passing if one.memory.recallable(now)]
     # Where a cosine decides, nothing but its own lets a memory pass.
     behind = [] if on_cosine or not able else _behind(ordered, threshold, now)
-    told_already = told_once(able, asked, behind=behind, shown=shown)
+    told_already = deduplicate(able, asked, behind=behind, shown=shown)
     ordered = _instead_of(ordered, told_already)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     beside = _by_place(ordered if whole or passing else ())
@@ -77,14 +77,14 @@ def weigh(
             weighing.leave_out(one, Verdict.OVER_LIMIT)
         elif memory.id in told_already:
             weighing.leave_out(one, Verdict.DUPLICATE)
-        elif shown(memory) or _shown(memory, beside, view, asked):
+        elif shown(memory) or _is_shown(memory, beside, view, asked):
             weighing.leave_out(one, Verdict.IN_VIEW)
         else:
             weighing.compare(one)
     return weighing.weighed
 
 
-def _seen(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:
+def _is_in_view(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:
     return memory.id in seen or view.shows(memory)
 
 
@@ -132,7 +132,7 @@ class _Weighing:
         self.weighed: list[Considered] = []
         self._limit = limit
         self._injected = self._compared_behind = 0
-        self._told = _Told()
+        self._told = _Explained()
 
     @property
     def far_behind(self) -> bool:
@@ -140,13 +140,13 @@ class _Weighing:
         return self._compared_behind == COMPARED_BEHIND
 
     def leave_out(self, one: Candidate, verdict: Verdict) -> None:
-        self.weighed.append(_considered(one, verdict))
+        self.weighed.append(_to_considered(one, verdict))
 
     def compare(self, one: Candidate) -> None:
         """It may be injected, unless one that came by says the same."""
         full = self._injected >= self._limit
         self._compared_behind += full
-        considered = _considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
+        considered = _to_considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
         like = self._told.heard(one.memory, len(self.weighed))
         if like is not None:
             considered = _instead(self.weighed, like, considered)
@@ -155,11 +155,11 @@ class _Weighing:
         self.weighed.append(considered)
 
 
-def _considered(one: Candidate, verdict: Verdict) -> Considered:
+def _to_considered(one: Candidate, verdict: Verdict) -> Considered:
     return Considered(one.memory, one.score, one.relevance, verdict, one.features)
 
 
-class _Told:
+class _Explained:
     """What was said, and where: the same for what says the same, with its terms in whatever forms and order, and
     denying them or not. "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words
     themselves."""
@@ -181,7 +181,7 @@ class _Told:
 _Saying = tuple[int, int, int]
 
 
-@remembered(MOST_REMEMBERED)
+@memoize_by_hash(MOST_REMEMBERED)
 def _saying(words: str) -> _Saying:
     """Equal for what says the same: how many terms there are, a hash of them and one of what else must be equal."""
     found = frozenset(terms(words[:_COMPARED])[0]) - {_CALLER}
@@ -210,9 +210,9 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
     return found
 
 
-def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
+def _is_shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:
     others = beside.get((memory.session, memory.seq), ())
-    return bool(others) and shown_otherwise(memory, others, view, asked)
+    return bool(others) and visible_as_other_form(memory, others, view, asked)
 
 
 # --- mmr ---------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View,
 # added up, evidence recall among the first five goes from 0.551 to 0.557 at λ 0.7 and 0.5, and to 0.529 at 0.3.
 
 
-def varied(
+def diversify_mmr(
     candidates: Sequence[Candidate], balance: float, limit: int, threshold: float, *, on_cosine: bool
 ) -> list[Candidate]:
     """*candidates* (best first) with those ahead that MMR chooses, at most *limit* of those that stand at or

@@ -17,18 +17,37 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
-from memory_extproc.model import Candidates, Outcome, Owner, Period, Ranked, Recalled, Scope, Sought, Vector, Wish
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.model import (
+    Candidates,
+    Outcome,
+    Owner,
+    Period,
+    Ranked,
+    RecallRequest,
+    RecallResult,
+    Scope,
+    SearchQuery,
+    Vector,
+)
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import BeginsQueries, Embeds, FindsMemories, Learns, Now
+from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate, TurnLearner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.late_interaction import Asks, CloseReader
+from memory_extproc.recall.late_interaction import LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
-from memory_extproc.recall.rank import HALF_LIFE, chosen, lost_to_age, most_lost, reaching, varied, weigh
+from memory_extproc.recall.rank import (
+    HALF_LIFE,
+    choose_ranked,
+    diversify_mmr,
+    lost_to_age,
+    most_lost,
+    reaching,
+    weigh,
+)
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.text import dates
@@ -70,33 +89,33 @@ class _Question:
 
     text: str
     most_lost: float  # points of score, to age
-    asks: Asks | None  # None: nothing is read closely
+    asks: QuestionTraits | None  # None: nothing is read closely
 
 
 class Recaller:
-    """Implements ports.Recalls."""
+    """Implements ports.MemoryRecaller."""
 
     def __init__(
         self,
-        finds: FindsMemories,
-        embedder: Embeds,
+        finds: MemorySearcher,
+        embedder: EmbeddingModel,
         limits: RecallLimits,
         *,
         fusion: Fusion,
         now: Now,
         metrics: Metrics,
         about_caller: AboutCaller,
-        learns: Learns | None = None,
+        learns: TurnLearner | None = None,
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
-        close_reader: CloseReader | None = None,
+        close_reader: LateInteractionScorer | None = None,
         threads: Threads | None = None,
         ongoing: Ongoing | None = None,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._finds, self._embedder, self._limits = finds, embedder, limits
-        self._begins = embedder if isinstance(embedder, BeginsQueries) else None
+        self._begins = embedder if isinstance(embedder, QueryGate) else None
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._threads, self._ongoing = threads, ongoing
@@ -108,14 +127,14 @@ class Recaller:
             for stage in ("gate", "query", "embed", "search", "rank", "total")
         }
 
-    def use(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
+    def reconfigure(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
         """For what is recalled from now on. A recall under way may end under the new ones."""
         self._limits, self._about_caller = limits, about_caller
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         """What memory has for this request; never raises for a fault of store, model or time."""
         if self._running >= self._limits.max_concurrent:
-            return Recalled(outcome=Outcome.OVERLOADED)
+            return RecallResult(outcome=Outcome.OVERLOADED)
         started = self._clock() - wish.spent.total_seconds()
         self._running += 1
         self._metrics.recalls_running.set(self._running)
@@ -133,27 +152,27 @@ class Recaller:
             self._metrics.injected_tokens.observe(recalled.tokens)
         return replace(recalled, took=timedelta(seconds=took))
 
-    async def _within_deadline(self, wish: Wish, started: float) -> Recalled:
+    async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
             skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
-            return Recalled(outcome=skip)
+            return RecallResult(outcome=skip)
         budget = self._budget(wish)
         if budget < smallest():
-            return Recalled(outcome=Outcome.NO_ROOM)
+            return RecallResult(outcome=Outcome.NO_ROOM)
         try:
             async with asyncio.timeout((self._limits.deadline - wish.spent).total_seconds()):
                 return await self._searched(wish, budget, started)
         except TimeoutError:
             log.warning("recall.out_of_time", deadline_ms=self._limits.deadline / timedelta(milliseconds=1))
-            return Recalled(outcome=Outcome.OUT_OF_TIME)
-        except (TryLaterError, GiveUpError) as error:
+            return RecallResult(outcome=Outcome.OUT_OF_TIME)
+        except (TransientError, PermanentError) as error:
             log.warning("recall.unavailable", kind=type(error).__name__, detail=str(error))
-            return Recalled(outcome=Outcome.UNAVAILABLE)
+            return RecallResult(outcome=Outcome.UNAVAILABLE)
 
-    async def explain(self, wish: Wish) -> Explanation:
+    async def explain(self, wish: RecallRequest) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
-        the stages', and it lets faults of the store out (TryLaterError, GiveUpError)."""
+        the stages', and it lets faults of the store out (TransientError, PermanentError)."""
         skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
@@ -161,7 +180,7 @@ class Recaller:
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
         weighed = await self._weighed(wish, found.candidates, UNHURRIED, whole=True)
-        ranked = await self._threaded(wish, chosen(weighed), UNHURRIED)
+        ranked = await self._threaded(wish, choose_ranked(weighed), UNHURRIED)
         recalled = self._recalled(wish, found, ranked, self._budget(wish))
         kept = {one.memory.id for one in recalled.memories}
         weighed = with_threads(weighed, ranked)
@@ -180,24 +199,26 @@ class Recaller:
             block=recalled.block,
         )
 
-    async def _searched(self, wish: Wish, budget: int, started: float) -> Recalled:
+    async def _searched(self, wish: RecallRequest, budget: int, started: float) -> RecallResult:
         found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
             within = self._left(started) * ONGOING_SHARE
             weighed = await self._weighed(wish, found.candidates, within, whole=False)
-            ranked = await self._threaded(wish, chosen(weighed), self._left(started) * THREAD_SHARE)
+            ranked = await self._threaded(wish, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
             return replace(self._recalled(wish, found, ranked, budget), in_view=seen)
 
-    async def _threaded(self, wish: Wish, ranked: tuple[Ranked, ...], within: timedelta) -> tuple[Ranked, ...]:
+    async def _threaded(
+        self, wish: RecallRequest, ranked: tuple[Ranked, ...], within: timedelta
+    ) -> tuple[Ranked, ...]:
         if self._threads is None:
             return ranked
         return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within)
 
     async def _found(
-        self, wish: Wish, started: float, patience: Callable[[], timedelta], *, settles: bool = False
+        self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
     ) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
         said a moment ago may take its time to be among them."""
@@ -205,7 +226,9 @@ class Recaller:
         with self._timed("query"):
             query = await self._query(wish, started)
         texts = query.texts
-        async with Coming(self._vectors(query, self._left(started) * EMBED_SHARE), self._clock) as coming:
+        async with PendingEmbeddings(
+            self._vectors(query, self._left(started) * EMBED_SHARE), self._clock
+        ) as coming:
             if self._begins is not None:
                 await self._begins.begun()
             if settles:
@@ -217,7 +240,7 @@ class Recaller:
                 # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
                 scope = replace(wish.scope, project="")
                 others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
-                searches, shared = await beside(own, others, patience, self._metrics)
+                searches, shared = await search_shared(own, others, patience, self._metrics)
                 whose = [await self._read(questions, found) for found in (searches, *shared)]
         with self._timed("rank"):
             fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
@@ -225,7 +248,7 @@ class Recaller:
         rankings = [one.candidates for one in fused if one.candidates]
         return _Found(
             query=query,
-            candidates=rankings[0] if len(rankings) == 1 else strongest(rankings),
+            candidates=rankings[0] if len(rankings) == 1 else merge_rankings(rankings),
             worth=max(one.worth for one in fused),
             total=None if None in totals else sum(total for total in totals if total is not None),
             path=searches[0].path,
@@ -241,16 +264,16 @@ class Recaller:
         return Period(first, last + timedelta(days=1))
 
     async def _searched_for(
-        self, owner: Owner, wish: Wish, texts: Sequence[str], coming: Coming, scope: Scope
+        self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: PendingEmbeddings, scope: Scope
     ) -> Sequence[Candidates]:
         most = max(self._limits.candidates, wish.limit)
         return [
-            await self._finds.candidates(owner, Sought(text), most, scope, partial(coming.at, place))
+            await self._finds.candidates(owner, SearchQuery(text), most, scope, partial(coming.at, place))
             for place, text in enumerate(texts)
         ]
 
     def _question(self, text: str) -> _Question:
-        asks = None if self._close_reader is None else Asks.of(text)
+        asks = None if self._close_reader is None else QuestionTraits.of(text)
         return _Question(text, most_lost(text, self._now().date()), asks)
 
     async def _read(self, questions: Sequence[_Question], searches: Sequence[Candidates]) -> Sequence[Candidates]:
@@ -264,19 +287,19 @@ class Recaller:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
         return self._fusion.fused(found, lost)
 
-    async def _settle(self, wish: Wish) -> None:
+    async def _settle(self, wish: RecallRequest) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
         if self._learns is None:
             return
         try:
             async with asyncio.timeout(self._limits.settle.total_seconds()):
-                await self._learns.settled(wish.caller)
+                await self._learns.wait_visible(wish.caller)
                 if wish.learned_as is not None:
-                    await self._learns.settled(wish.learned_as)
+                    await self._learns.wait_visible(wish.learned_as)
         except TimeoutError:
             log.info("recall.not_settled")
 
-    async def _query(self, wish: Wish, started: float) -> Query:
+    async def _query(self, wish: RecallRequest, started: float) -> Query:
         if self._rewriter is None:
             return plain(wish.asked, wish.earlier, take_apart=self._limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
@@ -295,7 +318,7 @@ class Recaller:
                     return await asyncio.gather(self._vector(query), *others)
         except TimeoutError:
             log.warning("recall.embedding_late", within_ms=round(within / timedelta(milliseconds=1)))
-        except (TryLaterError, GiveUpError) as error:
+        except (TransientError, PermanentError) as error:
             log.warning("recall.embedding_failed", kind=type(error).__name__, detail=str(error))
         return [None] * len(query.texts)
 
@@ -309,7 +332,7 @@ class Recaller:
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    async def _reranked(self, wish: Wish, found: _Found, left: timedelta) -> _Found:
+    async def _reranked(self, wish: RecallRequest, found: _Found, left: timedelta) -> _Found:
         """The candidates in the order of the reranker, where there is one and it is in time."""
         on_cosine = self._limits.threshold_on_cosine
         relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
@@ -319,7 +342,7 @@ class Recaller:
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
     async def _weighed(
-        self, wish: Wish, candidates: Sequence[Candidate], within: timedelta, *, whole: bool
+        self, wish: RecallRequest, candidates: Sequence[Candidate], within: timedelta, *, whole: bool
     ) -> list[Considered]:
         on_cosine = self._limits.threshold_on_cosine
         told = frozenset[str]()
@@ -328,7 +351,7 @@ class Recaller:
             told = await self._ongoing.told(relevant, wish, within)
         if self._limits.mmr_lambda is not None:
             balance, limit = self._limits.mmr_lambda, wish.limit
-            candidates = varied(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
+            candidates = diversify_mmr(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
             candidates = with_corrections(candidates, wish.threshold)
         return weigh(
@@ -347,18 +370,20 @@ class Recaller:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
-    def _recalled(self, wish: Wish, found: _Found, ranked: tuple[Ranked, ...], budget: int) -> Recalled:
+    def _recalled(
+        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], budget: int
+    ) -> RecallResult:
         if found.total == 0:
-            return Recalled(outcome=Outcome.EMPTY, path=found.path)
+            return RecallResult(outcome=Outcome.EMPTY, path=found.path)
         block = render(ranked, budget, OPENING_AGAIN if wish.continues else OPENING)
         if not block.kept:
             outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
-            return Recalled(outcome=outcome, path=found.path)
-        return Recalled(
+            return RecallResult(outcome=outcome, path=found.path)
+        return RecallResult(
             outcome=Outcome.USED, block=block.text, memories=block.kept, path=found.path, tokens=block.tokens
         )
 
-    def _budget(self, wish: Wish) -> int:
+    def _budget(self, wish: RecallRequest) -> int:
         """Tokens the block may have."""
         return self._limits.token_budget if wish.room is None else min(self._limits.token_budget, wish.room)
 
@@ -389,7 +414,7 @@ REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a mode
 T = TypeVar("T")
 
 
-async def beside(
+async def search_shared(
     own: Coroutine[Any, Any, T],
     shared: Mapping[Owner, Coroutine[Any, Any, T]],
     patience: Callable[[], timedelta],
@@ -426,7 +451,7 @@ def _came(owner: Owner, task: asyncio.Task[T], metrics: Metrics) -> bool:
 Vectors = Sequence[Vector | None]
 
 
-class Coming:
+class PendingEmbeddings:
     """One embedding, for as long as it is entered; leaving it ends what still runs."""
 
     def __init__(self, embedding: Coroutine[Any, Any, Vectors], clock: Callable[[], float]) -> None:
@@ -461,7 +486,7 @@ class Coming:
 # Several searches for one question as one.
 
 
-def strongest(rankings: Sequence[Sequence[Candidate]]) -> list[Candidate]:
+def merge_rankings(rankings: Sequence[Sequence[Candidate]]) -> list[Candidate]:
     """The candidates of several queries as one ranking, best first: each memory as the query saw it that it fits
     best. The relevance decides, because it is calibrated and means the same for each query; the score, which
     does not, only between equals."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes, Reranks
+from memory_extproc.ports import CompletionModel, RerankModel
 from memory_extproc.recall.candidate import Candidate
 
 log = logger(__name__)
@@ -54,13 +54,13 @@ class Reranker:
     it: then the fused order stands."""
 
     def __init__(
-        self, reranks: Reranks, limits: RerankLimits, *, metrics: Metrics, clock: Clock = time.perf_counter
+        self, reranks: RerankModel, limits: RerankLimits, *, metrics: Metrics, clock: Clock = time.perf_counter
     ) -> None:
         self._reranks, self._limits, self._clock, self._metrics = reranks, limits, clock, metrics
         self._cost = ExpectedCost()
         self._seconds = metrics.recall_seconds.labels("rerank")
 
-    def use(self, limits: RerankLimits) -> None:
+    def reconfigure(self, limits: RerankLimits) -> None:
         self._limits = limits
 
     async def reranked(
@@ -80,7 +80,7 @@ class Reranker:
         if outcome not in {RerankOutcome.USED, RerankOutcome.FEWER}:
             return None
         first, rest = candidates[: len(opinions)], candidates[len(opinions) :]
-        order = blended([one.score for one in first], opinions, self._limits.weight)
+        order = blend_order([one.score for one in first], opinions, self._limits.weight)
         relevances = sorted((one.relevance for one in first), reverse=True)
         features = [{**one.features, "rerank": opinion} for one, opinion in zip(first, opinions, strict=True)]
         return [
@@ -130,7 +130,7 @@ class Reranker:
         return affordable if affordable >= min(self._limits.least, texts) else 0
 
 
-def blended(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
+def blend_order(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
     """The places of *scores* by ``weight * opinion + (1 - weight) * score``, the scores stretched to [0, 1], as
     the opinions are, because numbers of two kinds can only be added on one scale. Equal blends keep their order."""
     least, most = min(scores, default=0.0), max(scores, default=0.0)
@@ -170,7 +170,7 @@ class _Order(msgspec.Struct):
 
 
 class LlmReranker:
-    """Implements ports.Reranks by asking a model for an order.
+    """Implements ports.RerankModel by asking a model for an order.
 
     The texts are dealt out to the chunks in turn, so that each chunk holds as good ones as the others and a
     place in one means the same as in another. The model's words never reach a prompt: only known positions are
@@ -178,7 +178,7 @@ class LlmReranker:
     fails with the first chunk's error.
     """
 
-    def __init__(self, model: Completes, limits: LlmRerankLimits) -> None:
+    def __init__(self, model: CompletionModel, limits: LlmRerankLimits) -> None:
         self._model, self._limits = model, limits
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
@@ -206,14 +206,14 @@ class LlmReranker:
         return scores
 
     async def _ordered(self, query: str, texts: Sequence[str]) -> Sequence[int]:
-        shown = [f"question: {_quoted(query, LONGEST_QUERY)}"]
-        shown += [f"{number}: {_quoted(text, self._limits.text)}" for number, text in enumerate(texts, start=1)]
+        shown = [f"question: {_quote_line(query, LONGEST_QUERY)}"]
+        shown += [f"{number}: {_quote_line(text, self._limits.text)}" for number, text in enumerate(texts, start=1)]
         answer = await self._model.complete(TASK, "\n".join(shown), schema=SCHEMA)
-        return completed((number - 1 for number in positions(answer)), len(texts))
+        return complete_order((number - 1 for number in positions(answer)), len(texts))
 
 
 def positions(answer: str) -> Sequence[int]:
-    """The numbers in a model's *answer*: an object with `order`, or a bare list. GiveUpError when it is neither."""
+    """The numbers in a model's *answer*: an object with `order`, or a bare list. PermanentError if neither."""
     try:
         parsed: _Order | list[int] = msgspec.json.decode(answer, type=_Order | list[int])
     except (
@@ -221,18 +221,18 @@ def positions(answer: str) -> Sequence[int]:
         UnicodeEncodeError,
         RecursionError,
     ) as error:  # the last of what is nested too deep
-        raise GiveUpError("the model's order cannot be read") from error
+        raise PermanentError("the model's order cannot be read") from error
     return parsed.order if isinstance(parsed, _Order) else parsed
 
 
-def completed(named: Iterable[int], count: int) -> tuple[int, ...]:
+def complete_order(named: Iterable[int], count: int) -> tuple[int, ...]:
     """Every place below *count* once: those *named*, in their order and the first time they are; then the rest
     as it was. Places that do not exist are dropped."""
     known = dict.fromkeys(place for place in named if 0 <= place < count)
     return (*known, *(place for place in range(count) if place not in known))
 
 
-def _quoted(text: str, longest: int) -> str:
+def _quote_line(text: str, longest: int) -> str:
     """On one line, so that a text cannot look like the next number."""
     return msgspec.json.encode(" ".join(text[:longest].split()).encode("utf-8", "replace").decode()).decode()
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Memory, Ranked, Source, Wish
+from memory_extproc.model import Memory, Ranked, RecallRequest, Source
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import ReadsMemories
+from memory_extproc.ports import MemoryReader
 from memory_extproc.recall.candidate import Considered, Verdict
 from memory_extproc.text.words import stems
 
@@ -28,10 +28,10 @@ class Threads:
     """Fetches the messages that a summary was made of; they follow what was found, so that they take no room from
     it. Whatever fails here leaves what was found as it is."""
 
-    def __init__(self, reads: ReadsMemories, limits: ThreadLimits) -> None:
+    def __init__(self, reads: MemoryReader, limits: ThreadLimits) -> None:
         self._reads, self._limits = reads, limits
 
-    def use(self, limits: ThreadLimits) -> None:
+    def reconfigure(self, limits: ThreadLimits) -> None:
         self._limits = limits
 
     async def extended(
@@ -95,10 +95,10 @@ class Ongoing:
     told of it: a summary is of it when the model sees more than half of the messages that it stands on. Once a
     client, or the condensing of a long chat, has left them out, the summary serves again."""
 
-    def __init__(self, reads: ReadsMemories) -> None:
+    def __init__(self, reads: MemoryReader) -> None:
         self._reads = reads
 
-    async def told(self, found: Sequence[Memory], wish: Wish, within: timedelta) -> frozenset[str]:
+    async def told(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
         """Ids of those of *found*, best first, that sum up what the model sees. A fault tells of none."""
         summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
         behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.index.features import (
     ANOTHER,
     CLOSELY,
@@ -31,7 +31,7 @@ VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
 
 
-class WeightsError(GiveUpError):
+class WeightsError(PermanentError):
     """A file of weights that is none, or of another embedding model or version."""
 
 
@@ -194,7 +194,7 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     for name in ABOVE:
         if name in place:
             count = len(found.memories) if name in READ_CLOSELY else found.searched
-            centre = float(known(found.centre[place[name]]))
+            centre = float(zeros_where_unknown(found.centre[place[name]]))
             usual = _usual(centre, measured[f"most_{name}"], count, _USUAL[name][foreign])
             usual = min(usual, _MOST_USUAL[name][foreign])
             measured[f"above_{name}"] = measured[f"most_{name}"] - usual
@@ -217,7 +217,7 @@ def _raw(found: Candidates, names: Sequence[str], place: Mapping[str, int]) -> F
     for at, name in enumerate(names):
         if name in READ_CLOSELY:
             values[:, at] = np.where(np.isnan(values[:, at]), found.features[:, place[CLOSELY]], values[:, at])
-    return known(values)
+    return zeros_where_unknown(values)
 
 
 def worth_of(worth: Worth, measured: Mapping[str, float]) -> float:
@@ -241,11 +241,11 @@ def soundness(weights: Mapping[str, float], found: Candidates, scores: Floats) -
     total: Floats = scores - scores.max()
     for name, weight in weights.items():
         if name in found.names:
-            total = total + weight * known(found.features[:, found.names.index(name)])
+            total = total + weight * zeros_where_unknown(found.features[:, found.names.index(name)])
     return total
 
 
-def known(values: Floats) -> Floats:
+def zeros_where_unknown(values: Floats) -> Floats:
     """*values* with zeros where nothing is known."""
     return np.where(np.isnan(values), 0.0, values)
 

@@ -70,7 +70,7 @@ class Declined:
 class Admission:
     """Pure but for what `Identity` checks in memory."""
 
-    def __init__(self, options: WireOptions, identity: Identity) -> None:
+    def __init__(self, options: RequestOptions, identity: Identity) -> None:
         self._options = options
         self._identity = identity
         self._taken_out = frozenset((DISABLE, *options.signals.headers, *options.strip_headers))
@@ -265,7 +265,7 @@ class SignalSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireOptions:
+class RequestOptions:
     """Everything the wire needs to know. Header names are lower case."""
 
     enabled: bool  # the operator's switch: False is `disabled` for every request

@@ -8,11 +8,11 @@ from memory_extproc.concurrency import off_loop
 from memory_extproc.dialect.base import ChatRequest, apply
 from memory_extproc.dialect.memory_fields import removals
 from memory_extproc.errors import BadBodyError
-from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, Stored
+from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import Admitted
-from memory_extproc.request.content_encoding import OversizeError, packed, unpack
+from memory_extproc.request.content_encoding import OversizeError, is_encoded, unpack
 from memory_extproc.request.replay import InView
 
 log = logger(__name__)
@@ -24,7 +24,7 @@ async def read_body(admitted: Admitted, body: bytes, limit: int) -> ChatRequest 
         return Enriched(outcome=Outcome.TOO_LARGE)
     try:
         # What is packed is small until it is unpacked.
-        size = limit if packed(admitted.encoding) else len(body)
+        size = limit if is_encoded(admitted.encoding) else len(body)
         plain = await off_loop(size, unpack, admitted.encoding, body, limit)
     except OversizeError:
         return Enriched(outcome=Outcome.TOO_LARGE)
@@ -38,10 +38,10 @@ async def read_body(admitted: Admitted, body: bytes, limit: int) -> ChatRequest 
 
 async def read_plain(admitted: Admitted, plain: bytes) -> ChatRequest:
     """BadBodyError for what is no request of its dialect."""
-    return await off_loop(len(plain), _written, admitted, plain)
+    return await off_loop(len(plain), _parse_request, admitted, plain)
 
 
-def _written(admitted: Admitted, plain: bytes) -> ChatRequest:
+def _parse_request(admitted: Admitted, plain: bytes) -> ChatRequest:
     return _as_said(admitted.dialect.read(plain))
 
 
@@ -61,7 +61,7 @@ def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> 
     edits = removals(plain)
     if not edits:
         return Enriched(outcome=Outcome.BAD_BODY)
-    return Enriched(outcome=Outcome.BAD_BODY, body=apply(plain, edits), unpacked=packed(admitted.encoding))
+    return Enriched(outcome=Outcome.BAD_BODY, body=apply(plain, edits), unpacked=is_encoded(admitted.encoding))
 
 
 # --- enriched ----------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class PendingTurn:
     """What a request leaves behind for learning, once its answer is known."""
 
     caller: Caller
@@ -80,7 +80,7 @@ class Heard:
     previous_response_id: str
     ends_session: bool
     conversation: str = ""  # as Exchanged.conversation
-    unkept: Stored = Stored.NOT_ASKED  # why, where it is not stored
+    unkept: TurnOutcome = TurnOutcome.NOT_ASKED  # why, where it is not stored
     notes_response: bool = False  # incognito: what continues from its answer is to be known by the answer's id
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen
     in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
@@ -108,7 +108,7 @@ class Enriched:
     tokens: int = 0  # estimated, of all that went in
     arm: Arm = Arm.NONE
     tenant: str | None = None  # the caller's; None: there is no caller
-    heard: Heard | None = None  # None: nothing can be learned from this exchange
+    heard: PendingTurn | None = None  # None: nothing can be learned from this exchange
 
     @property
     def personal(self) -> bool:

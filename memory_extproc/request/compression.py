@@ -20,12 +20,12 @@ import msgspec
 
 from memory_extproc.concurrency import Background, off_loop
 from memory_extproc.dialect.base import ChatRequest, Dialect, apply
-from memory_extproc.dialect.messages import latest_cut, shortened
+from memory_extproc.dialect.messages import condense_edits, latest_cut
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Caller, ChatState, Exchanged, Message, Owner, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Condenses, Coordination, Now
+from memory_extproc.ports import ChatCondenser, Coordination, Now
 from memory_extproc.text.words import normal
 
 log = logger(__name__)
@@ -55,7 +55,7 @@ class CompressionLimits:
     wait: timedelta = timedelta(milliseconds=50)  # for a record
 
 
-class KnowsIncognito(Protocol):
+class IncognitoReader(Protocol):
     """Knows which conversations nothing is to be kept of."""
 
     async def holds(self, exchanged: Exchanged) -> bool:
@@ -89,13 +89,13 @@ class Compression:
         self,
         limits: CompressionLimits,
         records: Coordination,
-        condenses: Condenses,
+        condenses: ChatCondenser,
         *,
         background: Background,
         metrics: Metrics,
         holder: str,
         now: Now,
-        incognito: KnowsIncognito | None = None,  # None: no conversation is
+        incognito: IncognitoReader | None = None,  # None: no conversation is
     ) -> None:
         """*holder*: this process's name among replicas."""
         self._now, self._incognito = now, incognito
@@ -104,7 +104,7 @@ class Compression:
         self._making: set[str] = set()
         self._places = asyncio.Semaphore(_MAKING)
 
-    def use(self, limits: CompressionLimits) -> None:
+    def reconfigure(self, limits: CompressionLimits) -> None:
         self._limits = limits
 
     def wanted(self, request: ChatRequest, *, forced: bool) -> bool:
@@ -134,7 +134,7 @@ class Compression:
             made = await self._make(dialect, caller, key, request, said, None)
             self._told("not_ready" if made else "not_possible")
             return None
-        body = await off_loop(len(request.body), _applied, dialect.name, request, record)
+        body = await off_loop(len(request.body), _apply_record, dialect.name, request, record)
         if body is None:
             await self._make(dialect, caller, key, request, said, None)
             self._told("not_possible")
@@ -212,7 +212,7 @@ class Compression:
                     epoch=epoch,
                     cut=cut,
                     heard=said[cut],
-                    text=rendered(state),
+                    text=render_state(state),
                     topic=state.topic,
                     decisions=state.decisions,
                     values=state.values,
@@ -229,7 +229,7 @@ class Compression:
             self._making.discard(key)
 
 
-def rendered(state: ChatState) -> str:
+def render_state(state: ChatState) -> str:
     """*state* as it is put into requests: the same state gives the same text. No angle bracket within it can close
     the block."""
     parts = {
@@ -243,7 +243,7 @@ def rendered(state: ChatState) -> str:
 
 
 def is_state(text: str) -> bool:
-    """Whether a message is what `rendered` made, and no words of its caller."""
+    """Whether a message is what `render_state` made, and no words of its caller."""
     return text.startswith(OPENING)
 
 
@@ -251,8 +251,8 @@ def _exchange(caller: Caller, request: ChatRequest, now: datetime) -> Exchanged:
     return Exchanged(caller=caller, history=request.history, asked=request.asked, answered="", at=now)
 
 
-def _applied(dialect: str, request: ChatRequest, record: Record) -> bytes | None:
-    edits = shortened(dialect, request, record.cut, record.text)
+def _apply_record(dialect: str, request: ChatRequest, record: Record) -> bytes | None:
+    edits = condense_edits(dialect, request, record.cut, record.text)
     return apply(request.body, edits) if edits else None
 
 

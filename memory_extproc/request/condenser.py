@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.extract.extractor import Extracts
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.extractor import FactExtractor
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.model import ChatState, Message, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes, Condenses, Now
+from memory_extproc.ports import ChatCondenser, CompletionModel, Now
 from memory_extproc.safety.secrets import mask_secrets
 from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import sentences
@@ -59,7 +59,7 @@ class RulesCondenser:
     """Implements Condenses without a model: facts that the rules find, sentences that decide or hold figures, and
     the assistant's last question. It says less than a model, and nothing that was not said."""
 
-    def __init__(self, extractor: Extracts, *, now: Now) -> None:
+    def __init__(self, extractor: FactExtractor, *, now: Now) -> None:
         self._extractor, self._now = extractor, now
 
     async def condense(self, owner: Owner, before: ChatState, messages: Sequence[Message]) -> ChatState:
@@ -92,8 +92,8 @@ class RulesCondenser:
 class LlmCondenser:
     """Implements Condenses by a language model; by *otherwise* where that does not come to an answer."""
 
-    def __init__(self, completes: Completes, budget: Budget, otherwise: Condenses) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(State), budget)
+    def __init__(self, completes: CompletionModel, budget: Budget, otherwise: ChatCondenser) -> None:
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(State), budget)
         self._otherwise = otherwise
 
     async def condense(self, owner: Owner, before: ChatState, messages: Sequence[Message]) -> ChatState:

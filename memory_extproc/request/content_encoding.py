@@ -185,7 +185,7 @@ class Unpacker:
             one.finish()
 
 
-def packed(encoding: str) -> bool:
+def is_encoded(encoding: str) -> bool:
     """Whether a body of this content-encoding has to be unpacked before it can be read."""
     return any(name.strip().lower() not in IDENTITY for name in encoding.split(","))
 

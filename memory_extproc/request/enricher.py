@@ -25,21 +25,21 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     Profile,
+    RecallRequest,
     Role,
     Scope,
-    Stored,
     Switch,
-    Wish,
+    TurnOutcome,
     digest,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chain, KnowsChains, KnowsConsent, KnowsProfile, NotesIncognito, Recalls
-from memory_extproc.request.admission import Admitted, Mode, WireOptions
-from memory_extproc.request.body import Enriched, Heard, read_body, read_plain
+from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoMarker, MemoryRecaller, ProfileReader
+from memory_extproc.request.admission import Admitted, Mode, RequestOptions
+from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
-from memory_extproc.request.content_encoding import packed
-from memory_extproc.request.identity import Identity, accepted
+from memory_extproc.request.content_encoding import is_encoded
+from memory_extproc.request.identity import Identity, accept_name
 from memory_extproc.request.policy import (
     Circumstances,
     RuleFacts,
@@ -53,11 +53,11 @@ from memory_extproc.request.policy import (
     stores,
 )
 from memory_extproc.request.replay import (
+    BlockReplay,
     Blocks,
+    ConversationState,
     Decision,
     InView,
-    Replays,
-    Thread,
     contents_of,
     fitting,
     ids_of,
@@ -88,27 +88,27 @@ class _Leave:
 class Enricher:
     def __init__(
         self,
-        options: WireOptions,
+        options: RequestOptions,
         *,
         identity: Identity,
         rules: Rules,
-        recalls: Recalls,
-        replays: Replays,
+        recalls: MemoryRecaller,
+        replays: BlockReplay,
         metrics: Metrics,
-        chains: KnowsChains | None = None,
-        consent: KnowsConsent | None = None,  # None: everybody allows everything
-        incognito: NotesIncognito | None = None,
+        chains: ChainReader | None = None,
+        consent: ConsentRegistry | None = None,  # None: everybody allows everything
+        incognito: IncognitoMarker | None = None,
         traces: Traces = NO_TRACES,
-        profiles: KnowsProfile | None = None,  # None: nobody is told who a caller is
+        profiles: ProfileReader | None = None,  # None: nobody is told who a caller is
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
     ) -> None:
         self.compression = compression
         self._options, self._identity, self._rules = options, identity, rules
         self._replays, self._consent, self._incognito, self._traces = replays, consent, incognito, traces
-        self._decider = Decider(
+        self._decider = InjectionPlanner(
             options, recalls=recalls, replays=replays, metrics=metrics, chains=chains, profiles=profiles
         )
-        self._placer = Placer(options, replays=replays, metrics=metrics, traces=traces)
+        self._placer = BlockInserter(options, replays=replays, metrics=metrics, traces=traces)
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
         """*watching*: Envoy takes no answer from us, so nothing can be injected: as mode shadow."""
@@ -126,16 +126,16 @@ class Enricher:
             short = await self._shortened(circumstances, caller)
             circumstances = replace(circumstances, request=short)
         if leave.refused is not None or caller is None:
-            plan = Plan(Decision(leave.refused or Outcome.NO_CALLER))
+            plan = InjectionPlan(Decision(leave.refused or Outcome.NO_CALLER))
         else:
-            plan = await self._decider.decided(circumstances, caller)
-        enriched = await self._placer.placed(admitted, short, plan, shadowed=shadowed, anew=short is not request)
+            plan = await self._decider.plan(circumstances, caller)
+        enriched = await self._placer.insert(admitted, short, plan, shadowed=shadowed, anew=short is not request)
         if caller is None:
             return enriched
         if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
             # Forgotten while we worked: neither what was found nor what was given before may go out.
-            plan = Plan(Decision(Outcome.UNAVAILABLE))
-            enriched = await self._placer.placed(admitted, request, plan, shadowed=shadowed)
+            plan = InjectionPlan(Decision(Outcome.UNAVAILABLE))
+            enriched = await self._placer.insert(admitted, request, plan, shadowed=shadowed)
         heard = await self._heard(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
             heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
@@ -167,12 +167,12 @@ class Enricher:
             no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
         return _Leave(no, store, allowed)
 
-    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> Heard:
+    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> PendingTurn:
         learned_as = _in_session(self._options.sharing.learned_as(caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
             await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
-        return Heard(
+        return PendingTurn(
             caller=learned_as,
             store=leave.may_keep,
             unkept=_unkept(incognito=admitted.controls.incognito, refused=leave.stores),
@@ -219,7 +219,7 @@ class Enricher:
         if caller is not None and controls.project and not caller.project:
             # Only where no header named one: the gateway's word on the project is not the body's to change.
             # A project that cannot be one must not become none, which would be all of them (see Identity).
-            project = accepted(controls.project) or digest("project", controls.project)
+            project = accept_name(controls.project) or digest("project", controls.project)
             caller = replace(caller, project=project)
         return caller
 
@@ -238,14 +238,14 @@ class Enricher:
 
 def _in_session(caller: Caller, request: ChatRequest) -> Caller:
     """*caller* in the session that the client names; a conversation that the provider keeps names one too."""
-    return caller if caller.session else replace(caller, session=accepted(request.conversation))
+    return caller if caller.session else replace(caller, session=accept_name(request.conversation))
 
 
-def _unkept(*, incognito: bool, refused: bool) -> Stored:
+def _unkept(*, incognito: bool, refused: bool) -> TurnOutcome:
     """Why an exchange that is not stored is not; *refused*: all but the caller's consent spoke for it."""
     if incognito:
-        return Stored.INCOGNITO
-    return Stored.NO_CONSENT if refused else Stored.NOT_ASKED
+        return TurnOutcome.INCOGNITO
+    return TurnOutcome.NO_CONSENT if refused else TurnOutcome.NOT_ASKED
 
 
 # --- deciding ----------------------------------------------------------------------------------------
@@ -269,12 +269,12 @@ class _Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InjectionPlan:
     """What was made of one request, before it is placed."""
 
     decision: Decision
     form: Form = Form.USER_SUFFIX  # of a new block
-    thread: Thread | None = None  # None: there is no memory for this request, old or new
+    thread: ConversationState | None = None  # None: there is no memory for this request, old or new
     settled: bool = False  # it is all on record
 
     @property
@@ -287,25 +287,25 @@ class Plan:
         return self.thread is not None and bool(self.thread.blocks)
 
 
-class Decider:
+class InjectionPlanner:
     def __init__(
         self,
-        options: WireOptions,
+        options: RequestOptions,
         *,
-        recalls: Recalls,
-        replays: Replays,
+        recalls: MemoryRecaller,
+        replays: BlockReplay,
         metrics: Metrics,
-        chains: KnowsChains | None,
-        profiles: KnowsProfile | None,
+        chains: ChainReader | None,
+        profiles: ProfileReader | None,
     ) -> None:
         self._options, self._recalls, self._replays = options, recalls, replays
         self._metrics, self._chains, self._profiles = metrics, chains, profiles
 
-    async def decided(self, circumstances: Circumstances, caller: Caller) -> Plan:
+    async def plan(self, circumstances: Circumstances, caller: Caller) -> InjectionPlan:
         """What recall says, or said when this tool loop began, with what the conversation was given before."""
         request, then = circumstances.request, circumstances.then
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
-            return Plan(Decision(Outcome.CONTROL))
+            return InjectionPlan(Decision(Outcome.CONTROL))
         started = time.perf_counter()
         shared = self._options.sharing.owners(caller) if then.shared else ()
         thread = await self._replays.find(caller, request, shared, then.origins)
@@ -315,7 +315,9 @@ class Decider:
         offered, thread = await self._profile(caller, thread)
         profile, seen = offered, frozenset[str]()
         left = self._room(request, thread.blocks)
-        plan = Plan(decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks))
+        plan = InjectionPlan(
+            decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks)
+        )
         if thread.decided is not None:
             decision = thread.decided
         elif not request.asked.strip():
@@ -342,7 +344,7 @@ class Decider:
             self._metrics.profiles.labels("not_told").inc()
         return replace(plan, decision=decision, settled=thread.decided is not None and left.all_fit)
 
-    async def _profile(self, caller: Caller, thread: Thread) -> tuple[Profile | None, Thread]:
+    async def _profile(self, caller: Caller, thread: ConversationState) -> tuple[Profile | None, ConversationState]:
         """Who the caller is, if that is to be told; and *thread* without blocks that tell what no longer holds."""
         if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
             return None, thread
@@ -386,14 +388,14 @@ class Decider:
         given: Sequence[str],
         left: int,
         spent: timedelta,
-    ) -> Wish:
+    ) -> RecallRequest:
         request = circumstances.request
         users = (message.text for message in request.history if message.role is Role.USER)
         said = [text for text in users if not is_state(text)]
         learned_as = self._options.sharing.learned_as(caller)
         chain = await self._chain(learned_as, request.continues)
         limits = limits_of(circumstances)
-        return Wish(
+        return RecallRequest(
             caller=caller,
             asked=request.asked,
             earlier=(*(chain.earlier if chain else ()), *said),
@@ -435,15 +437,15 @@ def _due(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile 
 REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
 
 
-class Placer:
+class BlockInserter:
     """Keeps what it places for the requests that will repeat it."""
 
-    def __init__(self, options: WireOptions, *, replays: Replays, metrics: Metrics, traces: Traces) -> None:
+    def __init__(self, options: RequestOptions, *, replays: BlockReplay, metrics: Metrics, traces: Traces) -> None:
         self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
-    async def placed(
-        self, admitted: Admitted, request: ChatRequest, plan: Plan, *, shadowed: bool, anew: bool = False
+    async def insert(
+        self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, shadowed: bool, anew: bool = False
     ) -> Enriched:
         """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came.
         *anew*: the request's body is no longer the client's."""
@@ -470,7 +472,7 @@ class Placer:
         with self._traces.stage("splice"):
             body = apply(request.body, edits)
         self._splice_seconds.observe(time.perf_counter() - started, exemplar())
-        enriched = Enriched(outcome=outcome, body=body, unpacked=packed(admitted.encoding), path=decision.path)
+        enriched = Enriched(outcome=outcome, body=body, unpacked=is_encoded(admitted.encoding), path=decision.path)
         if outcome is Outcome.USED:
             count, tokens = len(decision.contents), estimate_tokens(decision.block)
             enriched = replace(enriched, count=count, tokens=tokens)
@@ -489,7 +491,7 @@ class Placer:
         # Nothing new, because what matters is in view already: the request leaves with memories all the same.
         return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)))
 
-    def _note(self, admitted: Admitted, request: ChatRequest, plan: Plan, *, placed: bool) -> None:
+    def _note(self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, placed: bool) -> None:
         """Keeps what this turn was given for the requests that will repeat it."""
         thread = plan.thread
         if thread is None or not thread.key or plan.settled or admitted.controls.unkept:
@@ -498,7 +500,14 @@ class Placer:
         if looping or (self._options.replay and (placed or plan.carries)):
             self._replays.keep(thread, request, plan.decision, plan.form if placed else None)
 
-    def with_view(self, heard: Heard, enriched: Enriched, plan: Plan, thread: Thread, admitted: Admitted) -> Heard:
+    def with_view(
+        self,
+        heard: PendingTurn,
+        enriched: Enriched,
+        plan: InjectionPlan,
+        thread: ConversationState,
+        admitted: Admitted,
+    ) -> PendingTurn:
         mine = plan.decision.contents if enriched.outcome is Outcome.USED else ()
         seen = tuple(dict.fromkeys((*plan.in_view, *mine)))
         ids = (*ids_of(thread.blocks), *(plan.decision.ids if mine else ()))

@@ -26,7 +26,7 @@ MAX_BYTES = 256  # of a user, tenant, project or session in UTF-8; what the stor
 HASH_KEY_BYTES = 16  # fewer and the keyed hash can be undone by trying keys
 
 
-class VerifiesTokens(Protocol):
+class TokenVerifier(Protocol):
     """What `Identity` asks of JWT verification (identity_tokens.py)."""
 
     def claims(self, token: str) -> Mapping[str, Any] | None:
@@ -83,7 +83,7 @@ class IdentityOptions:
 class Identity:
     """Turns what came with a request into a `Caller`. Pure but for the token check, which is in memory."""
 
-    def __init__(self, options: IdentityOptions, tokens: VerifiesTokens | None = None) -> None:
+    def __init__(self, options: IdentityOptions, tokens: TokenVerifier | None = None) -> None:
         if options.claims is not None and tokens is None:
             raise ValueError("identity from JWT claims needs something that verifies tokens")
         if options.hash_key is not None and len(options.hash_key) < HASH_KEY_BYTES:
@@ -113,7 +113,7 @@ class Identity:
         if not (options.trust_body and by_header) or options.user_header in headers:
             return self.caller(headers, metadata)
         tenant = self._tenant_of(headers)
-        trusted = accepted(user)
+        trusted = accept_name(user)
         return None if tenant is None or not trusted else self._caller(tenant, trusted, headers, metadata)
 
     def _named(self, headers: Headers, metadata: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -122,11 +122,11 @@ class Identity:
         if options.claims is not None:
             return self._of_token(options.claims, headers)
         if options.metadata is not None:
-            user = accepted(options.metadata.look_up(metadata))
+            user = accept_name(options.metadata.look_up(metadata))
             place = options.metadata_tenant
             tenant = optional(place.look_up(metadata)) if place else ""
         else:
-            user = accepted(single(headers, options.user_header))
+            user = accept_name(single(headers, options.user_header))
             tenant = self._tenant_of(headers)
         return None if not user or tenant is None else (tenant, user)
 
@@ -139,7 +139,7 @@ class Identity:
         verified = self._verified(claims, headers)
         if verified is None:
             return None
-        user = accepted(look_up(verified, claims.user))
+        user = accept_name(look_up(verified, claims.user))
         tenant = optional(look_up(verified, claims.tenant)) if claims.tenant else ""
         return None if not user or tenant is None else (tenant, user)
 
@@ -178,11 +178,11 @@ class Identity:
         value = single(headers, self._options.project_header)
         if value == "":
             return ""
-        return accepted(value) or digest("project", *headers.all(self._options.project_header))
+        return accept_name(value) or digest("project", *headers.all(self._options.project_header))
 
     def _session(self, headers: Headers) -> str:
         """A session joins turns and opens nothing: a bad one is no session, found from the conversation."""
-        return accepted(single(headers, self._options.session_header))
+        return accept_name(single(headers, self._options.session_header))
 
 
 def single(headers: Headers, name: str) -> str | None:
@@ -195,7 +195,7 @@ def single(headers: Headers, name: str) -> str | None:
     return values[0].strip(" \t") if values else ""
 
 
-def accepted(value: Any) -> str:
+def accept_name(value: Any) -> str:
     """*value* when it is a name we take: a printable string of 1 to 256 bytes in UTF-8; else ""."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         return ""
@@ -206,14 +206,14 @@ def accepted(value: Any) -> str:
 def names_in(value: Any) -> tuple[str, ...]:
     """The names in *value*, which is one or a list of them; what is no name we take is left out."""
     listed = value if isinstance(value, list | tuple) else [value]
-    return tuple(dict.fromkeys(name for name in map(accepted, listed[:MAX_PROJECTS]) if name))
+    return tuple(dict.fromkeys(name for name in map(accept_name, listed[:MAX_PROJECTS]) if name))
 
 
 def optional(value: Any) -> str | None:
-    """As `accepted`, but absent or empty is "", and None says that a value was there and was bad."""
+    """As `accept_name`, but absent or empty is "", and None says that a value was there and was bad."""
     if value is None or value == "":
         return ""
-    return accepted(value) or None
+    return accept_name(value) or None
 
 
 def bearer(value: str) -> str:

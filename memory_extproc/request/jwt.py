@@ -22,7 +22,7 @@ from typing import Any, Self
 import aiohttp
 import jwt
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
 
 log = logger(__name__)
@@ -47,7 +47,7 @@ class TokenOptions:
     hurry: timedelta = timedelta(seconds=10)  # soonest that a token of an unknown key makes us read again
 
 
-ReadKeys = Callable[[], Awaitable[bytes]]  # a JWKS document; raises TryLaterError
+ReadKeys = Callable[[], Awaitable[bytes]]  # a JWKS document; raises TransientError
 
 
 def keys_in_file(path: Path) -> ReadKeys:
@@ -55,7 +55,7 @@ def keys_in_file(path: Path) -> ReadKeys:
         try:
             return await asyncio.to_thread(path.read_bytes)
         except OSError as error:
-            raise TryLaterError("the key file cannot be read") from error
+            raise TransientError("the key file cannot be read") from error
 
     return read
 
@@ -71,13 +71,13 @@ def keys_at_url(url: str) -> ReadKeys:
                 session.get(url, allow_redirects=False) as answer,
             ):
                 if answer.status != 200:  # noqa: PLR2004
-                    raise TryLaterError(f"the key server answered {answer.status}")
+                    raise TransientError(f"the key server answered {answer.status}")
                 document = await answer.content.read(MAX_KEYS_BYTES + 1)
                 while document and not answer.content.at_eof() and len(document) <= MAX_KEYS_BYTES:
                     document += await answer.content.read(MAX_KEYS_BYTES + 1 - len(document))
                 return document
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise TryLaterError("the key server cannot be reached") from error
+            raise TransientError("the key server cannot be reached") from error
 
     return read
 
@@ -100,7 +100,7 @@ class Tokens:
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def use(self, options: TokenOptions) -> None:
+    def reconfigure(self, options: TokenOptions) -> None:
         """Other demands on tokens, met by those that were believed as well. The algorithms stay: keys were read for
         them."""
         self._options = replace(options, algorithms=self._options.algorithms)
@@ -188,7 +188,7 @@ class Tokens:
     async def _refresh(self) -> None:
         try:
             keys = parse_keys(await self._read_keys(), self._options.algorithms)
-        except TryLaterError as error:
+        except TransientError as error:
             log.warning("identity.keys_unavailable", reason=str(error), held=len(self._keys))
             return
         if not keys:
@@ -200,15 +200,15 @@ class Tokens:
 
 def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str, str], jwt.PyJWK]:
     """The public keys for signatures in a JWKS document by key id and algorithm; keys that are for something
-    else or that we cannot read are left out. Raises TryLaterError when it is no JWKS document."""
+    else or that we cannot read are left out. Raises TransientError when it is no JWKS document."""
     if len(document) > MAX_KEYS_BYTES:
-        raise TryLaterError("the key document is too large")
+        raise TransientError("the key document is too large")
     try:
         entries = json.loads(document)["keys"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TryLaterError("the key document is no JWKS") from error
+        raise TransientError("the key document is no JWKS") from error
     if not isinstance(entries, list):
-        raise TryLaterError("the key document is no JWKS")
+        raise TransientError("the key document is no JWKS")
     found: dict[tuple[str, str], jwt.PyJWK] = {}
     for entry in entries:
         # A document that shows a private half ("d") shows a key that anybody can sign with.

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from memory_extproc.dialect.base import ChatRequest
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.admission import Admitted, WireOptions
+from memory_extproc.request.admission import Admitted, RequestOptions
 
 NO_SIGNALS = Signals()
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -149,7 +149,7 @@ SHARES = 10_000  # steps of *percent*: a hundredth of a percent
 class Circumstances:
     """All that a verdict is made from."""
 
-    options: WireOptions
+    options: RequestOptions
     admitted: Admitted
     request: ChatRequest
     then: Then
@@ -305,17 +305,17 @@ _PLAIN = str.maketrans({"\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff0c": "
 def auxiliary(asked: str, system: str = "") -> bool:
     """Whether a request is a client's own call, by its last user message or its system message. Reads the
     beginning of each."""
-    if _ASKED_BEGINS.match(_one_line(_folded(asked[:_LOOKED_AT]))):
+    if _ASKED_BEGINS.match(_one_line(_fold_text(asked[:_LOOKED_AT]))):
         return True
     if not system:
         return False
-    folded = _folded(system[:_LOOKED_AT_OF_SYSTEM])
+    folded = _fold_text(system[:_LOOKED_AT_OF_SYSTEM])
     if _SYSTEM_BEGINS.match(_one_line(folded[:_LOOKED_AT])):
         return True
     return any(_LINE_BEGINS.match(_one_line(line)) for line in folded.splitlines())
 
 
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     return (text if text.isascii() else text.translate(_PLAIN)).casefold()
 
 

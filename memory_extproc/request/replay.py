@@ -21,11 +21,11 @@ import msgspec
 from memory_extproc.concurrency import Background, off_loop
 from memory_extproc.dialect.base import ChatRequest, Form, Placing
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Caller, Outcome, Owner, Profile, Recalled, Role, digest
+from memory_extproc.model import Caller, Outcome, Owner, Profile, RecallResult, Role, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Now
-from memory_extproc.request.admission import WireOptions, circle_of
+from memory_extproc.request.admission import RequestOptions, circle_of
 from memory_extproc.text.words import estimate_tokens
 
 # --- given -------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     profile: tuple[str, ...] = ()  # ids of those that say who the caller is
 
     @classmethod
-    def of(cls, recalled: Recalled) -> Decision:
+    def of(cls, recalled: RecallResult) -> Decision:
         return cls(
             outcome=recalled.outcome,
             block=recalled.block.encode("utf-8", "replace").decode(),
@@ -81,7 +81,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
         return f"<decision: {self.outcome.value}>"
 
 
-class Given(msgspec.Struct, frozen=True, array_like=True):
+class InjectedBlock(msgspec.Struct, frozen=True, array_like=True):
     """One block in its place. Holds memories: its print is its size."""
 
     at: int  # which of the conversation's user messages it stands at, from 0
@@ -100,18 +100,18 @@ class Given(msgspec.Struct, frozen=True, array_like=True):
         return f"<given: {len(self.block)} chars>"
 
 
-Blocks = tuple[Given, ...]  # oldest first, at most one for each user message
+Blocks = tuple[InjectedBlock, ...]  # oldest first, at most one for each user message
 
 
-def tokens_of(blocks: Iterable[Given]) -> int:
+def tokens_of(blocks: Iterable[InjectedBlock]) -> int:
     return sum(one.tokens for one in blocks)
 
 
-def contents_of(blocks: Iterable[Given]) -> tuple[str, ...]:
+def contents_of(blocks: Iterable[InjectedBlock]) -> tuple[str, ...]:
     return tuple(content for one in blocks for content in one.contents)
 
 
-def ids_of(blocks: Iterable[Given]) -> tuple[str, ...]:
+def ids_of(blocks: Iterable[InjectedBlock]) -> tuple[str, ...]:
     return tuple(one for block in blocks for one in block.ids)
 
 
@@ -198,7 +198,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         if self.form is None:
             return self.before
         mine = self.decision
-        return (*self.before, Given(self.at, self.form, mine.block, mine.ids, mine.contents, mine.profile))
+        return (*self.before, InjectedBlock(self.at, self.form, mine.block, mine.ids, mine.contents, mine.profile))
 
 
 class _Behind(msgspec.Struct, frozen=True, array_like=True):
@@ -215,7 +215,7 @@ R = TypeVar("R", Record, _Behind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
+class ConversationState:
     """A conversation at one request, as far as the records know it."""
 
     owner: Owner
@@ -235,12 +235,12 @@ class InView:
     contents: tuple[str, ...] = field(repr=False)
 
 
-class Replays:
+class BlockReplay:
     """In *shared*, and in this process for as long as it is not there yet. Without *shared*, in process alone."""
 
     def __init__(
         self,
-        options: WireOptions,
+        options: RequestOptions,
         shared: Coordination | None = None,
         *,
         background: Background,
@@ -253,7 +253,7 @@ class Replays:
         self._unshared_bytes = 0
         self._last: OrderedDict[str, str] = OrderedDict()
 
-    def use(self, options: WireOptions) -> None:
+    def reconfigure(self, options: RequestOptions) -> None:
         self._options = options
 
     async def find(
@@ -262,11 +262,11 @@ class Replays:
         request: ChatRequest,
         shared: tuple[Owner, ...] = (),
         origins: tuple[str, ...] = (),
-    ) -> Thread:
+    ) -> ConversationState:
         """What the conversation was given while the caller could reach the memories of *shared* and those of
         *origins*, nothing of which was forgotten since. Never raises: what cannot be read in time was never
         there."""
-        nothing = Thread(owner=caller.owner)
+        nothing = ConversationState(owner=caller.owner)
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
                 circle = circle_of(shared, origins, tuple(await asyncio.gather(*map(self._epoch, shared))))
@@ -283,7 +283,7 @@ class Replays:
             log.warning("replay.unread", kind=type(error).__name__)
             return nothing
 
-    def keep(self, thread: Thread, request: ChatRequest, decision: Decision, form: Form | None) -> None:
+    def keep(self, thread: ConversationState, request: ChatRequest, decision: Decision, form: Form | None) -> None:
         """Notes what the turn was given. It can be found at once, here; elsewhere once it is written, behind."""
         record = Record(
             epoch=thread.epoch,
@@ -295,7 +295,7 @@ class Replays:
         )
         self._put(thread.owner, TURN, thread.key, msgspec.json.encode(record), thread.epoch)
 
-    def follow(self, view: InView, response_id: str) -> None:
+    def record_view(self, view: InView, response_id: str) -> None:
         """Notes what the model has seen in the conversation that may be continued from *response_id*."""
         left = self._options.replay_tokens
         newest: list[str] = []
@@ -307,7 +307,7 @@ class Replays:
         behind = _Behind(view.epoch, tuple(reversed(newest)))
         self._put(view.owner, RESPONSE, response_key(response_id), msgspec.json.encode(behind), view.epoch)
 
-    async def behind(self, owner: Owner, response_id: str) -> tuple[str, ...]:
+    async def provider_context(self, owner: Owner, response_id: str) -> tuple[str, ...]:
         """Contents of the memories that the model has seen in what *response_id* continues. Never raises."""
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
@@ -319,7 +319,7 @@ class Replays:
         known = _of_epoch(known, epoch)
         return () if known is None else known.contents
 
-    async def stands(self, thread: Thread) -> bool:
+    async def stands(self, thread: ConversationState) -> bool:
         """Whether nothing of the owner was forgotten since *thread* was found. True where that cannot be told in
         time: without a lease nothing would have been recalled."""
         try:
@@ -337,7 +337,7 @@ class Replays:
     # --- finding -------------------------------------------------------------------------------------
     async def _found(
         self, owner: Owner, request: ChatRequest, mine: str, earlier: Sequence[str], *, same: bool
-    ) -> Thread:
+    ) -> ConversationState:
         """*mine*: the key of this turn, empty where nobody's words ask; *earlier*: of the turns before it, the
         latest first."""
         looping, replays = request.ends_in_tool_result, self._options.replay
@@ -357,7 +357,7 @@ class Replays:
         blocks: Blocks = ()
         if replays:
             blocks = own.before if own is not None else latest.blocks if latest is not None else ()
-        return Thread(
+        return ConversationState(
             owner=owner,
             key=mine,
             epoch=epoch,

@@ -168,7 +168,7 @@ def histories(
         if named is not None:
             key = (memory.project, memory.type, about(named["subject"]), about(named["attribute"]))
             things[key].append(memory)
-    made = (_consolidated(statements, rules, agree, now) for statements in things.values())
+    made = (_consolidate_statements(statements, rules, agree, now) for statements in things.values())
     return sorted((one for one in made if one is not None), key=lambda one: one.derived.id)
 
 
@@ -184,7 +184,7 @@ def _named(memory: Memory) -> Mapping[str, str] | None:
     return {name: str(value) for name, value in named.items()}
 
 
-def _consolidated(
+def _consolidate_statements(
     statements: Sequence[Memory], rules: HistoryRules, agree: Agree, now: datetime
 ) -> Consolidation | None:
     active = [memory for memory in statements if memory.recallable(now)]
@@ -208,7 +208,7 @@ def _consolidated(
     if not earlier:
         return None
     earlier = earlier[-rules.most :]
-    return Consolidation(current, _derived(current, earlier, now))
+    return Consolidation(current, _derive_memory(current, earlier, now))
 
 
 def _was_made_for_good(memory: Memory) -> bool:
@@ -216,7 +216,7 @@ def _was_made_for_good(memory: Memory) -> bool:
     return history and memory.expires_at is None
 
 
-def _derived(current: Memory, earlier: Sequence[Memory], now: datetime) -> Memory:
+def _derive_memory(current: Memory, earlier: Sequence[Memory], now: datetime) -> Memory:
     at = now.replace(microsecond=0)
     values = ", then ".join(str(one.metadata["value"]) for one in earlier)
     text = current.content.rstrip()

@@ -13,7 +13,7 @@ from typing import Protocol
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, MemoryStore, Now
+from memory_extproc.ports import ConditionalWriter, EmbeddingModel, MemoryStore, MemoryWriter, Now
 from memory_extproc.retention.merge import (
     About,
     Agree,
@@ -32,15 +32,15 @@ from memory_extproc.retention.rules import (
     Reason,
     RetentionRules,
     as_read,
+    find_unfounded,
     half_merged,
     leaving,
-    merged,
-    restored,
-    retired,
-    revived,
+    merge_memory,
+    restore_memory,
+    retire_memory,
+    revive_memory,
     same_words,
     sources_of,
-    unfounded,
     unmade,
 )
 
@@ -48,7 +48,7 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperRules:
+class RetentionPassRules:
     retention: RetentionRules = field(default_factory=RetentionRules)
     duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: they stay
     histories: HistoryRules = field(default_factory=HistoryRules)
@@ -64,7 +64,7 @@ class Wording:
     agree: Agree
 
 
-class Rebuilds(Protocol):
+class SummaryRebuilder(Protocol):
     """What makes a summary anew when something that it was made of was forgotten or corrected."""
 
     async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
@@ -73,7 +73,7 @@ class Rebuilds(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
+class PassReport:
     """What became of one owner's memories, or would."""
 
     memories: int = 0  # rows in any state, before
@@ -85,8 +85,8 @@ class Kept:
     rebuilt: int = 0  # summaries, without what was forgotten or corrected
     erased: int = 0
 
-    def __add__(self, other: Kept) -> Kept:
-        return Kept(
+    def __add__(self, other: PassReport) -> PassReport:
+        return PassReport(
             self.memories + other.memories,
             self.themes + other.themes,
             self.retired + other.retired,
@@ -98,21 +98,21 @@ class Kept:
         )
 
 
-class Keeper:
+class RetentionPass:
     """One owner at a time; who else runs for the same owner is for the caller to see to."""
 
     def __init__(
         self,
         store: MemoryStore,
-        keeps: KeepsMemories,
-        rows: KeepsInOrder,
-        embedder: Embeds,
-        rules: KeeperRules,
+        keeps: MemoryWriter,
+        rows: ConditionalWriter,
+        embedder: EmbeddingModel,
+        rules: RetentionPassRules,
         wording: Wording,
         *,
         now: Now,
         reflections: Reflections | None = None,
-        rebuilds: Rebuilds | None = None,
+        rebuilds: SummaryRebuilder | None = None,
         subjects: Subjects | None = None,
     ) -> None:
         """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries;
@@ -129,14 +129,14 @@ class Keeper:
         self._wording = wording
         self._now = now
 
-    def use(self, rules: KeeperRules) -> None:
+    def reconfigure(self, rules: RetentionPassRules) -> None:
         self._rules = rules
 
-    async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+    async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
         """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
-        kept = Kept(memories=len(known))
+        kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=dry_run)
         memories = [row.memory for row in known.values()]
         # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
@@ -151,24 +151,24 @@ class Keeper:
             await self._reflect(owner, self._reflections, list(known.values()), kept, dry_run=dry_run)
         return kept
 
-    async def reflect(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+    async def reflect(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
         """What keep does about conclusions, and nothing else."""
         known = await self._read(owner)
-        kept = Kept(memories=len(known))
+        kept = PassReport(memories=len(known))
         if self._reflections is not None:
             rows = list(known.values())
             kept.themes = len(await self._reflections.due(owner, rows))
             kept.derived = 0 if dry_run else await self._reflections.reflect(owner, rows)
         return kept
 
-    async def mend(self, owner: Owner) -> Kept:
+    async def mend(self, owner: Owner) -> PassReport:
         """What keep does about what was made of memories that were forgotten or corrected, and nothing else: it is
         no time for anything to grow old."""
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
-        kept = Kept(memories=len(known))
+        kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=False)
-        due = await asyncio.to_thread(unfounded, [row.memory for row in known.values()])
+        due = await asyncio.to_thread(find_unfounded, [row.memory for row in known.values()])
         await self._leave(owner, known, due, kept, now, dry_run=False)
         await self._make(owner, known, kept, now, dry_run=False)
         return kept
@@ -180,14 +180,14 @@ class Keeper:
     async def _finish(self, owner: Owner, known: dict[str, Embedded], now: datetime, *, dry_run: bool) -> int:
         """What an earlier pass had begun: a memory counts once towards the cap."""
         half = half_merged({one: row.memory for one, row in known.items()})
-        becoming = {one: merged(known[one].memory, into, now) for one, into in half.items()}
+        becoming = {one: merge_memory(known[one].memory, into, now) for one, into in half.items()}
         done = list(becoming) if dry_run else await self._written.change(owner, known, becoming)
         for one in done:
             known[one] = Embedded(becoming[one], known[one].vector)
         return len(done)
 
     async def _make(
-        self, owner: Owner, known: dict[str, Embedded], kept: Kept, now: datetime, *, dry_run: bool
+        self, owner: Owner, known: dict[str, Embedded], kept: PassReport, now: datetime, *, dry_run: bool
     ) -> None:
         if self._rebuilds is not None and not dry_run:
             kept.rebuilt += await self._rebuilt(owner, known, self._rebuilds)
@@ -199,7 +199,7 @@ class Keeper:
             if not dry_run:
                 await self._consolidate(owner, known, one, now)
 
-    async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: Rebuilds) -> int:
+    async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: SummaryRebuilder) -> int:
         """Those near to what was said first: others stand on them."""
         due = [row.memory for row in known.values() if unmade(row.memory)]
         rebuilt = 0
@@ -207,14 +207,14 @@ class Keeper:
             anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})
             if anew is None or not await self._stand(owner, known, sources_of(anew.memory)):
                 continue
-            anew = Embedded(restored(anew.memory), anew.vector)
+            anew = Embedded(restore_memory(anew.memory), anew.vector)
             if await self._written.change(owner, known, {memory.id: anew}):
                 known[memory.id] = anew
                 rebuilt += 1
         return rebuilt
 
     async def _tell_together(
-        self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: Kept, *, dry_run: bool
+        self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: PassReport, *, dry_run: bool
     ) -> None:
         """A text that is refused, or a model that is away, leaves the facts as they are and holds up nothing."""
         memories = [row.memory for row in known.values()]
@@ -232,7 +232,7 @@ class Keeper:
             kept.derived += bool(rows) or dry_run
 
     async def _reflect(
-        self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: Kept, *, dry_run: bool
+        self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: PassReport, *, dry_run: bool
     ) -> None:
         """A model that is away, or has no tokens left for the caller, holds up nothing else."""
         kept.themes = len(await reflections.due(owner, rows))
@@ -244,10 +244,17 @@ class Keeper:
             log.warning("retention.not_reflected", error=type(error).__name__)
 
     async def _leave(
-        self, owner: Owner, known: dict[str, Embedded], due: Leaving, kept: Kept, now: datetime, *, dry_run: bool
+        self,
+        owner: Owner,
+        known: dict[str, Embedded],
+        due: Leaving,
+        kept: PassReport,
+        now: datetime,
+        *,
+        dry_run: bool,
     ) -> None:
-        becoming = {one: retired(known[one].memory, why, now) for one, why in due.retire.items()}
-        becoming |= {one: revived(known[one].memory) for one in due.revive}
+        becoming = {one: retire_memory(known[one].memory, why, now) for one, why in due.retire.items()}
+        becoming |= {one: revive_memory(known[one].memory) for one in due.revive}
         if dry_run:
             kept.retired.update(due.retire.values())
             kept.revived += len(due.revive)
@@ -269,7 +276,7 @@ class Keeper:
         owner: Owner,
         known: dict[str, Embedded],
         rules: DuplicateRules,
-        kept: Kept,
+        kept: PassReport,
         now: datetime,
         *,
         dry_run: bool,
@@ -282,13 +289,13 @@ class Keeper:
             else:
                 kept.merged += await self._merged(owner, known, merging, now)
             for one in merging.others:
-                known[one] = Embedded(merged(known[one].memory, merging.canonical, now), known[one].vector)
+                known[one] = Embedded(merge_memory(known[one].memory, merging.canonical, now), known[one].vector)
 
     async def _merged(self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime) -> int:
         best = known[merging.canonical].memory
         if not await self._written.change(owner, known, {best.id: speaking(best, merging)}):
             return 0  # it is no longer as it was read: another pass will look again
-        others = {one: merged(known[one].memory, best.id, now) for one in merging.others}
+        others = {one: merge_memory(known[one].memory, best.id, now) for one in merging.others}
         return len(await self._written.change(owner, known, others))
 
     async def _stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
@@ -314,7 +321,7 @@ class Keeper:
         def superseded(row: Embedded) -> Sequence[Embedded]:
             if not as_read(row.memory, one.current):
                 return ()
-            return [Embedded(merged(row.memory, into, now), row.vector)]
+            return [Embedded(merge_memory(row.memory, into, now), row.vector)]
 
         if not await self._rows.change_all(owner, [one.current.id], superseded):
             # It was replaced, corrected or forgotten in this moment: what was made of it holds no more.

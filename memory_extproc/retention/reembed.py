@@ -15,7 +15,7 @@ import numpy as np
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Embeds, KeepsInOrder, KeepsMemories, ListsOwners, MemoryStore
+from memory_extproc.ports import ConditionalWriter, EmbeddingModel, MemoryStore, MemoryWriter, OwnerLister
 
 log = logger(__name__)
 Says = Callable[[str, int, int], None]  # what, how many owners are done, of how many
@@ -45,11 +45,11 @@ class Reembedding:
 
     def __init__(
         self,
-        lists: ListsOwners,
+        lists: OwnerLister,
         store: MemoryStore,
-        keeps: KeepsMemories,
-        rows: KeepsInOrder,
-        embedder: Embeds,
+        keeps: MemoryWriter,
+        rows: ConditionalWriter,
+        embedder: EmbeddingModel,
         pace: Pace,
         *,
         says: Says = lambda *_: None,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
-from memory_extproc.ports import Coordination, Embeds, KeepsMemories, Now
+from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.retention.merge import About
 from memory_extproc.retention.rules import (
     DERIVED,
@@ -24,7 +24,7 @@ from memory_extproc.retention.rules import (
     Reason,
     expires_with,
     read_at,
-    retired,
+    retire_memory,
     same_words,
     sources_of,
 )
@@ -133,7 +133,7 @@ _SHORT = 16  # hex digits that tell one owner's memories apart
 _MOST_KNOWN = 20_000  # facts of a project in one record
 
 
-class Reflects(Protocol):
+class ThemeReflector(Protocol):
     """A language model that reads memories together."""
 
     @property
@@ -156,9 +156,9 @@ class Reflections:
 
     def __init__(
         self,
-        reflects: Reflects,
-        keeps: KeepsMemories,
-        embedder: Embeds,
+        reflects: ThemeReflector,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
         coordination: Coordination,
         limits: ReflectionLimits,
         about: About,
@@ -173,7 +173,7 @@ class Reflections:
         self._about = about
         self._now = now
 
-    def use(self, limits: ReflectionLimits) -> None:
+    def reconfigure(self, limits: ReflectionLimits) -> None:
         self._limits = limits
 
     async def due(self, owner: Owner, rows: Sequence[Embedded]) -> list[Theme]:
@@ -291,7 +291,7 @@ def _key(project: str) -> str:
 _TOLD_OF = frozenset({Source.RULES, Source.LLM, Source.API})
 
 
-class Consolidates(Protocol):
+class SubjectConsolidator(Protocol):
     """A language model that tells several facts in one text."""
 
     @property
@@ -299,7 +299,7 @@ class Consolidates(Protocol):
         """Of its prompt, kept with what it says."""
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
-        """All that *memories* say, every value of theirs in it. GiveUpError where no text does."""
+        """All that *memories* say, every value of theirs in it. PermanentError where no text does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,9 +312,9 @@ class SubjectRules:
 class Subjects:
     def __init__(
         self,
-        consolidates: Consolidates,
-        keeps: KeepsMemories,
-        embedder: Embeds,
+        consolidates: SubjectConsolidator,
+        keeps: MemoryWriter,
+        embedder: EmbeddingModel,
         rules: SubjectRules,
         about: About,
         *,
@@ -323,7 +323,7 @@ class Subjects:
         self._consolidates, self._keeps, self._embedder = consolidates, keeps, embedder
         self._rules, self._about, self._now = rules, about, now
 
-    def use(self, rules: SubjectRules) -> None:
+    def reconfigure(self, rules: SubjectRules) -> None:
         self._rules = rules
 
     def due(self, owner: Owner, memories: Iterable[Memory]) -> list[tuple[Memory, ...]]:
@@ -375,7 +375,7 @@ class Subjects:
         if not all(one.id in standing and same_words(standing[one.id], one) for one in facts):
             return []  # one of them was replaced meanwhile: what was made of it would not hold
         gone = [standing[one] for one in before if one in standing]
-        return [Embedded(row, vector), *(Embedded(retired(one, Reason.SOURCES, now), vector) for one in gone)]
+        return [Embedded(row, vector), *(Embedded(retire_memory(one, Reason.SOURCES, now), vector) for one in gone)]
 
     def _row(self, owner: Owner, says: str, facts: Sequence[Memory], now: datetime) -> Memory:
         return Memory(

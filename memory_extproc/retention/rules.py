@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, seconds_said
-from memory_extproc.ports import KeepsInOrder
+from memory_extproc.ports import ConditionalWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +58,20 @@ def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Lea
     free: list[Memory] = []
     told_elsewhere = behind(active)
     for memory in active:
-        reason = _ended(memory, rules, now) or (Reason.SOURCES if not sources_hold(memory, known) else None)
+        reason = _end_reason(memory, rules, now) or (Reason.SOURCES if not sources_hold(memory, known) else None)
         if reason is not None:
             retire[memory.id] = reason
-        elif memory.id not in told_elsewhere and not _held(memory, rules, now):
+        elif memory.id not in told_elsewhere and not _is_protected(memory, rules, now):
             free.append(memory)
     counted = sum(one.id not in told_elsewhere and one.id not in retire for one in active)
     retire |= _surplus(free, counted, rules, now)
     gone = frozenset(one for one, why in retire.items() if why is Reason.SOURCES)
-    revive = frozenset(memory.id for memory in known.values() if orphaned(memory, known, gone))
+    revive = frozenset(memory.id for memory in known.values() if is_orphaned(memory, known, gone))
     erase = _erasable(known, frozenset(retire), rules, now) - revive
     return Leaving(retire, erase, revive)
 
 
-def unfounded(rows: Iterable[Memory]) -> Leaving:
+def find_unfounded(rows: Iterable[Memory]) -> Leaving:
     """As leaving, of what was made of others alone: what does not hold any more, and what speaks for itself."""
     known = {memory.id: memory for memory in rows}
     gone = frozenset(
@@ -79,7 +79,7 @@ def unfounded(rows: Iterable[Memory]) -> Leaving:
         for memory in known.values()
         if memory.state is MemoryState.ACTIVE and not sources_hold(memory, known)
     )
-    revive = frozenset(memory.id for memory in known.values() if orphaned(memory, known, gone))
+    revive = frozenset(memory.id for memory in known.values() if is_orphaned(memory, known, gone))
     return Leaving(dict.fromkeys(gone, Reason.SOURCES), frozenset(), revive)
 
 
@@ -114,16 +114,16 @@ def _erasable(
     return frozenset(erase)
 
 
-def _ended(memory: Memory, rules: RetentionRules, now: datetime) -> Reason | None:
+def _end_reason(memory: Memory, rules: RetentionRules, now: datetime) -> Reason | None:
     if memory.expires_at is not None and memory.expires_at <= now:
         return Reason.EXPIRED
     ttl = rules.ttl.get(memory.type)
-    if ttl is not None and now - memory.created_at > ttl and not _held(memory, rules, now):
+    if ttl is not None and now - memory.created_at > ttl and not _is_protected(memory, rules, now):
         return Reason.TTL
     return None
 
 
-def _held(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
+def _is_protected(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     """Whether neither age nor a cap ends it."""
     began = max(memory.created_at.timestamp(), moment(memory, UNRETIRED))
     return memory.metadata.get(PINNED) is True or now.timestamp() - began < rules.protect.total_seconds()
@@ -151,13 +151,13 @@ def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
 
 
 # --- a row as it becomes -----------------------------------------------------------------------------
-def retired(memory: Memory, why: Reason, at: datetime) -> Memory:
+def retire_memory(memory: Memory, why: Reason, at: datetime) -> Memory:
     """*memory* deleted softly: kept, recalled by nobody, until the grace is over."""
     metadata = {**memory.metadata, RETIRED: why.value, RETIRED_AT: int(at.timestamp())}
     return replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=metadata)
 
 
-def merged(memory: Memory, into: str, at: datetime) -> Memory:
+def merge_memory(memory: Memory, into: str, at: datetime) -> Memory:
     """*memory* as history: *into* says what it said."""
     return replace(
         memory,
@@ -169,13 +169,13 @@ def merged(memory: Memory, into: str, at: datetime) -> Memory:
     )
 
 
-def revived(memory: Memory) -> Memory:
+def revive_memory(memory: Memory) -> Memory:
     """*memory* as it was before it was merged."""
     metadata = {name: value for name, value in memory.metadata.items() if name != MERGED}
     return replace(memory, state=MemoryState.ACTIVE, superseded_by="", valid_to=None, metadata=metadata)
 
 
-def restored(memory: Memory) -> Memory:
+def restore_memory(memory: Memory) -> Memory:
     """*memory* as if it had never been deleted softly."""
     metadata = {name: value for name, value in memory.metadata.items() if name not in {RETIRED, RETIRED_AT}}
     return replace(memory, state=MemoryState.ACTIVE, metadata=metadata)
@@ -283,7 +283,7 @@ def merged_into(memory: Memory | None) -> str:
     return into if isinstance(into, str) and into == memory.superseded_by else ""
 
 
-def orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str]) -> bool:
+def is_orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str]) -> bool:
     """Whether it was merged into another that is not there any more, or is among those that are *gone* now, so that
     it has to speak for itself again."""
     into = merged_into(memory)
@@ -372,7 +372,7 @@ _AT_ONCE = 100  # rows of one write
 class AsRead:
     """Writes onto *rows*. *known*: a pass's own view of them, by id."""
 
-    def __init__(self, rows: KeepsInOrder) -> None:
+    def __init__(self, rows: ConditionalWriter) -> None:
         self._rows = rows
 
     async def change(

@@ -12,12 +12,12 @@ from datetime import timedelta
 from enum import Enum
 from typing import Self
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, ListsOwners, Now
-from memory_extproc.retention.passes import Keeper, Kept
+from memory_extproc.ports import Chance, Coordination, Now, OwnerLister
+from memory_extproc.retention.passes import PassReport, RetentionPass
 
 log = logger(__name__)
 RECORD = "retention"  # kind of the record that an owner was seen to
@@ -51,7 +51,7 @@ class Round:
     owners: int = 0
     passed_over: int = 0  # seen to within this round already, or by another runner now
     failed: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: PassReport = field(default_factory=PassReport)
 
 
 class RetentionJob:
@@ -59,15 +59,15 @@ class RetentionJob:
 
     def __init__(
         self,
-        lists: ListsOwners,
-        keeper: Keeper,
+        lists: OwnerLister,
+        keeper: RetentionPass,
         coordination: Coordination,
         limits: JobLimits,
         metrics: Metrics,
         *,
         holder: str,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         clocks: Clocks | None = None,
     ) -> None:
         """*holder* names this process among all; no round of the background begins while *clocks* doubts *now*."""
@@ -79,13 +79,13 @@ class RetentionJob:
         self._metrics = metrics
         self._holder = holder
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._soon: dict[Owner, None] = {}
         self._wake = asyncio.Event()
         self._changed = False  # the length of a round, since it was last looked at
         self._task: asyncio.Task[None] | None = None
 
-    def use(self, limits: JobLimits) -> None:
+    def reconfigure(self, limits: JobLimits) -> None:
         """The time until the next round is counted anew when its length changes."""
         changed = limits.every != self._limits.every
         self._limits = limits
@@ -103,7 +103,7 @@ class RetentionJob:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def soon(self, owner: Owner) -> None:
+    def request_pass(self, owner: Owner) -> None:
         """Something of *owner*'s was forgotten or corrected: what was made of it is to be seen to now, whatever the
         schedule. What a crash leaves of that the next round finds."""
         if len(self._soon) < _MOST_SOON:
@@ -162,7 +162,7 @@ class RetentionJob:
                 self._metrics.retention_owners.labels("kept").inc()
         return True
 
-    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> Kept | None:
+    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
         """None: seen to already, or another runner has them."""
         coordination, limits = self._coordination, self._limits
         if dry_run:
@@ -182,7 +182,7 @@ class RetentionJob:
                 await coordination.release(lease, self._holder)
         return kept
 
-    async def _seeing(self, owner: Owner, work: Work, *, dry_run: bool = False) -> Kept:
+    async def _seeing(self, owner: Owner, work: Work, *, dry_run: bool = False) -> PassReport:
         match work:
             case Work.KEEP:
                 return await self._keeper.keep(owner, dry_run=dry_run)
@@ -191,7 +191,7 @@ class RetentionJob:
             case Work.REFLECT:
                 return await self._keeper.reflect(owner, dry_run=dry_run)
 
-    async def _holding(self, seeing: Coroutine[None, None, Kept], lease: str) -> Kept | None:
+    async def _holding(self, seeing: Coroutine[None, None, PassReport], lease: str) -> PassReport | None:
         """Stops when the lease can no longer be held: another may have it."""
         keeping = asyncio.create_task(seeing, name="retention of one")
         third = self._limits.lease.total_seconds() / 3
@@ -206,7 +206,7 @@ class RetentionJob:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
-    def _count(self, kept: Kept) -> None:
+    def _count(self, kept: PassReport) -> None:
         metrics = self._metrics
         for reason, count in kept.retired.items():
             metrics.retired.labels(reason.value).inc(count)
@@ -243,7 +243,7 @@ class RetentionJob:
         limits = self._limits
         if limits.every is None:
             return None
-        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._chance())
+        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._rng())
         return asyncio.get_running_loop().time() + wait
 
     async def _see_to_soon(self) -> None:
@@ -293,12 +293,12 @@ class RetentionJob:
         return every if not report.failed else min(every, self._limits.again * 10)
 
 
-def _came_to(keeping: asyncio.Task[Kept]) -> Kept:
+def _came_to(keeping: asyncio.Task[PassReport]) -> PassReport:
     """A bug that one owner's memories bring out is that owner's alone: the others are seen to all the same."""
     error = keeping.exception()
     if error is not None and not isinstance(error, MemoryExtprocError):
         log.error("retention.broken", kind=type(error).__name__)
-        raise GiveUpError("a bug, brought out by what one owner has") from error
+        raise PermanentError("a bug, brought out by what one owner has") from error
     return keeping.result()
 
 
@@ -315,13 +315,13 @@ class Clocks:
     def __init__(
         self,
         now: Now,
-        steady: Steady,
+        monotonic_now: Steady,
         *,
         most: timedelta = timedelta(hours=1),
         believed: timedelta = timedelta(hours=24),
     ) -> None:
         self._now = now
-        self._steady = steady
+        self._monotonic_now = monotonic_now
         self._most = most.total_seconds()
         self._believed = believed.total_seconds()
         self._apart = self._difference()
@@ -335,11 +335,11 @@ class Clocks:
             self._ahead_since = None
             return None
         if self._ahead_since is None:
-            self._ahead_since = self._steady()
-        if self._steady() - self._ahead_since < self._believed:
+            self._ahead_since = self._monotonic_now()
+        if self._monotonic_now() - self._ahead_since < self._believed:
             return timedelta(seconds=gained)
         self._apart, self._ahead_since = self._difference(), None
         return None
 
     def _difference(self) -> float:
-        return self._now().timestamp() - self._steady()
+        return self._now().timestamp() - self._monotonic_now()

@@ -16,14 +16,14 @@ from memory_extproc.model import (
     MemoryState,
     Outcome,
     Owner,
-    Recalled,
+    RecallRequest,
+    RecallResult,
     Scope,
-    Searched,
+    SearchResult,
     Vector,
-    Wish,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Chance, Change, KeepsInOrder, KeepsMemories, ListsMemories, Now, Recalls
+from memory_extproc.ports import Chance, Change, ConditionalWriter, MemoryLister, MemoryRecaller, MemoryWriter, Now
 from memory_extproc.retention.rules import ACCESSED, moment
 
 log = logger(__name__)
@@ -47,23 +47,23 @@ class Accesses:
 
     def __init__(
         self,
-        rows: KeepsInOrder,
+        rows: ConditionalWriter,
         limits: AccessLimits,
         *,
         now: Now,
-        chance: Chance,
+        rng: Chance,
         grace: timedelta = timedelta(seconds=2),
     ) -> None:
         self._rows = rows
         self._limits = limits
         self._now = now
-        self._chance = chance
+        self._rng = rng
         self._grace = grace
         self._counted: defaultdict[Owner, dict[str, _Access]] = defaultdict(dict)
         self._size = 0
         self._writing: asyncio.Task[None] | None = None
 
-    def use(self, limits: AccessLimits) -> None:
+    def reconfigure(self, limits: AccessLimits) -> None:
         """From the next write on."""
         self._limits = limits
 
@@ -112,7 +112,7 @@ class Accesses:
     async def _keep_writing(self) -> None:
         while True:
             # Replicas that started together do not write together.
-            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._chance() / 2))
+            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._rng() / 2))
             await self.write()
 
 
@@ -135,11 +135,11 @@ def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embed
 class CountedRecalls:
     """Implements Recalls around another: what it gives to a model is counted."""
 
-    def __init__(self, recalls: Recalls, accesses: Accesses) -> None:
+    def __init__(self, recalls: MemoryRecaller, accesses: Accesses) -> None:
         self._recalls = recalls
         self._accesses = accesses
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         recalled = await self._recalls.recall(wish)
         if recalled.outcome is Outcome.USED:
             self._accesses.note([ranked.memory for ranked in recalled.memories])
@@ -150,12 +150,12 @@ class CountedRecalls:
 # Hearing of memories that no longer say what they said, wherever that is decided.
 
 
-class Partition(KeepsMemories, ListsMemories, Protocol):
+class Partition(MemoryWriter, MemoryLister, Protocol):
     """Both sides of an owner's memories."""
 
 
-class Noticing:
-    """KeepsMemories and ListsMemories around others. *tell* hears the owner after a memory of theirs was replaced,
+class ChangeNotifier:
+    """MemoryWriter and MemoryLister around others. *tell* hears the owner after a memory of theirs was replaced,
     deleted or got other words: what was made of it may not hold any more."""
 
     def __init__(self, within: Partition, tell: Callable[[Owner], None]) -> None:
@@ -167,7 +167,7 @@ class Noticing:
     ) -> None:
         await self._within.put(owner, rows, shown=shown)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         return await self._within.nearest(owner, to, limit, scope)
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:

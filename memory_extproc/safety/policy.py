@@ -10,7 +10,7 @@ from enum import StrEnum
 from importlib.resources import files
 
 from memory_extproc.model import Exchanged, Message, Role
-from memory_extproc.safety.secrets import Masked, Span, find_secrets, masked
+from memory_extproc.safety.secrets import Masked, Span, find_secrets, mask_spans
 from memory_extproc.text.sentences import sentence_ends
 
 # --- identifiers -------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ def without_identifiers(text: str, policy: Identifiers) -> Masked:
         return Masked(text)
     found = sorted(identifiers(text))
     if policy is Identifiers.MASK or not found:
-        return masked(text, found)
-    return masked(text, _sentences_with(text, found), drop=True)
+        return mask_spans(text, found)
+    return mask_spans(text, _sentences_with(text, found), drop=True)
 
 
 def identifiers(text: str) -> Iterator[Span]:
@@ -146,16 +146,16 @@ class Category(StrEnum):
     DIET = "diet"  # what somebody cannot eat: food allergies and intolerances
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE | re.VERBOSE)
 
 
 _WORDS = tomllib.loads((files(__package__) / "sensitive.toml").read_text(encoding="utf-8"))
-_CATEGORIES = {category: _compiled(_WORDS[category.value]["words"]) for category in Category}
-_ANY = _compiled("|".join(f"(?:{_WORDS[category.value]['words']})" for category in Category))
-_PERSON = _compiled(_WORDS["person"]["words"])
-_ADDRESSED = _compiled(_WORDS["person"]["addressed"])
-_ASKED_TO_KEEP = _compiled(_WORDS["person"]["asked_to_keep"])
+_CATEGORIES = {category: _compile_pattern(_WORDS[category.value]["words"]) for category in Category}
+_ANY = _compile_pattern("|".join(f"(?:{_WORDS[category.value]['words']})" for category in Category))
+_PERSON = _compile_pattern(_WORDS["person"]["words"])
+_ADDRESSED = _compile_pattern(_WORDS["person"]["addressed"])
+_ASKED_TO_KEEP = _compile_pattern(_WORDS["person"]["asked_to_keep"])
 _GOES_ON = re.compile(
     r"(?i)^\W*(?:it|it's|this|that|that's|they|she|he|also|and|es|das|c'est|eso|es\ ist|\u8fd9)\b"
 )
@@ -204,7 +204,7 @@ def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
     where they ask for it to be remembered, and a text with none of that stays as it is."""
     if not _stands(_ANY, _straight(text)) or asks_to_keep(text):
         return Trimmed(text)
-    return _trimmed(text, _PERSON, kept)
+    return _trim_text(text, _PERSON, kept)
 
 
 def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Category]) -> Trimmed:
@@ -212,10 +212,10 @@ def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Catego
     answers, without any sentence."""
     if not _stands(_ANY, _straight(text)):
         return Trimmed(text)
-    return _trimmed(text, _ADDRESSED, kept, dropped)
+    return _trim_text(text, _ADDRESSED, kept, dropped)
 
 
-def _trimmed(
+def _trim_text(
     text: str, person: re.Pattern[str], kept: frozenset[Category], anyway: frozenset[Category] = frozenset()
 ) -> Trimmed:
     parts: list[str] = []
@@ -325,7 +325,7 @@ class _Said:
         return message if text is message.text else replace(message, text=text)
 
     def text(self, text: str) -> str:
-        done = masked(text, [*find_secrets(text), *self._again(text)])
+        done = mask_spans(text, [*find_secrets(text), *self._again(text)])
         if not done.found:
             return text
         self.kinds += done.kinds

@@ -20,7 +20,7 @@ from enum import StrEnum
 from importlib.resources import files
 from urllib.parse import unquote
 
-from memory_extproc.text.sentences import evened, sentences
+from memory_extproc.text.sentences import collapse_whitespace, sentences
 
 
 class Suspicion(StrEnum):
@@ -115,11 +115,11 @@ _LEAST_ROT13 = 2
 
 def suspicion(text: str) -> Suspicion | None:
     """Why *text* should not be remembered as it is; None for what people say. Linear in *text*."""
-    plain = evened(unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text))))
+    plain = collapse_whitespace(unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text))))
     if (found := _read(plain)) is not None:
         return found
-    for disguised in _unmasked(text, plain):
-        if disguised.strip() and _read(evened(disguised)) is not None:
+    for disguised in _unmask_readings(text, plain):
+        if disguised.strip() and _read(collapse_whitespace(disguised)) is not None:
             return Suspicion.ENCODED
     return None
 
@@ -158,9 +158,9 @@ def _asks_about(sentence: str) -> bool:
 
 
 # --- disguises ---------------------------------------------------------------------------------------
-def _unmasked(text: str, plain: str) -> Iterator[str]:
+def _unmask_readings(text: str, plain: str) -> Iterator[str]:
     """What *text* may say to who knows how to read it. Only readings that differ from *plain*."""
-    yield from _hidden(text)
+    yield from _read_tag_characters(text)
     if _MIXED.search(plain):
         yield _MIXED.sub(lambda word: word[0].translate(_LOOKALIKES), plain)
     if len(_LEET_WORD.findall(plain)) >= _LEAST_LEET:
@@ -174,17 +174,17 @@ def _unmasked(text: str, plain: str) -> Iterator[str]:
         yield unquote(html.unescape(plain))
     if len(_ROT13_SIGNS.findall(plain)) >= _LEAST_ROT13:
         yield codecs.decode(plain, "rot13")
-    yield from _decoded(plain)
+    yield from _decode_base64(plain)
 
 
-def _hidden(text: str) -> Iterator[str]:
+def _read_tag_characters(text: str) -> Iterator[str]:
     """What stands in tag characters, which no one sees and a model reads; flags are written with them too."""
     for run in _TAGS.finditer(text):
         if text[run.start() - 1 : run.start()] != _FLAG:
             yield "".join(chr(ord(sign) - 0xE0000) for sign in run[0])
 
 
-def _decoded(text: str) -> Iterator[str]:
+def _decode_base64(text: str) -> Iterator[str]:
     for run in _BASE64.finditer(text):
         packed = run[0].rstrip("=").replace("-", "+").replace("_", "/")
         try:

@@ -54,7 +54,7 @@ def disjoint(spans: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def masked(text: str, spans: Iterable[Span], *, drop: bool = False) -> Masked:
+def mask_spans(text: str, spans: Iterable[Span], *, drop: bool = False) -> Masked:
     """*text* with each of *spans* replaced by its mark, or by nothing. All else stays as it is."""
     parts: list[str] = []
     found: list[tuple[str, str]] = []
@@ -164,7 +164,7 @@ _OF_CODES = tuple(WORDS["codes"]["signs"])
 
 def mask_secrets(text: str) -> Masked:
     """*text* with every secret replaced by its kind in words. Masking what is masked changes nothing."""
-    return masked(text, find_secrets(text))
+    return mask_spans(text, find_secrets(text))
 
 
 def find_secrets(text: str) -> list[Span]:
@@ -179,7 +179,9 @@ def find_secrets(text: str) -> list[Span]:
         found += (Span(*match.span("value"), CODE) for match in _CODES.finditer(text))
     if "bearer" in said or "basic" in said:
         found += (
-            Span(*match.span("value"), TOKEN) for match in _AUTHORIZATION.finditer(text) if _mixed(match["value"])
+            Span(*match.span("value"), TOKEN)
+            for match in _AUTHORIZATION.finditer(text)
+            if _is_mixed(match["value"])
         )
     return found
 
@@ -187,7 +189,7 @@ def find_secrets(text: str) -> list[Span]:
 def _shapes(text: str) -> Iterator[Span]:
     if any(prefix in text for prefix in _PREFIXES):
         for match in _PREFIXED.finditer(text):
-            if _mixed(match[0]):
+            if _is_mixed(match[0]):
                 yield Span(match.start(), match.end(), KEY if match["key"] else TOKEN)
     if "hooks.slack" in text or "api/webhooks" in text:
         for match in _WEBHOOK.finditer(text):
@@ -202,7 +204,7 @@ def _shapes(text: str) -> Iterator[Span]:
             yield Span(*match.span("value"), PASSWORD)
 
 
-def _mixed(value: str) -> bool:
+def _is_mixed(value: str) -> bool:
     """Whether it is more than words with hyphens: "sk-learn-and-other-libraries" is no key."""
     return any(sign.isdigit() for sign in value) or (value != value.lower() and value != value.upper())
 
@@ -350,12 +352,12 @@ def _cards(text: str) -> Iterator[Span]:
         digits = "".join(str(int(sign)) for sign in match[0] if sign.isdecimal())
         if len(set(digits)) == 1 or not luhn(digits):
             continue
-        known = _issued(digits)
+        known = _has_issuer(digits)
         if known or (known is False and _PAYS.search(text, max(0, match.start() - _NEAR), match.start())):
             yield Span(match.start(), match.end(), CARD)
 
 
-def _issued(digits: str) -> bool | None:
+def _has_issuer(digits: str) -> bool | None:
     """Whether an issuer is known for it: True surely, False if it is a card at all, None: no card."""
     found: bool | None = None
     for first, last, lengths, sure in _ISSUERS:

@@ -164,7 +164,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "needed"
     value = default_of(field)
-    return f"`{_cell(written(value))}`" if value != "" else "empty"
+    return f"`{_cell(to_yaml(value))}`" if value != "" else "empty"
 
 
 def _effect(field: FieldInfo) -> str:
@@ -196,7 +196,7 @@ def example() -> str:
     return "\n".join([_EXAMPLE, *_section(Settings, Settings().model_dump(mode="json", by_alias=True), ""), ""])
 
 
-def shown(settings: Settings) -> dict[str, Any]:
+def dump_effective(settings: Settings) -> dict[str, Any]:
     """What is in effect, as plain values; secrets are stars."""
     effective: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
     return effective
@@ -216,7 +216,7 @@ def _field(key: str, field: FieldInfo, value: Any, indent: str) -> Iterator[str]
         yield f"{indent}{key}:"
         yield from _section(inner, value if isinstance(value, Mapping) else {}, indent + "  ")
         return
-    yield f"{indent}{key}: {written(value)}"
+    yield f"{indent}{key}: {to_yaml(value)}"
     entry = _entry(field)
     if entry is not None:
         yield f"{indent}# one entry:"
@@ -305,7 +305,7 @@ def _comment(text: str, indent: str) -> Iterator[str]:
         yield f"{indent}# {line}"
 
 
-def written(value: Any) -> str:
+def to_yaml(value: Any) -> str:
     """*value* on one line of YAML."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.settings.root import Settings, broken
+from memory_extproc.settings.root import Settings, find_broken_rules
 from memory_extproc.settings.types import allows_none, alternatives, child, fields_of, has_parts, is_section
 
 
@@ -30,7 +30,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     tree = read(path) if path is not None else {}
     faults, sources = lay_over(tree, environ)
     sections, more = _sections(tree, sources)
-    faults += [*more, *broken(sections)]
+    faults += [*more, *find_broken_rules(sections)]
     if faults:
         raise ConfigurationError(faults)
     return Settings(**sections)
@@ -125,7 +125,7 @@ def lay_over(tree: dict[str, Any], environ: Mapping[str, str]) -> tuple[list[str
     # In order of place, so that a whole list comes before its entries and entry 2 before entry 10.
     for name, place in sorted(named.items(), key=lambda item: [(isinstance(key, str), key) for key in item[1]]):
         try:
-            _put(tree, place, _value(_kind_at(place), environ[name]))
+            _put_value(tree, place, _value(_kind_at(place), environ[name]))
         except ValueError as error:
             faults.append(f"{name}: {error}")
         else:
@@ -159,20 +159,20 @@ def _value(kind: Any, text: str) -> Any:
         raise ValueError("expected JSON, as for every list and mapping") from error
 
 
-def _put(tree: dict[str, Any], place: Place, value: Any) -> None:
+def _put_value(tree: dict[str, Any], place: Place, value: Any) -> None:
     node: Any = tree
     for key, following in pairwise(place):
         empty: Any = [] if isinstance(following, int) else {}
-        node = _entered(node, key, empty)
+        node = _enter_key(node, key, empty)
     last = place[-1]
     if isinstance(node, list):
-        _entered(node, last, None)
+        _enter_key(node, last, None)
         node[int(last)] = value
     else:
         node[last] = value
 
 
-def _entered(node: Any, key: str | int, empty: Any) -> Any:
+def _enter_key(node: Any, key: str | int, empty: Any) -> Any:
     """What stands at *key*, made if it is not there. Raises ValueError where it cannot be."""
     if isinstance(node, list):
         if not isinstance(key, int) or key > len(node):
@@ -207,14 +207,14 @@ def faults_of(error: ValidationError, under: Place, root: Any, sources: Mapping[
     """One line for each place that is at fault, in the order of the configuration."""
     found: dict[Place, list[str]] = {}
     for each in error.errors(include_url=False):
-        place, kind = _located((*under, *each["loc"]), root)
+        place, kind = _locate_fault((*under, *each["loc"]), root)
         # Entries that are at fault do not count, so pydantic also finds their list too short.
         if each["type"] == "too_short" and any(known[: len(place)] == place for known in found):
             continue
         if each["type"] == "extra_forbidden":
             found.setdefault(place, []).append(_unknown(place, root))
         else:
-            found.setdefault(place, []).append(_worded(each, kind))
+            found.setdefault(place, []).append(_describe_fault(each, kind))
     return [
         f"{path(place)}: {' or '.join(dict.fromkeys(messages))}{_source(place, sources)}"
         for place, messages in found.items()
@@ -225,7 +225,7 @@ def unknown_key(place: Place, root: Any, sources: Mapping[Place, str]) -> str:
     return f"{path(place)}: {_unknown(place, root)}{_source(place, sources)}"
 
 
-def _located(location: Place, root: Any) -> tuple[Place, Any]:
+def _locate_fault(location: Place, root: Any) -> tuple[Place, Any]:
     """The part of pydantic's location that stands in the file, and the type there: what follows names the
     member of a union that was tried."""
     kind: Any = root
@@ -248,7 +248,7 @@ def _unknown(place: Place, root: Any) -> str:
     return f"unknown key; did you mean {near[0]}?" if near else "unknown key"
 
 
-def _worded(error: ErrorDetails, kind: Any) -> str:
+def _describe_fault(error: ErrorDetails, kind: Any) -> str:
     if error["type"] == "missing":
         return "is missing"
     message = error["msg"].removeprefix("Value error, ")

@@ -10,7 +10,7 @@ from typing import Any
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.request.admission import most_received
-from memory_extproc.settings.root import Settings, broken
+from memory_extproc.settings.root import Settings, find_broken_rules
 from memory_extproc.settings.types import Section
 
 # By the names they are written with; what ends in `.*` stands for all below it, `[]` for any entry of a list.
@@ -150,12 +150,12 @@ class Fixed:
         return cls(settings.message_timeout, most_received(settings.limits.request_body))
 
 
-def merged(running: Settings, wanted: Settings, fixed: Fixed) -> Change:
+def merge_reload(running: Settings, wanted: Settings, fixed: Fixed) -> Change:
     """*running* with what may change taken from *wanted*. ConfigurationError when the two do not go together:
     a new value may need another that waits for a restart, or go beyond what is *fixed*."""
     merging = _Merging()
     settings = merging.section(running, wanted, "")
-    faults = broken({name: getattr(settings, name) for name in Settings.model_fields})
+    faults = find_broken_rules({name: getattr(settings, name) for name in Settings.model_fields})
     faults += _beyond(settings, fixed, merging.changed)
     if faults:
         waits = (

@@ -81,7 +81,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def agree(self) -> Self:
-        faults = broken({name: getattr(self, name) for name in type(self).model_fields})
+        faults = find_broken_rules({name: getattr(self, name) for name in type(self).model_fields})
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -382,7 +382,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
 )
 
 
-def broken(sections: Mapping[str, Any]) -> list[str]:
+def find_broken_rules(sections: Mapping[str, Any]) -> list[str]:
     """The faults of every rule whose sections are in *sections*, each with its path."""
     return [
         fault

@@ -18,7 +18,7 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.store.milvus.rows import SCALARS, VECTOR
 
 FORMAT = "memory-extproc store"
@@ -57,7 +57,7 @@ class Writer:
 
 @contextmanager
 def writing(path: Path, head: Head) -> Iterator[Writer]:
-    """The file is there, readable by its owner alone, once all was written; else nothing is. TryLaterError where
+    """The file is there, readable by its owner alone, once all was written; else nothing is. TransientError where
     it cannot be written."""
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -72,22 +72,22 @@ def writing(path: Path, head: Head) -> Iterator[Writer]:
             os.fsync(file.fileno())
         partial.rename(path)
     except OSError as error:
-        raise TryLaterError(f"{path} cannot be written: {error.strerror}") from error
+        raise TransientError(f"{path} cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
 
 
 def read_head(path: Path) -> tuple[Head, int]:
-    """With how many rows there are. Reads the whole file: GiveUpError where it is damaged or broke off."""
+    """With how many rows there are. Reads the whole file: PermanentError where it is damaged or broke off."""
     rows, last = -1, b""
     first = b""
     for line in _lines(path):
         first, last, rows = first or line, line, rows + 1
-    head, foot = _decoded(path, first, Head), _decoded(path, last, _Foot)
+    head, foot = _decode_line(path, first, Head), _decode_line(path, last, _Foot)
     if head.format != FORMAT or head.version > VERSION:
-        raise GiveUpError(f"{path} is a {head.format!r} of version {head.version}; this program reads {VERSION}")
+        raise PermanentError(f"{path} is a {head.format!r} of version {head.version}; this program reads {VERSION}")
     if foot.rows != rows - 1:
-        raise GiveUpError(f"{path} says that it holds {foot.rows} rows, and holds {rows - 1}")
+        raise PermanentError(f"{path} says that it holds {foot.rows} rows, and holds {rows - 1}")
     return head, foot.rows
 
 
@@ -107,11 +107,11 @@ def _lines(path: Path) -> Iterator[bytes]:
         with gzip.open(path, "rb") as file:
             yield from file
     except (OSError, EOFError, zlib.error) as error:
-        raise GiveUpError(f"{path} cannot be read: {type(error).__name__}") from error
+        raise PermanentError(f"{path} cannot be read: {type(error).__name__}") from error
 
 
-def _decoded(path: Path, line: bytes, kind: type[Any]) -> Any:
+def _decode_line(path: Path, line: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.MsgspecError:
-        raise GiveUpError(f"{path} is no backup, or broke off") from None
+        raise PermanentError(f"{path} is no backup, or broke off") from None

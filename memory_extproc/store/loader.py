@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.index.entries import entry_of
-from memory_extproc.model import Embedded, Found, Memory, Owner, Scope, Searched, Sought, Vector
+from memory_extproc.model import Embedded, Hit, Memory, Owner, Scope, SearchQuery, SearchResult, Vector
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, Now, Steady
-from memory_extproc.store.overlay import Owned, Roster
-from memory_extproc.store.resident import Held
+from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
+from memory_extproc.store.resident import ResidentRows
 
 log = logger(__name__)
 _WAITING = 16  # times as many as run
@@ -37,25 +37,25 @@ class Fill:
     published: asyncio.Event  # something can be served, or nothing will come of it
 
 
-class Fills:
+class PartitionLoader:
     """At most one of each owner at a time. To be ended."""
 
     def __init__(
         self,
         store: MemoryStore,
         coordination: Coordination,
-        roster: Roster,
+        roster: PartitionCache,
         limits: FillLimits,
         metrics: Metrics,
         *,
-        steady: Steady,
+        monotonic_now: Steady,
     ) -> None:
         self._store, self._coordination, self._roster = store, coordination, roster
-        self._limits, self._metrics, self._steady = limits, metrics, steady
+        self._limits, self._metrics, self._monotonic_now = limits, metrics, monotonic_now
         self._fills: dict[Owner, Fill] = {}
         self._slots = asyncio.Semaphore(limits.at_once)
 
-    def use(self, limits: FillLimits) -> None:
+    def reconfigure(self, limits: FillLimits) -> None:
         """How many run at the same time stays."""
         self._limits = limits
 
@@ -70,12 +70,12 @@ class Fills:
         """Those that run or wait."""
         return len(self._fills)
 
-    def start(self, owner: Owner, owned: Owned) -> Fill | None:
+    def start(self, owner: Owner, owned: OwnerOverlay) -> Fill | None:
         """The one that runs, if one does; None where it is not the time for one."""
         running = self._fills.get(owner)
         if running is not None:
             return running
-        waits = owned.not_before is not None and self._steady() < owned.not_before
+        waits = owned.not_before is not None and self._monotonic_now() < owned.not_before
         if owned.too_large or waits or len(self._fills) >= self._limits.at_once * _WAITING:
             return None
         published = asyncio.Event()
@@ -94,7 +94,7 @@ class Fills:
                     published.set()
                 await self._read_all(owner, owned, fresh=self._store.lags)
 
-    async def _read_all(self, owner: Owner, owned: Owned, *, fresh: bool) -> None:
+    async def _read_all(self, owner: Owner, owned: OwnerOverlay, *, fresh: bool) -> None:
         if owned.too_large:
             return
         attempt = owned.begin_fill(await self._coordination.version(owner))
@@ -116,7 +116,7 @@ class Fills:
             owned.end_fill(attempt, complete=fresh or not self._store.lags)
         self._roster.account(owned)
 
-    def _filled(self, owner: Owner, owned: Owned, fill: Fill) -> None:
+    def _filled(self, owner: Owner, owned: OwnerOverlay, fill: Fill) -> None:
         """The end of a fill's task, however it came."""
         del self._fills[owner]
         fill.published.set()
@@ -126,7 +126,7 @@ class Fills:
             outcome = "cancelled"
         elif error is not None:
             outcome = "failed"
-            owned.not_before = self._steady() + self._limits.retry
+            owned.not_before = self._monotonic_now() + self._limits.retry
             log.warning("partition.fill_failed", error=type(error).__name__)
         elif owned.too_large:
             outcome = "too_large"
@@ -163,7 +163,7 @@ async def read_ahead(memories: Sequence[Memory]) -> None:
             await asyncio.sleep(0)
 
 
-async def held_rows(owned: Owned, held: Held) -> AsyncIterator[Sequence[Memory]]:
+async def held_rows(owned: OwnerOverlay, held: ResidentRows) -> AsyncIterator[Sequence[Memory]]:
     """What is held in process, as it was when this began, without what was deleted since."""
     memories, generation = held.memories(), owned.generation
     for start in range(0, len(memories), _SHOWN_AT_A_TIME):
@@ -174,7 +174,7 @@ async def held_rows(owned: Owned, held: Held) -> AsyncIterator[Sequence[Memory]]
 
 
 async def stored_rows(
-    store: MemoryStore, owner: Owner, owned: Owned, page: int, now: datetime, settle: timedelta
+    store: MemoryStore, owner: Owner, owned: OwnerOverlay, page: int, now: datetime, settle: timedelta
 ) -> AsyncIterator[Sequence[Memory]]:
     """What the store has of *owner*, each row once, with our own writes laid over it."""
     generation, given = owned.generation, set[str]()
@@ -212,31 +212,33 @@ class Words:
 
     store: MemoryStore
     owner: Owner
-    owned: Owned
+    owned: OwnerOverlay
     scope: Scope
     now: Now
-    steady: Steady
+    monotonic_now: Steady
     settle: timedelta
 
-    async def beside(self, sought: Sought, nearest: Callable[[Vector], Awaitable[Searched]]) -> Sequence[Found]:
+    async def beside(
+        self, sought: SearchQuery, nearest: Callable[[Vector], Awaitable[SearchResult]]
+    ) -> Sequence[Hit]:
         """What *nearest* finds for the question's vector and, each once, what shares words with it. Without a
-        vector the words alone; TryLaterError where the store has no index of them. Beside a vector their failure
+        vector the words alone; TransientError where the store has no index of them. Beside a vector their failure
         is an empty list."""
         if sought.vector is None:
             if not self.store.finds_words:
-                raise TryLaterError("without a vector only what is held in process can be searched")
+                raise TransientError("without a vector only what is held in process can be searched")
             rows = self._ours(await self._found(sought.text), self.owned.live_writes())
-            return [Found(row.memory, 0.0) for row in rows]
+            return [Hit(row.memory, 0.0) for row in rows]
         near, worded = await asyncio.gather(nearest(sought.vector), self._found_or_nothing(sought.text))
         known = {one.memory.id for one in near.found}
         # Our own writes were found by their vectors.
         more = (row for row in self._ours(worded, ()) if row.memory.id not in known)
-        return [*near.found, *(Found(row.memory, cosine(row.vector, sought.vector)) for row in more)]
+        return [*near.found, *(Hit(row.memory, cosine(row.vector, sought.vector)) for row in more)]
 
     async def _found(self, text: str) -> Sequence[Embedded]:
         if not self.store.finds_words or self._hidden():
             return ()
-        return await self.store.worded(self.owner, text, _MOST, self.scope)
+        return await self.store.search_text(self.owner, text, _MOST, self.scope)
 
     async def _found_or_nothing(self, text: str) -> Sequence[Embedded]:
         try:
@@ -254,7 +256,7 @@ class Words:
         return [row for row in (*shown, *written) if self.scope.holds(row.memory) and row.memory.recallable(now)]
 
     def _hidden(self) -> bool:
-        return self.owned.hides_store(self.steady(), self.settle)
+        return self.owned.hides_store(self.monotonic_now(), self.settle)
 
 
 def cosine(one: Vector, other: Vector) -> float:

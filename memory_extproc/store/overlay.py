@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Steady
-from memory_extproc.store.resident import Held, memory_bytes
+from memory_extproc.store.resident import ResidentRows, memory_bytes
 
 _BASE_BYTES = 1_500  # of an Owned with nothing in it
 _NEVER = -1
@@ -40,18 +40,18 @@ class Attempt:
         self.generation = generation
         self.tick = tick
         self.own: set[int] = set()  # versions that our own writes made since
-        self.held = Held()
+        self.held = ResidentRows()
 
     def take(self, page: Sequence[Embedded]) -> None:
         for row in page:
             self.held.put(row)
 
 
-class Owned:
+class OwnerOverlay:
     """No I/O and no clock of its own. One event loop owns it."""
 
     def __init__(self) -> None:
-        self.held: Held | None = None  # every row of the owner as of `seen`, with our own writes
+        self.held: ResidentRows | None = None  # every row of the owner as of `seen`, with our own writes
         self.overlay: dict[str, Write] = {}
         self.writes = asyncio.Lock()  # one write of ours at a time, so that read-change-write is one step
         self.users = 0  # calls and fills that hold on to this object
@@ -188,7 +188,7 @@ class Owned:
         """Everything is gone, as of *version*; what a running fill brings is not taken."""
         self.overlay.clear()
         self._overlay_bytes = 0
-        self.held = Held()
+        self.held = ResidentRows()
         self.too_large = False
         self._forgetting = True
         self._generation += 1
@@ -252,32 +252,34 @@ class Owned:
 # The owners of whom something is held in process, within a bound of bytes.
 
 
-class Roster:
+class PartitionCache:
     """The least recently used goes first; what the store may not show yet stays, and may exceed the bound."""
 
-    def __init__(self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, steady: Steady) -> None:
+    def __init__(
+        self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, monotonic_now: Steady
+    ) -> None:
         """*most*: bytes of all together. *settle*: after it, a store's read shows what was acknowledged before."""
         self.most = most
         self.size = 0  # bytes of all that is held
         self._settle = settle
         self._metrics = metrics
-        self._steady = steady
-        self._owned: OrderedDict[Owner, Owned] = OrderedDict()  # least recently used first
+        self._monotonic_now = monotonic_now
+        self._owned: OrderedDict[Owner, OwnerOverlay] = OrderedDict()  # least recently used first
 
     def owners(self) -> list[Owner]:
         """Those of whom anything is held."""
         return list(self._owned)
 
-    def of(self, owner: Owner) -> Owned | None:
+    def of(self, owner: Owner) -> OwnerOverlay | None:
         """None where nothing is held. Asking is no use of it."""
         return self._owned.get(owner)
 
     @contextmanager
-    def using(self, owner: Owner) -> Iterator[Owned]:
+    def using(self, owner: Owner) -> Iterator[OwnerOverlay]:
         """What we know of *owner*, which stays ours until the end of the block."""
         owned = self._owned.get(owner)
         if owned is None:
-            owned = self._owned[owner] = Owned()
+            owned = self._owned[owner] = OwnerOverlay()
         self._owned.move_to_end(owner)
         owned.users += 1
         try:
@@ -285,7 +287,7 @@ class Roster:
         finally:
             owned.users -= 1
             if owned.overlay:
-                owned.prune(self._steady(), self._settle())
+                owned.prune(self._monotonic_now(), self._settle())
             if owned.held is not None and owned.size > self.most:
                 owned.too_large = True
                 owned.drop_held()
@@ -294,7 +296,7 @@ class Roster:
             if self.size > self.most:
                 self._trim()
 
-    def account(self, owned: Owned) -> None:
+    def account(self, owned: OwnerOverlay) -> None:
         size = owned.size
         if size != owned.counted:
             self.size += size - owned.counted
@@ -302,8 +304,8 @@ class Roster:
             self._metrics.partition_bytes.set(self.size)
             self._metrics.partitions.set(len(self._owned))
 
-    def release(self, owner: Owner, owned: Owned) -> None:
-        if not owned.users and owned.may_go(self._steady()) and owner in self._owned:
+    def release(self, owner: Owner, owned: OwnerOverlay) -> None:
+        if not owned.users and owned.may_go(self._monotonic_now()) and owner in self._owned:
             del self._owned[owner]
             self.size -= owned.counted
             self._metrics.partition_bytes.set(self.size)
@@ -311,8 +313,8 @@ class Roster:
 
     def _trim(self) -> None:
         """Lets the least recently used go until all fits; what the store may not show yet stays."""
-        now, over = self._steady(), self.size - self.most
-        victims: list[tuple[Owner, Owned]] = []
+        now, over = self._monotonic_now(), self.size - self.most
+        victims: list[tuple[Owner, OwnerOverlay]] = []
         for owner, owned in self._owned.items():
             if over <= 0:
                 break

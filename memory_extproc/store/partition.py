@@ -16,24 +16,24 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Candidates,
     Embedded,
-    Found,
+    Hit,
     Memory,
     MemoryState,
     Owner,
     Scope,
-    Searched,
-    Sought,
+    SearchQuery,
+    SearchResult,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, ComingVector, Coordination, KnowsForgotten, MemoryStore, Now, Steady
-from memory_extproc.store.loader import FillLimits, Fills, Words, held_rows, read_ahead, stored_rows
-from memory_extproc.store.overlay import Owned, Roster
-from memory_extproc.store.resident import Glance, candidates_among, nearest_of, order
+from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
+from memory_extproc.store.loader import FillLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
+from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
+from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, order
 
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
@@ -51,7 +51,7 @@ class PartitionLimits:
 
 
 class Partitions:
-    """FindsMemories and KeepsMemories over a MemoryStore. Enter it before use; leaving it ends the fills."""
+    """MemorySearcher and MemoryWriter over a MemoryStore. Enter it before use; leaving it ends the fills."""
 
     def __init__(
         self,
@@ -61,25 +61,29 @@ class Partitions:
         metrics: Metrics,
         *,
         now: Now,
-        steady: Steady | None = None,
-        forgotten: KnowsForgotten | None = None,
+        monotonic_now: Steady | None = None,
+        forgotten: TombstoneReader | None = None,
     ) -> None:
-        """*steady*: by what it is told how long ago something was; *now* unless it is given. *forgotten*: nothing
-        it covers is taken, and nothing of an owner is given while it says to wait."""
+        """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given. *forgotten*:
+        nothing it covers is taken, and nothing of an owner is given while it says to wait."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
         self._now = now
-        self._steady = steady or now
+        self._monotonic_now = monotonic_now or now
         self._forgotten = forgotten
-        self._roster = Roster(limits.bytes, lambda: self._settle, metrics, steady=self._steady)
-        self._fills = Fills(store, coordination, self._roster, _of_fills(limits), metrics, steady=self._steady)
+        self._roster = PartitionCache(
+            limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
+        )
+        self._fills = PartitionLoader(
+            store, coordination, self._roster, _of_fills(limits), metrics, monotonic_now=self._monotonic_now
+        )
 
-    def use(self, limits: PartitionLimits) -> None:
+    def reconfigure(self, limits: PartitionLimits) -> None:
         """Another bound for what is held. Lower: what is too much goes when it is next used."""
         self._limits = limits
         self._roster.most = limits.bytes
-        self._fills.use(_of_fills(limits))
+        self._fills.reconfigure(_of_fills(limits))
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,7 +102,7 @@ class Partitions:
         return self._fills.under_way
 
     # --- finding -------------------------------------------------------------------------------------
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         await self._check(owner)
         with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
@@ -108,18 +112,18 @@ class Partitions:
             if held is None or not owned.answers_at(version):
                 return await self._through_store(owner, owned, to, limit, scope)
             found = held.nearest(to, limit, scope, self._now())
-            return Searched(found=tuple(found), total=len(held), path="hybrid")
+            return SearchResult(found=tuple(found), total=len(held), path="hybrid")
 
     async def candidates(
         self,
         owner: Owner,
-        sought: Sought,
+        sought: SearchQuery,
         limit: int,
         scope: Scope,
         vector: ComingVector | None = None,
     ) -> Candidates:
         with self._roster.using(owner) as owned:
-            glance: Glance | None = None
+            glance: LexicalScan | None = None
             if vector is not None:
                 # Only numbers, and of use only while nothing changes: whether it may be used is asked below.
                 if owned.held is not None:
@@ -137,7 +141,7 @@ class Partitions:
                 return held.candidates(sought, limit, scope, self._now(), glance)
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
-            words = Words(self._store, owner, owned, scope, self._now, self._steady, self._settle)
+            words = Words(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
             found = await words.beside(sought, lambda to: self._through_store(owner, owned, to, most, scope))
             await read_ahead([one.memory for one in found])
             return candidates_among(found, sought, len(found), self._now())
@@ -157,7 +161,9 @@ class Partitions:
             if held is not None and owned.answers_at(version):
                 pages = held_rows(owned, held)
             else:
-                pages = stored_rows(self._store, owner, owned, self._limits.page, self._steady(), self._settle)
+                pages = stored_rows(
+                    self._store, owner, owned, self._limits.page, self._monotonic_now(), self._settle
+                )
             async for page in pages:
                 yield page
 
@@ -165,15 +171,15 @@ class Partitions:
         if self._forgotten is not None:
             await self._forgotten.check(owner)
 
-    async def _version(self, owner: Owner, owned: Owned) -> int:
+    async def _version(self, owner: Owner, owned: OwnerOverlay) -> int:
         try:
             return await self._coordination.version(owner)
-        except TryLaterError:
+        except TransientError:
             # Without word from the other replicas what we hold is the best anybody can say, and recall is
             # no place to fail for it. Writes ask for their version too, and are told.
             return owned.seen
 
-    async def _let_fill(self, owner: Owner, owned: Owned) -> None:
+    async def _let_fill(self, owner: Owner, owned: OwnerOverlay) -> None:
         """Sees to it that a fill runs; waits for it shortly where it is likely to be done in time."""
         outdated = owned.held is not None
         fill = self._fills.start(owner, owned)
@@ -184,18 +190,20 @@ class Partitions:
             async with asyncio.timeout(self._limits.patience.total_seconds()):
                 await fill.published.wait()
 
-    async def _through_store(self, owner: Owner, owned: Owned, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def _through_store(
+        self, owner: Owner, owned: OwnerOverlay, to: Vector, limit: int, scope: Scope
+    ) -> SearchResult:
         more = min(len(owned.overlay), _MOST_COVERED)
-        found: tuple[Found, ...] = ()
-        if not owned.hides_store(self._steady(), self._settle):
+        found: tuple[Hit, ...] = ()
+        if not owned.hides_store(self._monotonic_now(), self._settle):
             try:
                 found = (await self._store.nearest(owner, to, limit + more, scope)).found
-            except TryLaterError:
+            except TransientError:
                 if not owned.live_writes():
                     raise
         # From here on without a pause: what was written or deleted while the store searched counts too.
         now = self._now()
-        if owned.hides_store(self._steady(), self._settle):
+        if owned.hides_store(self._monotonic_now(), self._settle):
             found = ()
         kept = [
             one
@@ -203,9 +211,9 @@ class Partitions:
             if one.memory.id not in owned.overlay and scope.holds(one.memory) and one.memory.recallable(now)
         ]
         ours = nearest_of(owned.live_writes(), to, limit, scope, now)
-        return Searched(found=tuple(order([*kept, *ours])[:limit]), total=None, path="store")
+        return SearchResult(found=tuple(order([*kept, *ours])[:limit]), total=None, path="store")
 
-    async def _fetch(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> list[Embedded]:
+    async def _fetch(self, owner: Owner, owned: OwnerOverlay, ids: Sequence[str]) -> list[Embedded]:
         version = await self._version(owner, owned)
         known, unknown = owned.look_up(ids, whole=owned.answers_at(version))
         if unknown:
@@ -217,14 +225,14 @@ class Partitions:
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
         if any(row.memory.owner != owner for row in rows):
-            raise GiveUpError("a memory of another owner")
+            raise PermanentError("a memory of another owner")
         await read_ahead([row.memory for row in rows])
         with self._roster.using(owner) as owned:
             async with owned.writes:
                 await self._write(owner, owned, rows, shown)
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
-        await self._change(owner, old, partial(superseded, by=by, at=at))
+        await self._change(owner, old, partial(supersede_memory, by=by, at=at))
 
     async def confirm(
         self,
@@ -235,7 +243,7 @@ class Partitions:
         turn: str = "",
         beside: Sequence[str] = (),
     ) -> None:
-        await self._change(owner, id, partial(confirmed, at=at, turn=turn, beside=beside))
+        await self._change(owner, id, partial(confirm_memory, at=at, turn=turn, beside=beside))
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         with self._roster.using(owner) as owned:
@@ -249,11 +257,11 @@ class Partitions:
                 await self._delete_all(owner, owned)
 
     @asynccontextmanager
-    async def alone(self, owner: Owner) -> AsyncIterator[Alone]:
+    async def alone(self, owner: Owner) -> AsyncIterator[ExclusiveAccess]:
         """No other write of *owner*'s in this process runs within; those that began before have ended."""
         with self._roster.using(owner) as owned:
             async with owned.writes:
-                yield Alone(
+                yield ExclusiveAccess(
                     lambda: [row.memory for row in owned.live_writes()],
                     partial(self._withdraw, owned),
                     partial(self._delete, owner, owned),
@@ -278,25 +286,25 @@ class Partitions:
         """Those of whom anything is held."""
         return self._roster.owners()
 
-    def _withdraw(self, owned: Owned, ids: Sequence[str]) -> None:
+    def _withdraw(self, owned: OwnerOverlay, ids: Sequence[str]) -> None:
         """Under `owned.writes`, here and below."""
         owned.withdraw(ids)
         self._roster.account(owned)
 
-    async def _delete(self, owner: Owner, owned: Owned, ids: Sequence[str]) -> None:
+    async def _delete(self, owner: Owner, owned: OwnerOverlay, ids: Sequence[str]) -> None:
         mark = owned.delete(ids)
         self._roster.account(owned)
         with owned.writing():
             await self._store.delete(owner, ids)
-            owned.acknowledge(mark, self._steady())
+            owned.acknowledge(mark, self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
 
-    async def _delete_all(self, owner: Owner, owned: Owned) -> None:
+    async def _delete_all(self, owner: Owner, owned: OwnerOverlay) -> None:
         owned.forget(await self._version(owner, owned))
         self._roster.account(owned)
         with owned.writing():
             await self._store.delete_owner(owner)
-            owned.forgotten(self._steady())
+            owned.forgotten(self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
@@ -329,7 +337,7 @@ class Partitions:
         await self.change(owner, id, lambda row: [Embedded(change(row.memory), row.vector)])
 
     async def _write(
-        self, owner: Owner, owned: Owned, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
+        self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
     ) -> None:
         """Under `owned.writes`. Visible here, and *shown*, before the store is asked."""
         if self._forgotten is not None:
@@ -341,10 +349,10 @@ class Partitions:
         with owned.writing():
             try:
                 await self._store.put(owner, rows)
-            except GiveUpError:
+            except PermanentError:
                 owned.take_back(mark)
                 raise
-            owned.acknowledge(mark, self._steady())
+            owned.acknowledge(mark, self._monotonic_now())
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
 
@@ -362,7 +370,7 @@ def _of_fills(limits: PartitionLimits) -> FillLimits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alone:
+class ExclusiveAccess:
     """Good as long as the owner's other writes are held off."""
 
     unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
@@ -379,7 +387,7 @@ _MOST_TURNS = 16
 _MOST_BESIDE = 4
 
 
-def superseded(memory: Memory, *, by: str, at: datetime) -> Memory:
+def supersede_memory(memory: Memory, *, by: str, at: datetime) -> Memory:
     """*memory* as history since *at*, when *by* took its place."""
     return replace(
         memory,
@@ -390,7 +398,7 @@ def superseded(memory: Memory, *, by: str, at: datetime) -> Memory:
     )
 
 
-def confirmed(memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = ()) -> Memory:
+def confirm_memory(memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = ()) -> Memory:
     """*memory*, said again at *at* by *turn* together with the facts *beside*."""
     before = memory.metadata.get("confirmations", 0)
     count = before + 1 if isinstance(before, int) else 1

@@ -9,18 +9,18 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.features import Likeliest, Table, likeliest
+from memory_extproc.index.features import CandidateSelection, Table, select_candidates
 from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (
     Candidates,
     Embedded,
-    Found,
+    Hit,
     Matrix,
     Memory,
     MemoryState,
     MemoryType,
     Scope,
-    Sought,
+    SearchQuery,
     Source,
     Vector,
 )
@@ -36,7 +36,7 @@ _TYPE_CODES = {kind: code for code, kind in enumerate(MemoryType)}
 _NEVER = -np.inf
 
 
-def order(found: Iterable[Found]) -> list[Found]:
+def order(found: Iterable[Hit]) -> list[Hit]:
     """Best first; equal cosines newest first, then by id, so that no order of arrival shows."""
     return sorted(found, key=lambda one: (-one.cosine, -one.memory.created_at.timestamp(), one.memory.id))
 
@@ -55,7 +55,7 @@ def memory_bytes(memory: Memory) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Glance:
+class LexicalScan:
     """What the words of a question say, while its vector is on its way."""
 
     worded: Worded
@@ -63,7 +63,7 @@ class Glance:
     table: Table
 
 
-class Held:
+class ResidentRows:
     """Every row of one owner, in any state. Not safe across threads; one event loop owns it.
 
     A row keeps its place until it is taken out or replaced; places left empty go when there are many."""
@@ -138,7 +138,7 @@ class Held:
         if self._index.worn:
             self._close_ranks()
 
-    def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Found]:
+    def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Hit]:
         """At most *limit* recallable ones within *scope*, best first; time linear in the rows."""
         count = len(self._memories)
         if not count or limit <= 0:
@@ -152,17 +152,17 @@ class Held:
         worst = np.partition(scores, count - wanted)[count - wanted]
         near = np.flatnonzero(scores >= worst - _ROUNDING)
         exact = cosines(self._vectors[near], to)
-        found = (Found(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
+        found = (Hit(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
         return order(found)[:limit]
 
-    def glance(self, text: str, scope: Scope, now: datetime) -> Glance:
+    def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
-        worded = self._index.worded(text, now.date())
+        worded = self._index.scan_words(text, now.date())
         within = np.flatnonzero(self._allowed(len(self._memories), scope, now)[worded.places])
-        return Glance(worded, within, Table.of(worded.by_name, within))
+        return LexicalScan(worded, within, Table.of(worded.by_name, within))
 
     def candidates(
-        self, sought: Sought, limit: int, scope: Scope, now: datetime, glance: Glance | None = None
+        self, sought: SearchQuery, limit: int, scope: Scope, now: datetime, glance: LexicalScan | None = None
     ) -> Candidates:
         """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows.
         *glance*: at the same words, scope and time. It counts unless something was written or deleted since."""
@@ -172,13 +172,13 @@ class Held:
         dense = None if sought.vector is None or not count else self._vectors[:count] @ sought.vector
         table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
         places = glance.worded.places[glance.within]
-        likely = likeliest(table, places, limit, lambda at: _newest_first(self._memory(at)))
+        likely = select_candidates(table, places, limit, lambda at: _newest_first(self._memory(at)))
         memories = tuple(self._memory(at) for at in likely.places.tolist())
         found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
         return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
 
     def _with_the_past(
-        self, now_holding: Candidates, sought: Sought, limit: int, scope: Scope, now: datetime
+        self, now_holding: Candidates, sought: SearchQuery, limit: int, scope: Scope, now: datetime
     ) -> Candidates:
         """*now_holding* with what held in the period that *scope* asks about and was replaced since, given as if it
         held, with the end of its time; without what took its place only later. Linear in the rows, for the few
@@ -193,7 +193,7 @@ class Held:
             return now_holding
         scores = cosines(self._vectors[[at for at, _ in past]], sought.vector)
         were = order(
-            Found(replace(memory, state=MemoryState.ACTIVE), cosine)
+            Hit(replace(memory, state=MemoryState.ACTIVE), cosine)
             for (_, memory), cosine in zip(past, scores.tolist(), strict=True)
         )[:limit]
         beside = candidates_among(were, sought, limit, now)
@@ -258,7 +258,9 @@ class Held:
         self._project, self._origin, self._sources = project, origin, sources
 
 
-def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | None, path: str) -> Candidates:
+def candidates_of(
+    likely: CandidateSelection, memories: tuple[Memory, ...], total: int | None, path: str
+) -> Candidates:
     return Candidates(
         memories=memories,
         names=likely.names,
@@ -271,7 +273,7 @@ def candidates_of(likely: Likeliest, memories: tuple[Memory, ...], total: int | 
     )
 
 
-def candidates_among(found: Sequence[Found], sought: Sought, limit: int, now: datetime) -> Candidates:
+def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now: datetime) -> Candidates:
     """As Held.candidates over what a store's own search found. What stands around a memory is only what was
     found with it."""
     index = OwnerIndex()
@@ -280,7 +282,7 @@ def candidates_among(found: Sequence[Found], sought: Sought, limit: int, now: da
     dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
     seen = index.seen(sought.text, dense, now.date())
     table = Table.of(seen.by_name, np.arange(len(seen.places)))
-    likely = likeliest(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
+    likely = select_candidates(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")
 
 
@@ -288,10 +290,10 @@ def _newest_first(memory: Memory) -> tuple[float, str]:
     return -memory.created_at.timestamp(), memory.id
 
 
-def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, now: datetime) -> list[Found]:
+def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, now: datetime) -> list[Hit]:
     """As Held.nearest over rows that are not held together; for the few of an overlay."""
     chosen = [row for row in rows if scope.holds(row.memory) and row.memory.recallable(now)]
     if not chosen:
         return []
     exact = cosines(np.stack([row.vector for row in chosen]), to)
-    return order(Found(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]
+    return order(Hit(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, Memory, Owner, Vector
 
 # Milvus clients put keys into expressions unescaped, so an id is from an alphabet that needs no escaping.
@@ -29,38 +29,38 @@ def is_id(text: str) -> bool:
 
 
 def check_vector(vector: Vector, dimension: int) -> None:
-    """GiveUpError unless *vector* has *dimension* finite numbers and length 1. Milvus Lite would store a
+    """PermanentError unless *vector* has *dimension* finite numbers and length 1. Milvus Lite would store a
     NaN, and a server stores a zero vector and never returns it."""
     if vector.shape != (dimension,):
-        raise GiveUpError(f"a vector of shape {vector.shape} where the collection holds {dimension} numbers")
+        raise PermanentError(f"a vector of shape {vector.shape} where the collection holds {dimension} numbers")
     with np.errstate(all="ignore"):
         length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
     # A NaN or infinity anywhere makes the length one too, and no comparison with it is true.
     if not abs(length - 1.0) <= _UNIT_TOLERANCE:
-        raise GiveUpError("a vector that is not of unit length")
+        raise PermanentError("a vector that is not of unit length")
 
 
 def check_rows(owner: Owner, rows: Sequence[Embedded], dimension: int) -> None:
-    """GiveUpError unless all of *rows* are *owner*'s, and what names and finds them can be stored."""
+    """PermanentError unless all of *rows* are *owner*'s, and what names and finds them can be stored."""
     check_owner(owner)
     for row in rows:
         if row.memory.owner != owner:
-            raise GiveUpError("a memory of another owner")
+            raise PermanentError("a memory of another owner")
         if not is_id(row.memory.id):
-            raise GiveUpError("a memory id outside the safe alphabet")
+            raise PermanentError("a memory id outside the safe alphabet")
         for what in ("project", "session", "origin", "embed_model", "superseded_by"):
             check_name(what, getattr(row.memory, what))
         check_vector(row.vector, dimension)
         if len(metadata_text(row.memory)) > METADATA_BYTES:
-            raise GiveUpError(f"metadata of more than {METADATA_BYTES} bytes")
+            raise PermanentError(f"metadata of more than {METADATA_BYTES} bytes")
 
 
 def metadata_text(memory: Memory) -> str:
-    """The metadata as JSON in ASCII, so that its characters are bytes. GiveUpError if it is not JSON."""
+    """The metadata as JSON in ASCII, so that its characters are bytes. PermanentError if it is not JSON."""
     try:
         return json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
-        raise GiveUpError("metadata that is not JSON") from None
+        raise PermanentError("metadata that is not JSON") from None
 
 
 def fit(row: Embedded, content_bytes: int) -> Embedded:
@@ -79,20 +79,20 @@ def searchable(text: str) -> str:
 
 
 def check_owner(owner: Owner) -> None:
-    """GiveUpError unless both names can be stored and asked for in a filter."""
+    """PermanentError unless both names can be stored and asked for in a filter."""
     check_name("tenant", owner.tenant)
     check_name("user", owner.user)
     if not owner.user:
-        raise GiveUpError("an owner without a user")
+        raise PermanentError("an owner without a user")
 
 
 def check_name(what: str, text: str) -> None:
-    """GiveUpError if *text* is longer than NAME_BYTES of UTF-8 or has control characters or lone surrogates."""
+    """PermanentError if *text* is longer than NAME_BYTES of UTF-8 or has control characters or lone surrogates."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise GiveUpError(f"a {what} that is not Unicode text") from None
+        raise PermanentError(f"a {what} that is not Unicode text") from None
     if size > NAME_BYTES:
-        raise GiveUpError(f"a {what} of more than {NAME_BYTES} bytes")
+        raise PermanentError(f"a {what} of more than {NAME_BYTES} bytes")
     if "\0" in text:
-        raise GiveUpError(f"a {what} with a NUL")
+        raise PermanentError(f"a {what} with a NUL")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from memory_extproc.coordination.sqlite import check_registered
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.journal.sqlite import Depth, Entry, Stage
 from memory_extproc.model import (
     DeadLetter,
@@ -22,9 +22,9 @@ from memory_extproc.model import (
     Memory,
     Owner,
     Scope,
-    Searched,
-    Stored,
+    SearchResult,
     Turn,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.ports import JournalEntry, Now
@@ -36,9 +36,9 @@ from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, c
 class Weather:
     """What a store can suffer. Change it while the store is in use."""
 
-    down: bool = False  # every call raises TryLaterError
+    down: bool = False  # every call raises TransientError
     lagging: bool = False  # reads that are not fresh miss writes made since `settle`
-    refuse: str = ""  # every call raises GiveUpError with this text
+    refuse: str = ""  # every call raises PermanentError with this text
     calls: list[str] = field(default_factory=list)  # the operations asked for, in order
     _gates: dict[str, asyncio.Event] = field(default_factory=dict)
 
@@ -51,12 +51,12 @@ class Weather:
         if operation in self._gates:
             await self._gates[operation].wait()
         if self.down:
-            raise TryLaterError("the store is down")
+            raise TransientError("the store is down")
         if self.refuse:
-            raise GiveUpError(self.refuse)
+            raise PermanentError(self.refuse)
 
 
-class TransientStore:
+class InMemoryStore:
     """A MemoryStore in a dictionary. *weather* is shared with who made it."""
 
     def __init__(
@@ -109,15 +109,15 @@ class TransientStore:
         await self.weather.pass_through("fetch")
         return self._chosen(owner, ids)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         check_vector(to, self._dimension)
         check_owner(owner)
         await self.weather.pass_through("nearest")
         rows = self._visible(owner, fresh=False)
         found = nearest_of(rows, to, limit, scope, self._now())
-        return Searched(found=tuple(found), total=None, path="store")
+        return SearchResult(found=tuple(found), total=None, path="store")
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         check_owner(owner)
         await self.weather.pass_through("worded")
         asked = set(searchable(text).split())
@@ -183,7 +183,7 @@ class _Row:
     reason: str = ""
 
 
-class TransientJournal:
+class InMemoryJournal:
     """As SqliteJournal, bounds included. *fault*, when set, is raised by every call: a journal that fails."""
 
     def __init__(self, *, now: Now, max_turns: int = 100_000, max_dead: int = 1_000) -> None:
@@ -200,15 +200,15 @@ class TransientJournal:
         """As if another process took it up: everything not learned yet arrives."""
         self._given, self._own = 0, set()
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         self._check()
         there = self._rows.get(turn.id)
         if there and there.entry.turn.answered == turn.answered and there.stage is not Stage.DEAD:
-            return Stored.DUPLICATE
+            return TurnOutcome.DUPLICATE
         if (there is None or there.stage >= Stage.LEARNED) and len(self._pending()) >= self._max_turns:
-            return Stored.JOURNAL_FULL
+            return TurnOutcome.JOURNAL_FULL
         self._own.add(self._put(turn, replaced=there is not None))
-        return Stored.JOURNALLED
+        return TurnOutcome.JOURNALLED
 
     def _put(self, turn: Turn, *, replaced: bool) -> str:
         """At a new place at the end."""
@@ -339,7 +339,7 @@ def _letter(row: _Row) -> DeadLetter:
 _RecordKey = tuple[str, Owner, str]
 
 
-class TransientCoordination:
+class InMemoryCoordination:
     """Passes the contract suite of Coordination. Two users of one object see each other's writes, so it
     also stands in for what two replicas share. Expired records and leases go when they are touched. What rests
     in *records* may be looked at, and damaged, from outside."""
@@ -416,7 +416,7 @@ class TransientCoordination:
 # The ledger of forgets kept in memory. For tests; passes the contract suite of Ledger.
 
 
-class TransientLedger:
+class InMemoryLedger:
     """Several users of one object are replicas that share it. *fault*, when set, is raised by every call.
     What rests in *jobs* may be looked at."""
 

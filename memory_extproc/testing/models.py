@@ -9,16 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.inference.batching import of_unit_length, words_of
-from memory_extproc.model import Caller, Exchanged, Matrix, Outcome, Recalled, Stored, Vector, Wish, Words
+from memory_extproc.model import (
+    Caller,
+    Exchanged,
+    Matrix,
+    Outcome,
+    RecallRequest,
+    RecallResult,
+    TurnOutcome,
+    Vector,
+    Words,
+)
 from memory_extproc.text.words import stems
 
 _AXES_PER_WORD = 4  # few words then share many axes
 
 
 class CannedEmbedder:
-    """Implements ports.Embeds: hashed bags of stemmed content words, so texts that share words are near and
+    """Implements ports.EmbeddingModel: hashed bags of stemmed content words, so texts that share words are near and
     texts that share none are close to orthogonal. *failing*, when set, is raised instead."""
 
     def __init__(self, dimension: int = 384) -> None:
@@ -59,7 +69,7 @@ class CannedEmbedder:
 
 
 class CannedReranker:
-    """Implements ports.Reranks: the share of the query's stemmed content words that a text has. *failing*, when
+    """Implements ports.RerankModel: the share of the query's stemmed content words that a text has. *failing*, when
     set, is raised instead; what was asked stands in *asked*."""
 
     def __init__(self) -> None:
@@ -75,7 +85,7 @@ class CannedReranker:
 
 
 class CannedCompletions:
-    """Implements ports.Completes with answers given beforehand: a function of (system, user), or a list that
+    """Implements ports.CompletionModel with answers given beforehand: a function of (system, user), or a list that
     is used up in order, its exceptions raised. What was asked stands in *asked*."""
 
     def __init__(self, answers: Callable[[str, str], str] | Sequence[str | Exception]) -> None:
@@ -83,21 +93,21 @@ class CannedCompletions:
         self.asked: list[tuple[str, str, Mapping[str, Any] | None]] = []
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
-        """GiveUpError once the list is used up."""
+        """PermanentError once the list is used up."""
         self.asked.append((system, user, schema))
         if callable(self._answers):
             return self._answers(system, user)
         answer = next(self._answers, None)
         if answer is None:
-            raise GiveUpError("no answer is left")
+            raise PermanentError("no answer is left")
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
 class CannedWords(CannedEmbedder):
-    """Implements ports.ReadsWords: what was embedded is known until `forget_words`. Words of one stem have one
-    vector, wherever they stand."""
+    """Implements ports.TokenEmbeddingModel: what was embedded is known until `forget_words`. Words of one stem have
+    one vector, wherever they stand."""
 
     reads_words = True
 
@@ -128,15 +138,15 @@ Before = Callable[[], Awaitable[None]]
 
 
 class CannedRecalls:
-    """Implements ports.Recalls with one answer. Keeps the wishes it was given."""
+    """Implements ports.MemoryRecaller with one answer. Keeps the wishes it was given."""
 
-    def __init__(self, recalled: Recalled | None = None, before: Before | None = None) -> None:
+    def __init__(self, recalled: RecallResult | None = None, before: Before | None = None) -> None:
         """*before* is awaited in each recall: a place for slowness and faults."""
-        self.recalled = recalled or Recalled(outcome=Outcome.EMPTY)
+        self.recalled = recalled or RecallResult(outcome=Outcome.EMPTY)
         self.before = before
-        self.wishes: list[Wish] = []
+        self.wishes: list[RecallRequest] = []
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         self.wishes.append(wish)
         if self.before is not None:
             await self.before()
@@ -144,9 +154,9 @@ class CannedRecalls:
 
 
 class RecordedTurns:
-    """Implements ports.Learns by remembering what it was given."""
+    """Implements ports.TurnLearner by remembering what it was given."""
 
-    def __init__(self, stored: Stored = Stored.JOURNALLED, before: Before | None = None) -> None:
+    def __init__(self, stored: TurnOutcome = TurnOutcome.JOURNALLED, before: Before | None = None) -> None:
         self.stored = stored
         self.before = before
         self.settling: Before | None = None  # what waiting for turns under way waits for; None: there are none
@@ -154,7 +164,7 @@ class RecordedTurns:
         self.ended: list[Caller] = []
         self._arrived = asyncio.Condition()
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         if self.before is not None:
             await self.before()
         self.exchanged.append(exchanged)
@@ -162,7 +172,7 @@ class RecordedTurns:
             self._arrived.notify_all()
         return self.stored
 
-    async def settled(self, caller: Caller) -> None:  # noqa: ARG002 - the port's
+    async def wait_visible(self, caller: Caller) -> None:  # noqa: ARG002 - the port's
         if self.settling is not None:
             await self.settling()
 

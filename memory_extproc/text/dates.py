@@ -1,4 +1,4 @@
-"""Days that a text names, as ordinals: "7 May 2023", "2023-05-07", "in May", and what `days_told` knows.
+"""Days that a text names, as ordinals: "7 May 2023", "2023-05-07", "in May", and what `relative_dates` knows.
 
 ISO dates, and the months' names in English, German, French, Spanish, Italian, Portuguese and Dutch.
 """
@@ -58,12 +58,12 @@ def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
     beginning = question[:_READ]
     today = min(max(today, _EARLIEST), _LATEST)
     dates = tuple(islice(dict.fromkeys(_dates(beginning, today)), _MOST))
-    return dates or tuple(islice(dict.fromkeys(days_told(beginning, today)), _MOST))
+    return dates or tuple(islice(dict.fromkeys(relative_dates(beginning, today)), _MOST))
 
 
 def _spans(text: str, said: date) -> Iterator[Span]:
     yield from _dates(text, said)
-    yield from days_told(text, said)
+    yield from relative_dates(text, said)
 
 
 def _dates(text: str, said: date) -> Iterator[Span]:
@@ -180,7 +180,7 @@ _OFFSETS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
 _STEPS = {"last": -1, "past": -1, "next": 1, "this": 0}
 
 
-def days_told(text: str, said: date) -> Iterator[Span]:
+def relative_dates(text: str, said: date) -> Iterator[Span]:
     """The spans that *text*, said on the day *said*, tells from that day, and seasons with their year. *said* has
     a year before and one after it."""
     words = set(_DAY_WORD.findall(text.lower()))

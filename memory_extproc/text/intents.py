@@ -295,7 +295,7 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
     What only stands in a question is not an answer to it, so where *asked* merely asks at least half of the
     words must come from what was injected. False when there is no content word at all ("Yes.").
     """
-    words = said(text)
+    words = content_stems(text)
     if not words:
         return False
     known = frozenset().union(*(stems(one) for one in injected))
@@ -305,7 +305,7 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
     return (not only_asks(asked) and words <= from_question) or 2 * len(words & known) >= len(words)
 
 
-def said(text: str) -> frozenset[str]:
+def content_stems(text: str) -> frozenset[str]:
     """The stems of what *text* says, without words that only report ("I remember that the user mentioned ...")."""
     return stems(text) - _REPORTING
 
@@ -340,7 +340,7 @@ _NAME = r"[A-Z\u00c0-\u00de][\w'\u2019-]+"
 _NAMES = re.compile(rf"(?<!, )(?:\b[Bb]oth\s+)?\b({_NAME})\s+(?:and|or|und|oder|et|ou|y|o)\s+({_NAME})")
 
 
-def parts(question: str) -> tuple[str, ...]:
+def decompose_question(question: str) -> tuple[str, ...]:
     """Two or three questions that *question* is made of; none where it asks for one thing, or for too many.
 
     "What is my budget and when do I fly?" gives "What is my budget", "when do I fly?"; "What do Ann and Bob

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from memory_extproc.text.intents import only_asks
-from memory_extproc.text.words import LEXICONS, MOST_REMEMBERED, content_words, fold, remembered, stems
+from memory_extproc.text.words import LEXICONS, MOST_REMEMBERED, content_words, fold, memoize_by_hash, stems
 
 _LONGEST_READ = 4000  # characters
 # One regular expression per language, for configuration to repeat, shorten or extend.
@@ -46,7 +46,7 @@ _LONGEST_ASKED = 1_000
 NAMED_SHARE = 0.5  # of a name at the beginning, which is less sure to be somebody's than "my sister"
 
 
-def _parsed() -> Mapping[str, Any]:
+def _parse_phrases() -> Mapping[str, Any]:
     return tomllib.loads((files(__package__) / "others.toml").read_text(encoding="utf-8"))
 
 
@@ -55,7 +55,7 @@ def _any_of(words: set[str]) -> str:
 
 
 def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]]]:
-    parsed = dict(_parsed())
+    parsed = dict(_parse_phrases())
     same: dict[str, set[str]] = {}
     for group in parsed.pop("same")["groups"]:
         for word in fold(group).split():
@@ -78,7 +78,7 @@ _WORD = re.compile(r"\w(?:[\w-]*\w)?")
 _NOBODY = frozenset({"user", "it", "this", "that", "there", "he", "she", "what", "who", "where", "how", "which"})
 
 
-@remembered(MOST_REMEMBERED)
+@memoize_by_hash(MOST_REMEMBERED)
 def subject(text: str) -> tuple[str, float]:
     """Whom the first sentence of *text* is about, folded, and how sure that is, in (0, 1]; an empty word and 0
     where it is about the speaker, or nobody who is named."""
@@ -92,7 +92,7 @@ def subject(text: str) -> tuple[str, float]:
     return "", 0.0
 
 
-def mentioned(question: str) -> frozenset[str]:
+def mentioned_words(question: str) -> frozenset[str]:
     """The words by which *question* may mention somebody."""
     folded = fold(question[:_LONGEST_ASKED]).replace("'s", " ")
     return frozenset(_WORD.findall(folded))
@@ -191,7 +191,7 @@ def kinds(text: str) -> frozenset[Kind]:
     return frozenset(found)
 
 
-@remembered(MOST_REMEMBERED)
+@memoize_by_hash(MOST_REMEMBERED)
 def may_correct(text: str) -> bool:
     """Whether *text* has the words of somebody who tells anew what was told before. Needed, not enough."""
     if len(text) > _LONGEST:
@@ -241,6 +241,6 @@ _KINDS = (
 _READ = 200  # characters
 
 
-def kind_asked(question: str) -> Kind | None:
+def expected_answer_type(question: str) -> Kind | None:
     folded = fold(question[:_READ])
     return next((kind for kind, asks in _KINDS if asks.match(folded)), None)

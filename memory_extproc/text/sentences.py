@@ -19,7 +19,7 @@ _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,2}[.)])\s+")
 _BLANKS = re.compile(r"\s{9,}")
 
 
-def evened(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     """*text* with long runs of white space made short: rules that pass over white space do so from each place in a
     run, and would take a minute for a screen of empty lines."""
     return _BLANKS.sub(lambda run: "\n\n" if "\n" in run[0] else "  ", text)

@@ -200,14 +200,14 @@ _LONGEST_WORD = 64  # characters; what is longer is no word, and stemming it wou
 def terms(text: str) -> tuple[list[str], str]:
     """The terms of *text* in order, repeated ones too, and the language they were made in (ISO 639-1). Runs of
     unspaced scripts become pairs of characters; numbers, dates and sums keep one key each."""
-    words = [_folded(token) for token in tokens(text)]
+    words = [_fold_token(token) for token in tokens(text)]
     language = lexicon_of_words(words).language
     return _terms(words, language), language
 
 
 def terms_in(text: str, language: str) -> list[str]:
     """As `terms`, in a language that is known."""
-    return _terms([_folded(token) for token in tokens(text)], language)
+    return _terms([_fold_token(token) for token in tokens(text)], language)
 
 
 def carries_meaning(word: str) -> bool:
@@ -215,11 +215,11 @@ def carries_meaning(word: str) -> bool:
     return word not in _FUNCTION_WORDS
 
 
-def stemmed(word: str, language: str) -> str:
+def stem_key(word: str, language: str) -> str:
     """The key of one folded word; a number's is `number_key`."""
     if not word.isalpha() or len(word) > _LONGEST_WORD:
         return number_key(word[:_LONGEST_WORD])
-    return _stemmed(word, language)
+    return _stem_word(word, language)
 
 
 def _terms(words: Iterable[str], language: str) -> list[str]:
@@ -231,16 +231,16 @@ def _terms(words: Iterable[str], language: str) -> list[str]:
             continue
         bare = word.partition("'")[0]
         if word not in stop and bare not in stop and (len(bare) > 1 or bare.isdigit()):
-            found.append(stemmed(bare, language))
+            found.append(stem_key(bare, language))
     return found
 
 
-def _folded(token: str) -> str:
+def _fold_token(token: str) -> str:
     return token.lower() if token.isascii() else fold(token)
 
 
 @lru_cache(maxsize=65_536)
-def _stemmed(word: str, language: str) -> str:
+def _stem_word(word: str, language: str) -> str:
     name = _STEMMERS.get(language)
     return word if name is None else str(_stemmer(name).stemWord(word))
 
@@ -277,7 +277,7 @@ def _thesaurus() -> _Thesaurus:
 
 
 @lru_cache(maxsize=4096)
-def related(stem: str) -> tuple[tuple[str, float], ...]:
+def related_stems(stem: str) -> tuple[tuple[str, float], ...]:
     """Stems close in meaning to *stem*, closest first, each with its closeness in [0.5, 1]. English."""
     known = _thesaurus()
     place = known.at.get(stem)
@@ -352,7 +352,7 @@ R = TypeVar("R")
 MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
 
 
-def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
+def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
     """At most *most* answers, by Python's own hash of the text, which is keyed anew for every process and computed
     once for a text that is held: a hundred memories are read for one question. Two texts of one hash and length
     are no event to expect. Used from any thread."""

@@ -49,7 +49,7 @@ class ShiftLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class EmbeddedTurn:
     """A turn for this purpose: *asked_vector* is of the caller's words, *vector* of the whole turn."""
 
     asked: str = field(repr=False)
@@ -64,7 +64,7 @@ class OpenTopic:
     vectors: list[Vector] = field(default_factory=list)
     messages: int = 0
 
-    def add(self, heard: Heard | None, messages: int) -> None:
+    def add(self, heard: EmbeddedTurn | None, messages: int) -> None:
         """*heard* is None for a turn of which nothing is kept, such as thanks."""
         self.messages += messages
         if heard is not None:
@@ -73,7 +73,7 @@ class OpenTopic:
     def centre(self) -> Vector:
         return unit(np.sum(self.vectors, axis=0))
 
-    def nearness(self, heard: Heard) -> float:
+    def nearness(self, heard: EmbeddedTurn) -> float:
         """Cosine to the middle of the topic."""
         return float(heard.vector @ self.centre())
 
@@ -89,7 +89,7 @@ _WEIGHTS = (-6.1, -3.2, -3.8, -3.7, 5.3, 2.6)
 _BIAS = -0.9
 
 
-def apartness(topic: OpenTopic, heard: Heard) -> float:
+def apartness(topic: OpenTopic, heard: EmbeddedTurn) -> float:
     """The probability in [0, 1] that *heard* begins another topic: how far it is from the topic as a whole, from
     its nearest turn and the last one, how much it says by itself, and whether it says that the subject changes.
     A question of few words leans on what was said before."""
@@ -116,7 +116,7 @@ class Decided:
     doubtful: bool = False
 
 
-def decide(topic: OpenTopic, heard: Heard | None, limits: ShiftLimits) -> Decided:
+def decide(topic: OpenTopic, heard: EmbeddedTurn | None, limits: ShiftLimits) -> Decided:
     """Whether *heard* leaves *topic*. Never before *least* messages, nor for a turn of which nothing is kept."""
     if heard is None or topic.messages < limits.least or not topic.vectors:
         return Decided(shift=False, stage=Stage.FEW)
@@ -127,7 +127,7 @@ def decide(topic: OpenTopic, heard: Heard | None, limits: ShiftLimits) -> Decide
     return Decided(shift=apart >= limits.apart, stage=Stage.MEASURE, doubtful=low <= apart <= high)
 
 
-def shifts(heard: Sequence[Heard], limits: ShiftLimits) -> list[int]:
+def shifts(heard: Sequence[EmbeddedTurn], limits: ShiftLimits) -> list[int]:
     """Which of the turns of a session, by number, begin another topic where no model is asked."""
     found: list[int] = []
     topic = OpenTopic()

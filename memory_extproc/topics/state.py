@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from memory_extproc.model import Memory, MemoryState, Owner, Role
-from memory_extproc.ports import KeepsMemories
+from memory_extproc.ports import MemoryWriter
 
 KIND: Final = "topics"  # of the record, one for each owner
 _DONE = 64  # finished sessions that are known, so that a turn that comes once more opens none of them again
@@ -91,7 +91,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Threads)
 
 
-def written(threads: Threads) -> bytes:
+def encode_threads(threads: Threads) -> bytes:
     return _ENCODER.encode(threads)
 
 
@@ -105,7 +105,7 @@ def read(raw: bytes | None) -> Threads:
         return Threads()
 
 
-def noted(threads: Threads, turns: Sequence[Noted], now: float, most: int) -> Threads:
+def add_turns(threads: Threads, turns: Sequence[Noted], now: float, most: int) -> Threads:
     """With *turns*; each counts once, however often it comes. Beyond *most* sessions the longest silent end."""
     for one in turns:
         finished = earlier(threads, one.session).upto
@@ -129,7 +129,7 @@ def earlier(threads: Threads, session: str) -> Finished:
     return next((one for one in threads.done if one.session == session), Finished(session, -1))
 
 
-def ended(threads: Threads, session: str, but: frozenset[str] = frozenset()) -> Threads:
+def end_session(threads: Threads, session: str, but: frozenset[str] = frozenset()) -> Threads:
     """With *session* at its end; all of them where it is empty, *but* these."""
     for thread in threads.sessions:
         if session in {"", thread.session} and thread.session not in but:
@@ -137,7 +137,7 @@ def ended(threads: Threads, session: str, but: frozenset[str] = frozenset()) -> 
     return threads
 
 
-def gathered(thread: Thread, turn: SaidTurn, size: int, *, shift: bool) -> Thread:
+def gather_turn(thread: Thread, turn: SaidTurn, size: int, *, shift: bool) -> Thread:
     """*turn*, the first of the fresh ones, joins the open topic, or with *shift* begins the next one."""
     fresh = tuple(one for one in thread.fresh if one.id != turn.id)
     if shift:
@@ -158,7 +158,7 @@ def summed_up(thread: Thread, group: Group) -> Thread:
     return msgspec.structs.replace(thread, closing=rest, closed=(*thread.closed, group))
 
 
-def finished(threads: Threads, session: str, summed: int, summary: str) -> Threads:
+def drop_summed(threads: Threads, session: str, summed: int, summary: str) -> Threads:
     """Without the first *summed* closed topics of *session*, which *summary* sums up (empty: no better one than
     before); without the session itself when nothing is left of it."""
     thread = threads.of(session)
@@ -217,7 +217,7 @@ class Said:
 class Sayings:
     """Reads turns from the owner's memories."""
 
-    def __init__(self, keeps: KeepsMemories, names: NamesMessages) -> None:
+    def __init__(self, keeps: MemoryWriter, names: NamesMessages) -> None:
         self._keeps, self._names = keeps, names
 
     async def of(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[Said]:

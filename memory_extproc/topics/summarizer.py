@@ -18,7 +18,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.text.intents import acknowledgement, only_asks, polite, refusal
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import content_words, estimate_tokens, number_key, stem, tokens
@@ -75,7 +75,7 @@ class Same(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     same: bool
 
 
-class Answers(Protocol):
+class PromptAnswerer(Protocol):
     """One prompt to one model."""
 
     async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
@@ -86,9 +86,9 @@ class Answers(Protocol):
 class Prompts:
     """A model for each of our questions."""
 
-    shift: Answers
-    topic: Answers
-    session: Answers
+    shift: PromptAnswerer
+    topic: PromptAnswerer
+    session: PromptAnswerer
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Summaries:
     central sentences serve: a fault of the model never stops anything."""
 
     def __init__(
-        self, embedder: Embeds, metrics: Metrics, *, prompts: Prompts | None, trusted: Callable[[str], bool]
+        self, embedder: EmbeddingModel, metrics: Metrics, *, prompts: Prompts | None, trusted: Callable[[str], bool]
     ) -> None:
         self._embedder, self._metrics, self._prompts, self._trusted = embedder, metrics, prompts, trusted
 

@@ -15,13 +15,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, Embeds, Now, Steady
+from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
 from memory_extproc.topics import state
-from memory_extproc.topics.boundaries import Decided, Heard, OpenTopic, ShiftLimits, Stage, decide
+from memory_extproc.topics.boundaries import Decided, EmbeddedTurn, OpenTopic, ShiftLimits, Stage, decide
 from memory_extproc.topics.state import Noted, Said, SaidTurn, Sayings, Thread, Threads
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Checks, Closing
@@ -57,22 +57,22 @@ class Topics:
         sayings: Sayings,
         closing: Closing,
         summaries: Summaries,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         coordination: Coordination,
         limits: TopicLimits,
         metrics: Metrics,
         *,
         now: Now,
-        steady: Steady | None = None,
-        chance: Chance,
+        monotonic_now: Steady | None = None,
+        rng: Chance,
         holder: str,
         provenance: Callable[[Turn], str],
     ) -> None:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
-        self._now, self._chance, self._holder, self._provenance = now, chance, holder, provenance
+        self._now, self._rng, self._holder, self._provenance = now, rng, holder, provenance
         self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
-        self._silences = Silences(now, steady or now)
+        self._silences = Silences(now, monotonic_now or now)
         self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
@@ -80,7 +80,7 @@ class Topics:
         self._leaving = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
-    def use(self, limits: TopicLimits) -> None:
+    def reconfigure(self, limits: TopicLimits) -> None:
         """From the next turn on; how many owners are worked on at once stays."""
         self._limits = limits
 
@@ -120,7 +120,9 @@ class Topics:
         ]
         if not handed:
             return
-        await self._change(owner, lambda known: state.noted(known, handed, now.timestamp(), self._limits.sessions))
+        await self._change(
+            owner, lambda known: state.add_turns(known, handed, now.timestamp(), self._limits.sessions)
+        )
         for turn in turns:
             self._silences.heard(owner, turn.session, now.timestamp())
         self._nudge(owner)
@@ -128,7 +130,7 @@ class Topics:
     async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
         """The session, or with an empty name every session of *owner*, has ended, *but* those of which more is to
         come."""
-        await self._change(owner, lambda known: state.ended(known, session, but))
+        await self._change(owner, lambda known: state.end_session(known, session, but))
         self._nudge(owner)
 
     def forget(self, owner: Owner) -> None:
@@ -187,12 +189,12 @@ class Topics:
             except MemoryExtprocError as error:
                 failures += 1
                 log.warning("topics.waits", error=type(error).__name__, failures=failures)
-                if self._leaving.is_set() or isinstance(error, GiveUpError):
+                if self._leaving.is_set() or isinstance(error, PermanentError):
                     self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
                 pause: timedelta = min(self._limits.longest, self._limits.pause * 2 ** min(failures - 1, 16))
-                await self._leaves_within(pause.total_seconds() * (1 - self._chance() / 2))
+                await self._leaves_within(pause.total_seconds() * (1 - self._rng() / 2))
             else:
                 failures = 0
 
@@ -208,7 +210,7 @@ class Topics:
     async def _work(self, owner: Owner) -> None:
         lease = f"topics:{owner.key}"
         if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
-            raise TryLaterError("another process follows this owner's topics")
+            raise TransientError("another process follows this owner's topics")
         try:
             known = await self._threads(owner)
             # A caller may have many sessions that go on, and holding the lease costs a commit for each.
@@ -224,7 +226,7 @@ class Topics:
 
         async def checks() -> None:
             if await self._coordination.epoch(owner) != epoch:
-                raise TryLaterError("the owner was forgotten while we worked")
+                raise TransientError("the owner was forgotten while we worked")
 
         thread = await self._gather(owner, session)
         if thread is None:
@@ -242,7 +244,7 @@ class Topics:
         before = state.earlier(await self._threads(owner), thread.session)
         summary = await self._closing.session(owner, thread, before, checks) if thread.closed else ""
         summed = len(thread.closed)
-        await self._change(owner, lambda known: state.finished(known, thread.session, summed, summary))
+        await self._change(owner, lambda known: state.drop_summed(known, thread.session, summed, summary))
         self._held.pop((owner, thread.session), None)
 
     def _waits_for_us(self, owner: Owner, thread: Thread) -> bool:
@@ -269,7 +271,7 @@ class Topics:
             shift = decided.shift
             if shift or not thread.open:
                 self._metrics.topics.labels("opened").inc()
-            joined = partial(state.gathered, turn=one.turn, size=len(one.text), shift=shift)
+            joined = partial(state.gather_turn, turn=one.turn, size=len(one.text), shift=shift)
             thread = await self._replace(owner, session, joined)
             topic = OpenTopic() if shift else topic
             topic.add(vectors, one.messages)
@@ -279,7 +281,7 @@ class Topics:
         return thread
 
     async def _decided(
-        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: Heard | None
+        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: EmbeddedTurn | None
     ) -> Decided:
         limits = self._limits.shift
         if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
@@ -294,11 +296,13 @@ class Topics:
         self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
         return decided
 
-    async def _heard(self, said: Sequence[Said]) -> list[Heard | None]:
+    async def _heard(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
         there = [one for one in said if one.asked]
         asked = await self._embedder.embed([one.asked[:_READ] for one in there])
         whole = await self._embedder.embed([_whole(one) for one in there])
-        found = {one.turn.id: Heard(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)}
+        found = {
+            one.turn.id: EmbeddedTurn(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)
+        }
         return [found.get(one.turn.id) for one in said]
 
     # --- what is open --------------------------------------------------------------------------------
@@ -332,10 +336,10 @@ class Topics:
             if changed == known:
                 return known
             if await self._coordination.replace_record(
-                state.KIND, owner, "", raw, state.written(changed), self._limits.keep
+                state.KIND, owner, "", raw, state.encode_threads(changed), self._limits.keep
             ):
                 return changed
-        raise TryLaterError("a record of topics that others keep changing")
+        raise TransientError("a record of topics that others keep changing")
 
     async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
         def changed(known: Threads) -> Threads:
@@ -344,7 +348,7 @@ class Topics:
 
         thread = (await self._change(owner, changed)).of(session)
         if thread is None:
-            raise TryLaterError("the session was forgotten while we worked")
+            raise TransientError("the session was forgotten while we worked")
         return thread
 
 
@@ -364,8 +368,8 @@ class Silences:
     """Of the sessions that go on here. Records tell by the wall clock when a session was heard of last: that is
     believed once, when it is first seen, and what passes from then on is counted here."""
 
-    def __init__(self, now: Now, steady: Steady) -> None:
-        self._now, self._steady = now, steady
+    def __init__(self, now: Now, monotonic_now: Steady) -> None:
+        self._now, self._monotonic_now = now, monotonic_now
         # By session: what its record says, and when that was by the steady time.
         self._heard: dict[Owner, dict[str, tuple[float, datetime]]] = {}
 
@@ -379,7 +383,7 @@ class Silences:
         sessions = self._heard.setdefault(owner, {})
         if session not in sessions or sessions[session][0] != at:
             ago = timedelta(seconds=max(0.0, self._now().timestamp() - at))
-            sessions[session] = at, self._steady() - ago
+            sessions[session] = at, self._monotonic_now() - ago
 
     def go_on(self, owner: Owner, threads: Iterable[Thread]) -> None:
         """These and no others do."""
@@ -392,11 +396,11 @@ class Silences:
 
     def of(self, owner: Owner, thread: Thread) -> timedelta:
         self.heard(owner, thread.session, thread.seen_at)
-        return self._steady() - self._heard[owner][thread.session][1]
+        return self._monotonic_now() - self._heard[owner][thread.session][1]
 
     def longer_than(self, idle: timedelta) -> Sequence[Owner]:
         """Whose sessions, one of them at least, have been silent for *idle*."""
-        before = self._steady() - idle
+        before = self._monotonic_now() - idle
         return [
             owner for owner, sessions in self._heard.items() if any(at <= before for _, at in sessions.values())
         ]

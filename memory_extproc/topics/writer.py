@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -24,7 +24,7 @@ from memory_extproc.model import (
     digest,
     seconds_said,
 )
-from memory_extproc.ports import Embeds, KeepsMemories, Now
+from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import unit
@@ -41,7 +41,7 @@ from memory_extproc.topics.summarizer import (
     is_topic,
 )
 
-Checks = Callable[[], Awaitable[None]]  # raises TryLaterError when what was read may not be written any more
+Checks = Callable[[], Awaitable[None]]  # raises TransientError when what was read may not be written any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Closing:
 
     def __init__(
         self,
-        keeps: KeepsMemories,
+        keeps: MemoryWriter,
         sayings: Sayings,
         summaries: Summaries,
-        embedder: Embeds,
+        embedder: EmbeddingModel,
         *,
         now: Now,
         least: int,
@@ -76,7 +76,7 @@ class Closing:
         """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
         speak for themselves."""
         read = self._now().timestamp()
-        said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
+        said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not is_topic(said, self._least):
             return False
         summary = await self._summaries.of_topic(owner, said)
@@ -133,7 +133,7 @@ class Closing:
 
     async def _part(self, owner: Owner, thread: Thread, group: Group) -> _Closed | None:
         """What is left of *group* in full, standing on the memory of its topic if there is one."""
-        said = _bounded([one for one in await self._sayings.of(owner, group) if one.messages])
+        said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not said:
             return None
         topic = await self._keeps.get(owner, [topic_id(owner, thread.session, group)])
@@ -145,13 +145,13 @@ class Closing:
         return _Closed(part, min(moments), max([*moments, *map(made_at, there)]), read)
 
     async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
-        """TryLaterError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
+        """TransientError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
         while a model worked on it: no epoch tells of that, and nobody looks again for it."""
         there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
         for row in read:
             now = there.get(row.id)
             if now is None or now.state is not MemoryState.ACTIVE or now.content != row.content:
-                raise TryLaterError("what was summed up changed while we worked")
+                raise TransientError("what was summed up changed while we worked")
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
         """Of what was said, whatever words sum it up."""
@@ -168,7 +168,7 @@ def _level(one: Condensed, levels: int) -> dict[str, object]:
     return {"level": one.level, "levels": levels, "ratio": one.ratio, "version": one.by}
 
 
-def _bounded(said: Sequence[Said]) -> list[Said]:
+def _bound_messages(said: Sequence[Said]) -> list[Said]:
     """All of *said*, as far as one memory can name it: of messages in dozens of pieces the first of these."""
     room, waiting = MOST_SOURCES, len(said)
     allowed: dict[bytes, int] = {}
@@ -263,7 +263,7 @@ def _row(
         id=memory_id,
         owner=written.owner,
         type=MemoryType.EPISODIC,
-        content=cut(text, written.bytes),
+        content=truncate_utf8(text, written.bytes),
         source=Source.SUMMARY,
         created_at=at,
         updated_at=max(at, datetime.fromtimestamp(int(last), UTC)),
@@ -300,7 +300,7 @@ def span_of(seqs: Sequence[int]) -> list[int]:
     return [min(seqs), max(seqs) + 2]
 
 
-def cut(text: str, most: int) -> str:
+def truncate_utf8(text: str, most: int) -> str:
     """The beginning of *text* that fits into *most* bytes of UTF-8."""
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
@@ -325,7 +325,9 @@ class _Left:
 class Rebuilding:
     """Implements what retention asks for: it knows what holds, this knows how things are summed up."""
 
-    def __init__(self, summaries: Summaries, embedder: Embeds, *, now: Now, least: int, content_bytes: int) -> None:
+    def __init__(
+        self, summaries: Summaries, embedder: EmbeddingModel, *, now: Now, least: int, content_bytes: int
+    ) -> None:
         self._summaries, self._embedder, self._now = summaries, embedder, now
         self._least, self._bytes = least, content_bytes
 
@@ -362,7 +364,7 @@ class Rebuilding:
         return replace(
             memory,
             state=MemoryState.ACTIVE,
-            content=cut(text, self._bytes),
+            content=truncate_utf8(text, self._bytes),
             updated_at=max(memory.updated_at, datetime.fromtimestamp(int(now), UTC)),
             embed_model=self._embedder.fingerprint,
             metadata={

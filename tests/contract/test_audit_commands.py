@@ -10,9 +10,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from memory_extproc.api.audit import CURRENT, Audited, AuditLog, AuditOptions
+from memory_extproc.api.audit import CURRENT, AuditLog, AuditOptions, AuditRecord
 from memory_extproc.api.authentication import key_hash, parse_keys
-from memory_extproc.api.principal import Means, Principal, Role, derived, secret_in
+from memory_extproc.api.principal import Means, Principal, Role, derive_key, secret_in
 from memory_extproc.cli.root import app
 from tests.builders import ANN, MONDAY
 
@@ -23,10 +23,10 @@ USER = Principal("acme", "ann", frozenset({Role.USER}), Means.API_KEY, "api_key\
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory with a log of three lines."""
-    options = AuditOptions(directory=tmp_path / "audit", key=derived(secret_in(tmp_path), "audit"))
+    options = AuditOptions(directory=tmp_path / "audit", key=derive_key(secret_in(tmp_path), "audit"))
     with AuditLog(options, lambda: MONDAY) as log:
         for method in ("StoreMemory", "ListMemories", "ForgetMemories"):
-            log.write(Audited(principal=USER, method=method, owner=ANN, outcome="OK"))
+            log.write(AuditRecord(principal=USER, method=method, owner=ANN, outcome="OK"))
     return tmp_path
 
 

@@ -18,11 +18,11 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from memory_extproc.app import utc_now
-from memory_extproc.app.offline import Tended, tending
+from memory_extproc.app.offline import OfflineContext, tending
 from memory_extproc.cli.root import app
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import new_master_key
-from memory_extproc.erasure.tombstones import Blind, Kind
+from memory_extproc.erasure.tombstones import KeyedHasher, Kind
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Embedded, LedgerJob, Memory, Owner, Scope
 from memory_extproc.settings import load
@@ -56,7 +56,7 @@ class Place:
             self.data.mkdir()
             kept.write_bytes(content)
 
-    def _tending(self) -> AbstractAsyncContextManager[Tended]:
+    def _tending(self) -> AbstractAsyncContextManager[OfflineContext]:
         """The store as a sidecar would have it, sealing and all."""
         self.data.mkdir(exist_ok=True)
         return tending(load(self.config, {}), self.data, now=utc_now)
@@ -97,7 +97,7 @@ class Place:
 
         async def forget() -> None:
             async with SqliteLedger(self.data / "erasure.db") as ledger:
-                blind = Blind(await ledger.key())
+                blind = KeyedHasher(await ledger.key())
                 kind, name = by or (Kind.MEMORY, memory.id)
                 item = blind.item(kind, memory.owner, name)
                 subject = blind.subject(memory.owner)

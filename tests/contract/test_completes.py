@@ -1,4 +1,4 @@
-"""The contract of ports.Completes, held by the endpoint's client and by the stand-in."""
+"""The contract of ports.CompletionModel, held by the endpoint's client and by the stand-in."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.testing.models import CannedCompletions
 from tests.fixtures.endpoint import Reply, a_completion, an_error, serving
 
 Answers = list[str | Exception]
-Opening = Callable[[Answers], AbstractAsyncContextManager[Completes]]
+Opening = Callable[[Answers], AbstractAsyncContextManager[CompletionModel]]
 
 
 @asynccontextmanager
-async def canned(answers: Answers) -> AsyncIterator[Completes]:
+async def canned(answers: Answers) -> AsyncIterator[CompletionModel]:
     yield CannedCompletions(answers)
 
 
 def reply(answer: str | Exception) -> Reply:
     if isinstance(answer, Exception):
-        return an_error(503 if isinstance(answer, TryLaterError) else 400)
+        return an_error(503 if isinstance(answer, TransientError) else 400)
     return a_completion(answer)
 
 
 @asynccontextmanager
-async def endpoint(answers: Answers) -> AsyncIterator[Completes]:
+async def endpoint(answers: Answers) -> AsyncIterator[CompletionModel]:
     async with serving([reply(answer) for answer in answers]) as stand_in:
         completions = OpenAICompletions(
             Endpoint(
@@ -40,7 +40,7 @@ async def endpoint(answers: Answers) -> AsyncIterator[Completes]:
                 role="memory_extraction",
                 marker="",
                 metrics=Metrics(CollectorRegistry(), "test"),
-                chance=lambda: 0.0,
+                rng=lambda: 0.0,
                 clock=lambda: 0.0,
             ),
             CompletionLimits(),
@@ -63,7 +63,7 @@ async def test_answers_come_back_as_text(opening: Opening) -> None:
         assert await completes.complete("s", "u", schema={"type": "object"}) == '{"two": 2}'
 
 
-@pytest.mark.parametrize("fault", [TryLaterError("down"), GiveUpError("bad request")])
+@pytest.mark.parametrize("fault", [TransientError("down"), PermanentError("bad request")])
 async def test_a_fault_is_of_the_kind_that_says_what_to_do(opening: Opening, fault: Exception) -> None:
     async with opening([fault, "back"]) as completes:
         with pytest.raises(type(fault)):

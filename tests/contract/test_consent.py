@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.consent import RedisConsent, SqliteConsent, TransientConsent
+from memory_extproc.coordination.consent import InMemoryConsent, RedisConsent, SqliteConsent
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
 from tests.fixtures.redis import RedisServer, redis_server
@@ -32,7 +32,7 @@ PLENTY = timedelta(seconds=10)  # the machine that runs the tests may be busy wi
 async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsentRecords]:
     match request.param:
         case "transient":
-            yield TransientConsent()
+            yield InMemoryConsent()
         case "sqlite":
             async with SqliteConsent(tmp_path / "consent.db") as sqlite:
                 yield sqlite
@@ -100,5 +100,5 @@ async def test_a_record_that_nobody_can_read_is_a_fault_and_not_a_yes(redis_serv
     prefix = uuid4().hex
     async with RedisLink(redis_server.url, LinkLimits(timeout=PLENTY)) as link:
         await link.client.rpush(f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await RedisConsent(link, prefix=prefix).latest(ANN)

@@ -12,12 +12,12 @@ import pytest
 
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.encryption.codecs import SealedCoordination
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
-from memory_extproc.errors import GiveUpError
+from memory_extproc.encryption.codecs import EncryptedCoordination
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
 
@@ -37,10 +37,10 @@ def utc_now() -> datetime:
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     match request.param:
         case "transient":
-            yield TransientCoordination(utc_now)
+            yield InMemoryCoordination(utc_now)
         case "sealed":
-            keys = WrappedKeys(TransientKeyTable(), TransientMaster())
-            yield SealedCoordination(TransientCoordination(utc_now), keys)
+            keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
+            yield EncryptedCoordination(InMemoryCoordination(utc_now), keys)
         case "sqlite":
             async with SqliteCoordination(tmp_path / "coordination.sqlite", now=utc_now) as sqlite:
                 yield sqlite
@@ -90,13 +90,13 @@ async def test_no_two_pairs_of_kind_and_key_are_one_record(coordination: Coordin
 
 
 async def test_records_of_a_kind_that_no_forget_knows_of_are_refused(coordination: Coordination) -> None:
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await coordination.put_record("unheard of", ANN, "k", b"x", LONG)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await coordination.replace_record("unheard of", ANN, "k", None, b"x", LONG)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await coordination.get_record("unheard of", ANN, "k")
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await coordination.delete_records(ANN, ["head", "unheard of"])
 
 

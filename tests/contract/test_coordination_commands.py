@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from memory_extproc.api.audit import verify
-from memory_extproc.api.principal import derived, read_secret
+from memory_extproc.api.principal import derive_key, read_secret
 from memory_extproc.cli.root import app
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
@@ -75,7 +75,7 @@ def test_directories_are_listed_and_struck_with_a_line_in_the_audit_log(
     again = run("strike", "killed", "--reason", "once more")
     assert (again.exit_code, "killed" in again.output) == (1, True)
     log = tmp_path / "data" / "audit" / "operator"
-    verified = verify(log, derived(read_secret(tmp_path / "data"), "audit"))
+    verified = verify(log, derive_key(read_secret(tmp_path / "data"), "audit"))
     assert (verified.lines, verified.faults) == (2, ())
     first = json.loads((log / "audit.jsonl").read_text().splitlines()[0])
     assert (first["method"], first["scope"], first["reason"]) == ("StrikeDirectory", "killed", "its disk burned")

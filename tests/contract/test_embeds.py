@@ -1,4 +1,4 @@
-"""The contract of ports.Embeds, held by every embedder."""
+"""The contract of ports.EmbeddingModel, held by every embedder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedde
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.testing.models import CannedEmbedder
 from tests.fixtures.endpoint import Reply, serving
 from tests.fixtures.tiny_bert import write_tiny_bert
 
-Opening = Callable[[], AbstractAsyncContextManager[Embeds]]
+Opening = Callable[[], AbstractAsyncContextManager[EmbeddingModel]]
 DIMENSION = 64
 AWKWARD = [
     "",
@@ -60,7 +60,7 @@ class LibraryModel:
 
 
 @asynccontextmanager
-async def canned() -> AsyncIterator[Embeds]:
+async def canned() -> AsyncIterator[EmbeddingModel]:
     yield CannedEmbedder(DIMENSION)
 
 
@@ -71,14 +71,14 @@ def answer(request: dict[str, Any]) -> Reply:
 
 
 @asynccontextmanager
-async def remote() -> AsyncIterator[Embeds]:
+async def remote() -> AsyncIterator[EmbeddingModel]:
     async with serving(answer) as stand_in:
         endpoint = Endpoint(
             EndpointLimits(base_url=stand_in.base_url, model="m", timeout=timedelta(seconds=30)),
             role="embedding",
             marker="",
             metrics=Metrics(CollectorRegistry(), "test"),
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             clock=lambda: 0.0,
         )
         embedder = OpenAIEmbedder(endpoint, RemoteEmbedderLimits(dimension=DIMENSION, batch=3))
@@ -89,7 +89,7 @@ async def remote() -> AsyncIterator[Embeds]:
 
 
 @asynccontextmanager
-async def library() -> AsyncIterator[Embeds]:
+async def library() -> AsyncIterator[EmbeddingModel]:
     async with open_sentence_transformers_embedder(
         "m", "cpu", EmbedderLimits(), load=lambda: LibraryModel
     ) as embedder:
@@ -115,12 +115,12 @@ def opening(request: pytest.FixtureRequest, tiny_model: Path) -> Opening:
 
 
 @pytest.fixture
-async def embedder(opening: Opening) -> AsyncIterator[Embeds]:
+async def embedder(opening: Opening) -> AsyncIterator[EmbeddingModel]:
     async with opening() as opened:
         yield opened
 
 
-async def test_every_text_gets_a_unit_row_in_order(embedder: Embeds) -> None:
+async def test_every_text_gets_a_unit_row_in_order(embedder: EmbeddingModel) -> None:
     texts = ["1 2", "3", "4 5 6 7 8 9", "3", "10"]
 
     rows = await embedder.embed(texts)
@@ -132,11 +132,11 @@ async def test_every_text_gets_a_unit_row_in_order(embedder: Embeds) -> None:
         assert np.allclose((await embedder.embed([text]))[0], row, atol=1e-3)
 
 
-async def test_no_texts_give_no_rows(embedder: Embeds) -> None:
+async def test_no_texts_give_no_rows(embedder: EmbeddingModel) -> None:
     assert (await embedder.embed([])).shape == (0, embedder.dimension)
 
 
-async def test_any_text_gives_a_finite_unit_vector(embedder: Embeds) -> None:
+async def test_any_text_gives_a_finite_unit_vector(embedder: EmbeddingModel) -> None:
     rows = await embedder.embed(AWKWARD)
     queries = [await embedder.embed_query(text) for text in AWKWARD]
 
@@ -145,7 +145,7 @@ async def test_any_text_gives_a_finite_unit_vector(embedder: Embeds) -> None:
         assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
 
 
-async def test_a_query_is_embedded_as_a_memory_is_and_the_same_each_time(embedder: Embeds) -> None:
+async def test_a_query_is_embedded_as_a_memory_is_and_the_same_each_time(embedder: EmbeddingModel) -> None:
     first = await embedder.embed_query("7 8 9")
 
     assert first.shape == (embedder.dimension,)
@@ -154,14 +154,14 @@ async def test_a_query_is_embedded_as_a_memory_is_and_the_same_each_time(embedde
     assert np.array_equal(first, await embedder.embed_query("7 8 9"))
 
 
-async def test_a_query_vector_that_others_may_hold_cannot_be_written_to(embedder: Embeds) -> None:
+async def test_a_query_vector_that_others_may_hold_cannot_be_written_to(embedder: EmbeddingModel) -> None:
     vector = await embedder.embed_query("1 2 3")
 
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 0.0
 
 
-async def test_many_at_one_time_get_their_own_vectors(embedder: Embeds) -> None:
+async def test_many_at_one_time_get_their_own_vectors(embedder: EmbeddingModel) -> None:
     texts = [f"{n} {n + 1}" for n in range(40)]
 
     together = await asyncio.gather(*(embedder.embed_query(text) for text in texts), embedder.embed(texts))
@@ -170,7 +170,7 @@ async def test_many_at_one_time_get_their_own_vectors(embedder: Embeds) -> None:
     assert len({row.tobytes() for row in together[-1]}) > 30
 
 
-async def test_the_fingerprint_is_the_same_after_a_restart(opening: Opening, embedder: Embeds) -> None:
+async def test_the_fingerprint_is_the_same_after_a_restart(opening: Opening, embedder: EmbeddingModel) -> None:
     async with opening() as again:
         assert (again.fingerprint, again.dimension) == (embedder.fingerprint, embedder.dimension)
     assert embedder.fingerprint

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from aiohttp import web
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.bert_onnx import bert_graph
 from memory_extproc.inference.model_files import ModelKind, Precision
 from memory_extproc.inference.onnx import CrossEncoderModel, OnnxModel
@@ -112,10 +112,10 @@ async def test_a_model_from_the_hub_is_the_model_of_a_local_copy(tmp_path: Path)
 
 async def test_a_repository_that_is_not_there_is_given_up(tmp_path: Path) -> None:
     async with hub(write_tiny_bert(tmp_path / "repository")) as address:
-        with pytest.raises(GiveUpError, match="no repository 'org/other'"):
+        with pytest.raises(PermanentError, match="no repository 'org/other'"):
             await asyncio.to_thread(fetch, ModelSource("hub", "org/other", "other"), tmp_path / "into", address)
 
 
 def test_a_hub_that_cannot_be_reached_is_put_off(tmp_path: Path) -> None:
-    with pytest.raises(TryLaterError, match="could not be reached"):
+    with pytest.raises(TransientError, match="could not be reached"):
         fetch(ModelSource("hub", REPOSITORY, "tiny"), tmp_path / "into", "nowhere://hub")

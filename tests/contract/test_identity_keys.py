@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.request.jwt import MAX_KEYS_BYTES, ReadKeys, keys_at_url, keys_in_file
 
 
@@ -76,7 +76,7 @@ async def test_the_document_is_read_whole_each_time(source: File | Server) -> No
 async def test_a_source_that_is_gone_may_come_back(source: File | Server) -> None:
     await source.serve(b"one")
     await source.serve(None)
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await source.read()
     await source.serve(b"two")
     assert await source.read() == b"two"
@@ -89,10 +89,10 @@ async def test_a_document_without_end_is_not_read_to_its_end(server: Server) -> 
 
 async def test_a_redirect_is_not_followed(server: Server) -> None:
     server.status = 302
-    with pytest.raises(TryLaterError, match="302"):
+    with pytest.raises(TransientError, match="302"):
         await server.read()
 
 
 async def test_a_server_that_cannot_be_reached_is_a_fault_that_may_pass() -> None:
-    with pytest.raises(TryLaterError, match="cannot be reached"):
+    with pytest.raises(TransientError, match="cannot be reached"):
         await keys_at_url("http://127.0.0.1:1/keys")()

@@ -14,14 +14,14 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.encryption.codecs import SealedJournal
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
-from memory_extproc.journal.failover import SparedJournal
+from memory_extproc.encryption.codecs import EncryptedJournal
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import DeadLetter, JournalState, Owner, Stored, Turn, digest
+from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 
@@ -51,16 +51,16 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
         if request.param == "transient":
-            yield TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            yield InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
             return
         if request.param == "spared":
-            shared = TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            shared = InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
             async with SqliteJournal(tmp_path / "spare.sqlite", now=clock) as spare:
-                yield SparedJournal(shared, spare)
+                yield FailoverJournal(shared, spare)
             return
-        keys = WrappedKeys(TransientKeyTable(), TransientMaster())
+        keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
         if request.param == "sealed":
-            yield SealedJournal(TransientJournal(now=clock, max_turns=max_turns, max_dead=max_dead), keys)
+            yield EncryptedJournal(InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead), keys)
             return
         if request.param == "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
@@ -75,7 +75,7 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
             return
         path = tmp_path / "journal.sqlite"
         async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
-            yield SealedJournal(journal, keys) if request.param == "sealed_sqlite" else journal
+            yield EncryptedJournal(journal, keys) if request.param == "sealed_sqlite" else journal
 
     return opened
 
@@ -93,8 +93,8 @@ async def test_a_turn_comes_back_as_it_went_in_oldest_first(open_journal: OpenJo
     async with open_journal() as journal:
         first = turn("Mein Budget ist 10.000 € 🌴\x00", answered="")
         second = turn("second", owner=OTHER_ANN)
-        assert await journal.append(first) is Stored.JOURNALLED
-        assert await journal.append(second) is Stored.JOURNALLED
+        assert await journal.append(first) is TurnOutcome.JOURNALLED
+        assert await journal.append(second) is TurnOutcome.JOURNALLED
         entries = await journal.pending(10)
         assert [entry.turn for entry in entries] == [first, second]
         assert [(entry.stored, entry.replaced, entry.attempts) for entry in entries] == [(False, False, 0)] * 2
@@ -105,17 +105,17 @@ async def test_a_turn_comes_back_as_it_went_in_oldest_first(open_journal: OpenJo
 async def test_a_retry_with_the_same_answer_is_a_duplicate(open_journal: OpenJournal) -> None:
     async with open_journal() as journal:
         await journal.append(turn("once"))
-        assert await journal.append(turn("once")) is Stored.DUPLICATE
+        assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
         [entry] = await journal.pending(10)
         await journal.mark_learned([entry])
-        assert await journal.append(turn("once")) is Stored.DUPLICATE
+        assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
         assert await words(journal) == []
 
 
 async def test_of_many_at_once_one_is_journalled(open_journal: OpenJournal) -> None:
     async with open_journal() as journal:
         outcomes = await asyncio.gather(*(journal.append(turn("same")) for _ in range(20)))
-        assert sorted(outcomes) == [Stored.DUPLICATE] * 19 + [Stored.JOURNALLED]
+        assert sorted(outcomes) == [TurnOutcome.DUPLICATE] * 19 + [TurnOutcome.JOURNALLED]
 
 
 @pytest.mark.parametrize("learned_before", [False, True])
@@ -129,7 +129,7 @@ async def test_a_new_answer_to_a_known_turn_replaces_it_and_is_learned_again(
         await journal.mark_stored([old])
         if learned_before:
             await journal.mark_learned([old])
-        assert await journal.append(turn("q", answered="second")) is Stored.JOURNALLED
+        assert await journal.append(turn("q", answered="second")) is TurnOutcome.JOURNALLED
         new = (await journal.pending(10))[-1]
         assert (new.turn.answered, new.stored, new.replaced) == ("second", False, True)
         assert await words(journal) == ["other", "q"]
@@ -161,11 +161,11 @@ async def test_a_full_journal_takes_no_more_until_something_is_learned(open_jour
     async with open_journal(max_turns=2) as journal:
         await journal.append(turn("a"))
         await journal.append(turn("b", owner=BOB))
-        assert await journal.append(turn("c")) is Stored.JOURNAL_FULL
-        assert await journal.append(turn("a", answered="new")) is Stored.JOURNALLED, "takes no more room"
+        assert await journal.append(turn("c")) is TurnOutcome.JOURNAL_FULL
+        assert await journal.append(turn("a", answered="new")) is TurnOutcome.JOURNALLED, "takes no more room"
         entries = await journal.pending(10)
         await journal.mark_learned(entries[:1])
-        assert await journal.append(turn("c")) is Stored.JOURNALLED
+        assert await journal.append(turn("c")) is TurnOutcome.JOURNALLED
         assert (await journal.depth()).turns == 2
 
 
@@ -174,9 +174,9 @@ async def test_failures_are_counted_until_the_turn_is_a_dead_letter(open_journal
         await journal.append(turn("bad"))
         await journal.append(turn("good"))
         bad = (await journal.pending(10))[0]
-        await journal.mark_failed(bad, "GiveUpError", dead=False)
+        await journal.mark_failed(bad, "PermanentError", dead=False)
         assert (await journal.pending(10))[0].attempts == 1
-        await journal.mark_failed(bad, "GiveUpError", dead=True)
+        await journal.mark_failed(bad, "PermanentError", dead=True)
         assert await words(journal) == ["good"]
         depth = await journal.depth()
         assert (depth.turns, depth.dead) == (1, 1)
@@ -185,8 +185,8 @@ async def test_failures_are_counted_until_the_turn_is_a_dead_letter(open_journal
 async def test_a_dead_letter_that_is_said_again_is_tried_again(open_journal: OpenJournal) -> None:
     async with open_journal() as journal:
         await journal.append(turn("bad"))
-        await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
-        assert await journal.append(turn("bad")) is Stored.JOURNALLED
+        await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
+        assert await journal.append(turn("bad")) is TurnOutcome.JOURNALLED
         assert await words(journal) == ["bad"]
         assert (await journal.depth()).dead == 0
 
@@ -196,9 +196,9 @@ async def test_dead_letters_are_bounded_and_the_oldest_goes_first(open_journal: 
         for name in ("a", "b", "c"):
             await journal.append(turn(name))
             clock.time += timedelta(seconds=1)
-            await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+            await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
         assert (await journal.depth()).dead == 2
-        assert await journal.append(turn("a")) is Stored.JOURNALLED
+        assert await journal.append(turn("a")) is TurnOutcome.JOURNALLED
 
 
 async def test_learned_turns_are_erased_after_their_time(open_journal: OpenJournal, clock: Clock) -> None:
@@ -210,7 +210,7 @@ async def test_learned_turns_are_erased_after_their_time(open_journal: OpenJourn
         clock.time += timedelta(minutes=10)
         await journal.mark_learned([late])
         assert await journal.erase_learned(MONDAY + timedelta(minutes=5)) == 1
-        assert await journal.append(turn("late")) is Stored.DUPLICATE
+        assert await journal.append(turn("late")) is TurnOutcome.DUPLICATE
         assert await words(journal) == ["waiting"]
 
 
@@ -223,7 +223,7 @@ async def test_an_owners_turns_are_erased_in_any_stage_and_nobody_elses(open_jou
         _, stored, learned, dead, *_ = await journal.pending(10)
         await journal.mark_stored([stored])
         await journal.mark_learned([learned])
-        await journal.mark_failed(dead, "GiveUpError", dead=True)
+        await journal.mark_failed(dead, "PermanentError", dead=True)
         assert await journal.erase_owner(ANN) == 4
         assert await words(journal) == ["bob's", "the other ann's"]
         assert (await journal.depth()).dead == 0
@@ -254,7 +254,7 @@ async def one_in_each_state(journal: Journal) -> None:
     _, stored, learned, dead, *_ = await journal.pending(10)
     await journal.mark_stored([stored, learned])
     await journal.mark_learned([learned])
-    await journal.mark_failed(dead, "GiveUpError", dead=True)
+    await journal.mark_failed(dead, "PermanentError", dead=True)
 
 
 async def test_all_of_an_owners_turns_are_listed_with_how_far_they_came(open_journal: OpenJournal) -> None:
@@ -292,7 +292,7 @@ async def test_a_dead_letter_says_what_it_failed_of_how_often_and_when(
         first, _, second = await journal.pending(10)
         await journal.mark_failed(first, "StoreError", dead=False)
         clock.time += timedelta(hours=1)
-        await journal.mark_failed(first, "GiveUpError", dead=True)
+        await journal.mark_failed(first, "PermanentError", dead=True)
         await journal.mark_failed(second, "ValueError", dead=True)
         letters = await journal.dead(10)
         assert letters == [
@@ -300,7 +300,7 @@ async def test_a_dead_letter_says_what_it_failed_of_how_often_and_when(
                 turn_id=first.turn.id,
                 place=first.place,
                 owner=ANN.key,
-                reason="GiveUpError",
+                reason="PermanentError",
                 attempts=2,
                 asked_at=MONDAY,
                 failed_at=clock.time,
@@ -316,8 +316,8 @@ async def test_a_dead_letter_is_tried_again_from_its_beginning_behind_the_others
         for name in ("bad", "worse", "good"):
             await journal.append(turn(name))
         bad, worse, good = await journal.pending(10)
-        await journal.mark_failed(bad, "GiveUpError", dead=True)
-        await journal.mark_failed(worse, "GiveUpError", dead=True)
+        await journal.mark_failed(bad, "PermanentError", dead=True)
+        await journal.mark_failed(worse, "PermanentError", dead=True)
         for name in ("more", "and more"):
             await journal.append(turn(name))
         assert await journal.retry([bad.turn.id, good.turn.id, "unknown"]) == 1, (
@@ -338,7 +338,7 @@ async def test_only_what_did_not_come_by_our_own_append_arrives_and_each_once(op
         assert await before.arrivals(10) == []
         a, b, _ = await before.pending(10)
         await before.mark_stored([a])
-        await before.mark_failed(b, "GiveUpError", dead=True)
+        await before.mark_failed(b, "PermanentError", dead=True)
         await before.append(turn("d"))
         await before.retry([b.turn.id])
         assert [entry.turn.asked for entry in await before.arrivals(10)] == ["b"]

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.encryption.keys import KeyTable, RedisKeyTable, SqliteKeyTable, TransientKeyTable
+from memory_extproc.encryption.keys import InMemoryKeyTable, KeyTable, RedisKeyTable, SqliteKeyTable
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
@@ -21,7 +21,7 @@ __all__ = ["redis_server"]
 async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyTable]:
     match request.param:
         case "transient":
-            yield TransientKeyTable()
+            yield InMemoryKeyTable()
         case "sqlite":
             async with SqliteKeyTable(tmp_path / "keys.db") as made:
                 yield made

@@ -10,7 +10,7 @@ import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.ports import Coordination
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.builders import Clock
 
 MINUTE = timedelta(minutes=1)
@@ -24,7 +24,7 @@ def clock() -> Clock:
 @pytest.fixture(params=["transient", "sqlite"])
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Coordination]:
     if request.param == "transient":
-        yield TransientCoordination(clock)
+        yield InMemoryCoordination(clock)
         return
     async with SqliteCoordination(tmp_path / "coordination.sqlite", now=clock) as sqlite:
         yield sqlite

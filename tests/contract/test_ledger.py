@@ -14,7 +14,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob, LedgerMarks
 from memory_extproc.ports import Ledger
-from memory_extproc.testing.adapters import TransientLedger
+from memory_extproc.testing.adapters import InMemoryLedger
 from tests.fixtures.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
@@ -34,7 +34,7 @@ def holds(directory: Path, text: bytes) -> bool:
 async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledger]:
     match request.param:
         case "transient":
-            yield TransientLedger()
+            yield InMemoryLedger()
         case "sqlite":
             async with SqliteLedger(tmp_path / "erasure.db") as sqlite:
                 yield sqlite

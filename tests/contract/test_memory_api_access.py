@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from memory_extproc.api.authentication import (
     ApiKey,
     ApiKeys,
+    Credentials,
     Jwt,
     JwtClaims,
     Mtls,
     NoProof,
-    Presented,
     ProxyOptions,
     TrustedProxy,
     key_hash,
@@ -341,11 +341,11 @@ async def test_a_certificate_says_who_calls(encrypted: tuple[ApiStand, Reached, 
 
 def from_elsewhere(
     names: tuple[str, ...] = (), peer: str = "ipv4:192.0.2.7:4711", roles: str = "", user: str = "ann"
-) -> Presented:
+) -> Credentials:
     """A call from another machine, with a verified certificate of these names."""
     pairs = [("x-authz-user-id", user), ("x-authz-roles", roles)]
     certificate = {"x509_subject_alternative_name": [name.encode() for name in names]}
-    return Presented(peer, Headers(pairs), certificate)
+    return Credentials(peer, Headers(pairs), certificate)
 
 
 def test_a_gateways_headers_count_from_this_machine_and_from_listed_names_alone() -> None:
@@ -402,12 +402,12 @@ def test_a_gateways_user_or_tenant_that_is_not_one_name_is_refused() -> None:
         for way in (proxy, NoProof(ProxyOptions())):
             if way is proxy or pairs[0][1]:
                 with pytest.raises(RefusedError):
-                    way.principal(Presented("unix:", Headers(pairs)))
+                    way.principal(Credentials("unix:", Headers(pairs)))
 
 
 def test_without_any_proof_everybody_is_who_they_say_and_may_do_everything() -> None:
     principal = NoProof(ProxyOptions()).principal(
-        Presented("ipv4:192.0.2.7:1", Headers([("x-authz-user-id", "ann")]))
+        Credentials("ipv4:192.0.2.7:1", Headers([("x-authz-user-id", "ann")]))
     )
     assert principal is not None
     assert principal.user == "ann"

@@ -13,17 +13,17 @@ import grpc.aio
 import pytest
 
 from memory_extproc.api.call import Repeats
-from memory_extproc.api.forget import Forgetting
+from memory_extproc.api.forget import ForgetCalls
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.settings import Consents
 from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.curation.editor import Catalogue
+from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientLedger
+from memory_extproc.testing.adapters import InMemoryLedger
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.fixtures.memory_api import KEY, ApiStand, violations_of
 
@@ -50,9 +50,9 @@ class ByWord:
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
     made = ApiStand(tmp_path)
-    ledger, sole = TransientLedger(), SoleReplica()
-    forgotten = Forgotten(ledger, sole)
-    hiding = HidingStore(made.store, forgotten)
+    ledger, sole = InMemoryLedger(), SoleReplica()
+    forgotten = TombstoneIndex(ledger, sole)
+    hiding = TombstoneFilteringStore(made.store, forgotten)
     made.partitions = Partitions(
         hiding, made.coordination, PartitionLimits(), made.metrics, now=made.now, forgotten=forgotten
     )
@@ -71,11 +71,11 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         ForgetLimits(first=timedelta(milliseconds=1)),
         made.metrics,
         now=made.now,
-        chance=lambda: 0.0,
+        rng=lambda: 0.0,
         seeks=ByWord(made),
     )
-    catalogue = Catalogue(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)
-    forgetting = Forgetting(forgetter, catalogue, Repeats(made.coordination, KEY))
+    catalogue = MemoryCatalog(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)
+    forgetting = ForgetCalls(forgetter, catalogue, Repeats(made.coordination, KEY))
     made.operations = {**forgetting.operations, **Consents(made.consent, forgetting.forget).operations}
     async with forgetter, made:
         for owner in EVERYBODY:

@@ -136,7 +136,7 @@ def test_any_request_ends_as_documented_and_reaches_nobody_elses_memories(
 async def test_words_that_look_like_filters_stay_words_in_milvus(tmp_path: Path) -> None:
     stand = ApiStand(tmp_path)
     async with opened(replace(options(tmp_path), dimension=stand.embedder.dimension)) as store:
-        stand.use(store)
+        stand.reconfigure(store)
         async with stand:
             before = await with_secrets(stand)
             for hostile in INJECTIONS:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from memory_extproc.api.call import Call
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.transfer import Transfers
+from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.cli.root import app
 from memory_extproc.model import Embedded, Memory, MemoryState
 from memory_extproc.portability.importer import Exporter, ExportLimits, Importer
@@ -32,7 +32,7 @@ class Desk(ApiStand):
         importer = Importer(self.partitions, self.embedder, self.coordination, now=self.now, consent=self.consent)
         self.forgets: list[pb.ForgetMemoriesRequest] = []
         self.operations = {
-            **Transfers(exporter, importer, now=self.now).operations,
+            **TransferCalls(exporter, importer, now=self.now).operations,
             "ForgetMemories": self._forget,
         }
 

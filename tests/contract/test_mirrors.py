@@ -10,11 +10,11 @@ import pytest
 
 from memory_extproc.coordination.mirror import (
     Copied,
+    InMemoryMirror,
     Kind,
     SqliteMirror,
-    TransientMirror,
-    decoded,
-    encoded,
+    decode_copies,
+    encode_copies,
     of_items,
 )
 from memory_extproc.model import LedgerJob
@@ -36,7 +36,7 @@ __all__ = ["milvus", "milvus_lite"]
 async def mirror(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mirror]:
     match request.param:
         case "transient":
-            yield TransientMirror()
+            yield InMemoryMirror()
         case "sqlite":
             async with SqliteMirror(tmp_path / "mirror.db") as sqlite:
                 yield sqlite
@@ -82,9 +82,9 @@ async def test_copies_come_back_as_they_were(mirror: Mirror) -> None:
         *of_items("a" * 64, [n.to_bytes(16, "big") for n in range(2_500)], 12.5),
         Copied(Kind.CONSENT, "b" * 64, b'["off",1.5,"ann"]'),
     ]
-    await mirror.put(encoded(copies))
-    await mirror.put(encoded(copies))
-    found = decoded(await everything(mirror))
+    await mirror.put(encode_copies(copies))
+    await mirror.put(encode_copies(copies))
+    found = decode_copies(await everything(mirror))
     assert sorted(found, key=repr) == sorted(copies, key=repr)
 
 
@@ -115,5 +115,5 @@ async def test_a_file_remembers_what_waits_to_be_copied_on(tmp_path: Path) -> No
 
 
 async def test_what_this_version_cannot_read_is_no_hindrance() -> None:
-    good = encoded([Copied(Kind.CUT, "a" * 64, b"1")])
-    assert len(decoded({**good, "cut:x": b"{", "new:y": b'{"kind": "new", "subject": ""}'})) == 1
+    good = encode_copies([Copied(Kind.CUT, "a" * 64, b"1")])
+    assert len(decode_copies({**good, "cut:x": b"{", "new:y": b'{"kind": "new", "subject": ""}'})) == 1

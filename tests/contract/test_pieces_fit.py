@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from memory_extproc.inference.model_files import TOKENIZER, verify
-from memory_extproc.learn.chunking import PieceLimits, pieces
+from memory_extproc.learn.chunking import ChunkLimits, pieces
 
 ROOT = Path(__file__).parents[2]
 LONG = {
@@ -34,7 +34,7 @@ def test_every_piece_fits_the_window_of_the_default_model(text: str, int8_model_
     tokenizer.no_truncation()
     tokenizer.no_padding()
     window = verify(int8_model_dir).max_seq_length
-    found = pieces(text, PieceLimits(pieces=10_000)).texts
+    found = pieces(text, ChunkLimits(pieces=10_000)).texts
     assert len(found) > 1
     assert max(len(tokenizer.encode(piece).ids) for piece in found) <= window
 
@@ -44,5 +44,5 @@ def test_pieces_of_english_and_of_code_use_most_of_what_they_may_have(text: str,
     tokenizer = Tokenizer.from_file(str(int8_model_dir / TOKENIZER))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    sizes = [len(tokenizer.encode(piece).ids) for piece in pieces(text, PieceLimits(pieces=10_000)).texts]
+    sizes = [len(tokenizer.encode(piece).ids) for piece in pieces(text, ChunkLimits(pieces=10_000)).texts]
     assert sum(sizes) / len(sizes) > 110

@@ -1,4 +1,4 @@
-"""The contract of ports.ReadsWords, held by every embedder that says what single words are."""
+"""The contract of ports.TokenEmbeddingModel, held by every embedder that says what single words are."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.inference.prepare import parse_source, prepare
-from memory_extproc.ports import Embeds, ReadsWords
+from memory_extproc.ports import EmbeddingModel, TokenEmbeddingModel
 from memory_extproc.testing.models import CannedWords
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 
-class Reader(Embeds, ReadsWords, Protocol):
+class Reader(EmbeddingModel, TokenEmbeddingModel, Protocol):
     """Both, as recall has them from one model."""
 
 
@@ -40,7 +40,7 @@ async def reader(request: pytest.FixtureRequest, tiny_reader: Path) -> AsyncIter
 
 
 async def test_it_says_that_it_reads_words(reader: Reader) -> None:
-    assert isinstance(reader, ReadsWords)
+    assert isinstance(reader, TokenEmbeddingModel)
     assert reader.reads_words
 
 

@@ -16,14 +16,14 @@ import pytest
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import TryLaterError
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Embedded, ForgetScope, Matrix, Memory, MemoryState, Owner, Scope
 from memory_extproc.retention.reembed import Checked, Pace, Reembedding
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientLedger
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryLedger
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import MONDAY, a_memory, later
 from tests.fixtures.milvus_server import Process
@@ -50,10 +50,10 @@ class World:
     """What both models' sidecars share."""
 
     now: Any = MONDAY
-    ledger: TransientLedger = field(default_factory=TransientLedger)
+    ledger: InMemoryLedger = field(default_factory=InMemoryLedger)
 
     def __post_init__(self) -> None:
-        self.coordination = TransientCoordination(self.clock)
+        self.coordination = InMemoryCoordination(self.clock)
 
     def clock(self) -> Any:
         self.now += timedelta(milliseconds=5)
@@ -72,8 +72,8 @@ class Side:
         world, replicas = self.world, SoleReplica()
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
-        self.forgotten = Forgotten(world.ledger, replicas)
-        self.hiding = HidingStore(self.store, self.forgotten)
+        self.forgotten = TombstoneIndex(world.ledger, replicas)
+        self.hiding = TombstoneFilteringStore(self.store, self.forgotten)
         self.partitions = await self._stack.enter_async_context(
             Partitions(
                 self.hiding,
@@ -87,7 +87,7 @@ class Side:
         erasable = Erasable(
             store=self.store,
             partitions=self.partitions,
-            journal=TransientJournal(now=world.clock, max_turns=10),
+            journal=InMemoryJournal(now=world.clock, max_turns=10),
             coordination=world.coordination,
             purges=Files(),
             caches=(),
@@ -102,7 +102,7 @@ class Side:
                 limits,
                 metrics(),
                 now=world.clock,
-                chance=lambda: 0.0,
+                rng=lambda: 0.0,
             )
         )
         self.hiding.found = self.forgets.sweep
@@ -159,7 +159,7 @@ class Traffic:
     async def _talk(self) -> None:
         while not self._ends.is_set():
             # While a forget of theirs is under way, turns wait in the journal and requests go without memories.
-            with suppress(TryLaterError):
+            with suppress(TransientError):
                 await self.once()
             await asyncio.sleep(0)
 

@@ -12,7 +12,7 @@ import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import WaitingPlace
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
@@ -104,7 +104,7 @@ async def test_a_live_directory_says_since_when_turns_wait_by_the_time_a_forget_
 
 async def test_a_directory_that_cannot_be_read_may_hold_anything(pair: Pair) -> None:
     def unreadable() -> datetime | None:
-        raise TryLaterError("journal.db is locked")
+        raise TransientError("journal.db is locked")
 
     pair.replicas[0].oldest_waiting = unreadable
     assert await pair.replicas[0].waiting() == [WaitingPlace("replica-0", None, live=True)]

@@ -1,4 +1,4 @@
-"""The contract of ports.Reranks, held by every reranker."""
+"""The contract of ports.RerankModel, held by every reranker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.inference.model_files import ModelKind, Precision
 from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder
 from memory_extproc.inference.prepare import parse_source, prepare
-from memory_extproc.ports import Reranks
+from memory_extproc.ports import RerankModel
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.testing.models import CannedCompletions, CannedReranker
 from tests.fixtures.tiny_bert import write_tiny_bert
@@ -27,7 +27,7 @@ def tiny_cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["canned", "cross_encoder", "llm"])
-async def reranker(request: pytest.FixtureRequest, tiny_cross_encoder: Path) -> AsyncIterator[Reranks]:
+async def reranker(request: pytest.FixtureRequest, tiny_cross_encoder: Path) -> AsyncIterator[RerankModel]:
     if request.param == "canned":
         yield CannedReranker()
         return
@@ -39,27 +39,27 @@ async def reranker(request: pytest.FixtureRequest, tiny_cross_encoder: Path) -> 
         yield opened
 
 
-async def test_each_text_gets_one_number_between_0_and_1(reranker: Reranks) -> None:
+async def test_each_text_gets_one_number_between_0_and_1(reranker: RerankModel) -> None:
     scores = await reranker.rerank("1 2", ["1", "2 3", "4", "1 2"])
     assert len(scores) == 4
     assert all(0.0 <= score <= 1.0 for score in scores)
 
 
-async def test_no_texts_give_no_numbers(reranker: Reranks) -> None:
+async def test_no_texts_give_no_numbers(reranker: RerankModel) -> None:
     assert list(await reranker.rerank("1", [])) == []
 
 
-async def test_a_single_text_has_a_number_too(reranker: Reranks) -> None:
+async def test_a_single_text_has_a_number_too(reranker: RerankModel) -> None:
     assert 0.0 <= (await reranker.rerank("1", ["2"]))[0] <= 1.0
 
 
-async def test_any_text_is_accepted_on_both_sides(reranker: Reranks) -> None:
+async def test_any_text_is_accepted_on_both_sides(reranker: RerankModel) -> None:
     assert len(await reranker.rerank("1", AWKWARD)) == len(AWKWARD)
     for query in AWKWARD:
         assert len(await reranker.rerank(query, ["1", ""])) == 2
 
 
-async def test_the_same_texts_get_the_same_order_again(reranker: Reranks) -> None:
+async def test_the_same_texts_get_the_same_order_again(reranker: RerankModel) -> None:
     texts = ["1", "2 3", "4 5 6"]
     first, second = await reranker.rerank("1 2", texts), await reranker.rerank("1 2", texts)
     assert list(first) == list(second)

@@ -20,7 +20,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, MONDAY
 from tests.fixtures.ports import free_port as unused_port
 from tests.fixtures.redis import RedisServer, redis_server
@@ -131,7 +131,7 @@ async def test_sealed_texts_are_not_read_as_they_are_wherever_their_keys_rest(
 
 async def test_without_sealing_everything_is_as_it_is(tmp_path: Path, stack: AsyncExitStack) -> None:
     assert await open_keys(configured(tmp_path), tmp_path / "data", None, stack) is None
-    journal, coordination = TransientJournal(now=lambda: MONDAY), TransientCoordination(lambda: MONDAY)
+    journal, coordination = InMemoryJournal(now=lambda: MONDAY), InMemoryCoordination(lambda: MONDAY)
     assert sealed_journal(journal, None) is journal
     assert sealed_coordination(coordination, None) is coordination
     with pytest.raises(ConfigurationError, match="there are no keys"):

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.encryption.cipher import sealable
-from memory_extproc.encryption.codecs import SealedStore
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
-from memory_extproc.errors import GiveUpError
-from memory_extproc.model import Embedded, Found, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
+from memory_extproc.encryption.codecs import EncryptedStore
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.errors import PermanentError
+from memory_extproc.model import Embedded, Hit, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.store.rules import CONTENT_BYTES
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import MONDAY, a_memory
 from tests.fixtures.milvus_stores import (
     DIMENSION,
@@ -62,10 +62,10 @@ async def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[MemoryStore]:
     if request.param == "transient":
-        yield TransientStore(DIMENSION, now=on_monday, finds_words=True)
+        yield InMemoryStore(DIMENSION, now=on_monday, finds_words=True)
         return
     if request.param == "sealed":
-        yield sealed(TransientStore(DIMENSION, now=on_monday, finds_words=True))
+        yield sealed(InMemoryStore(DIMENSION, now=on_monday, finds_words=True))
         return
     path: Path = tmp_path_factory.mktemp("store")
     fixture = {"lite_server": "milvus_lite", "milvus": "milvus"}.get(request.param)
@@ -75,9 +75,9 @@ async def store(
         yield sealed(store) if request.param == "sealed_lite" else store
 
 
-def sealed(store: MemoryStore) -> SealedStore:
-    keys = WrappedKeys(TransientKeyTable(), TransientMaster())
-    return SealedStore(store, keys, Metrics(CollectorRegistry(), "test"), content_bytes=CONTENT_BYTES)
+def sealed(store: MemoryStore) -> EncryptedStore:
+    keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
+    return EncryptedStore(store, keys, Metrics(CollectorRegistry(), "test"), content_bytes=CONTENT_BYTES)
 
 
 async def settled(store: MemoryStore, owner: Owner, row: Embedded) -> None:
@@ -90,7 +90,7 @@ async def settled(store: MemoryStore, owner: Owner, row: Embedded) -> None:
     await until(found, "the row is found")
 
 
-def contents(found: Sequence[Found]) -> list[str]:
+def contents(found: Sequence[Hit]) -> list[str]:
     return [one.memory.content for one in found]
 
 
@@ -136,7 +136,7 @@ async def test_everybody_of_whom_there_is_a_row_is_listed_once(store: MemoryStor
         rows = [Embedded(a_memory(f"row {number}", owner), pointing(0.1)) for number in range(3)]
         await store.put(owner, rows)
     await store.delete_owner(gone)
-    inner = store._store if isinstance(store, SealedStore) else store
+    inner = store._store if isinstance(store, EncryptedStore) else store
     listed = [owner async for page in inner.owners() for owner in page]  # type: ignore[attr-defined]
     assert {ann, bob} <= set(listed)
     assert gone not in listed
@@ -195,7 +195,7 @@ async def test_a_scope_narrows_by_project_and_by_type(store: MemoryStore) -> Non
 
 
 async def words_of(store: MemoryStore, owner: Owner, text: str, scope: Scope = EVERYTHING) -> set[str]:
-    found = await store.worded(owner, text, 10, scope)
+    found = await store.search_text(owner, text, 10, scope)
     assert all(row.memory.owner == owner for row in found)
     return {row.memory.content for row in found}
 
@@ -227,7 +227,7 @@ async def test_a_store_that_knows_words_finds_by_them_and_another_finds_nothing(
     assert await words_of(store, ann, "oolong", Scope(project="work")) == {"oolong at work"}
     assert await words_of(store, ann, "oolong", Scope(types=frozenset({MemoryType.EPISODIC}))) == {"oolong at work"}
     assert await words_of(store, ann, "oolong", Scope(origins=("route=*",))) == {"Ann likes Oolong tea"}
-    (best, *_) = await store.worded(ann, "oolong tea", 1, EVERYTHING)
+    (best, *_) = await store.search_text(ann, "oolong tea", 1, EVERYTHING)
     assert best.memory.content == "Ann likes Oolong tea"
     assert np.array_equal(best.vector, pointing(1.0))
 
@@ -273,7 +273,7 @@ async def test_deleting_leaves_another_owners_rows_alone(store: MemoryStore) -> 
 async def test_a_row_of_another_owner_is_refused_and_nothing_is_stored(store: MemoryStore) -> None:
     ann, bob, other_ann = somebody()
     for stranger in (bob, other_ann):
-        with pytest.raises(GiveUpError, match="another owner"):
+        with pytest.raises(PermanentError, match="another owner"):
             await store.put(ann, [a_row("mine", ann), a_row("not mine", stranger)])
     assert await store.count(ann) == 0
 
@@ -334,9 +334,9 @@ async def test_a_deleted_row_is_gone_and_can_be_put_again(store: MemoryStore) ->
 )
 async def test_a_vector_that_cannot_be_searched_is_refused(store: MemoryStore, vector: Vector) -> None:
     ann, _, _ = somebody()
-    with pytest.raises(GiveUpError, match="vector"):
+    with pytest.raises(PermanentError, match="vector"):
         await store.put(ann, [a_row("said", ann, vector)])
-    with pytest.raises(GiveUpError, match="vector"):
+    with pytest.raises(PermanentError, match="vector"):
         await store.nearest(ann, vector, 5, EVERYTHING)
     assert await store.count(ann) == 0
 
@@ -347,7 +347,7 @@ async def test_an_id_that_could_change_a_filter_is_refused_and_never_asked_for(
 ) -> None:
     ann, _, _ = somebody()
     await store.put(ann, [a_row("said", ann)])
-    with pytest.raises(GiveUpError, match="alphabet"):
+    with pytest.raises(PermanentError, match="alphabet"):
         await store.put(ann, [a_row("said", ann, id=odd)])
     assert list(await store.get(ann, [odd])) == []
     await store.delete(ann, [odd])
@@ -357,7 +357,7 @@ async def test_an_id_that_could_change_a_filter_is_refused_and_never_asked_for(
 async def test_metadata_that_cannot_be_written_is_refused(store: MemoryStore) -> None:
     ann, _, _ = somebody()
     for odd in ({"a": object()}, {"a": float("nan")}, {"a": "x" * 20_000}):
-        with pytest.raises(GiveUpError, match="metadata"):
+        with pytest.raises(PermanentError, match="metadata"):
             await store.put(ann, [a_row("said", ann, metadata=odd)])
     assert await store.count(ann) == 0
 
@@ -365,21 +365,21 @@ async def test_metadata_that_cannot_be_written_is_refused(store: MemoryStore) ->
 @pytest.mark.parametrize("odd", ["", "x" * 513, "ž" * 257, "nul\0", "\ud800"])
 async def test_an_owner_whose_name_cannot_be_stored_is_refused_everywhere(store: MemoryStore, odd: str) -> None:
     owner = Owner("acme", odd)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.put(owner, [a_row("said", owner, id="some-id")])
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.nearest(owner, pointing(1.0), 5, EVERYTHING)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.get(owner, ["some-id"])
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.count(owner)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await store.delete_owner(owner)
 
 
 async def test_long_content_is_cut_between_two_characters(store: MemoryStore) -> None:
     ann, _, _ = somebody()
-    room = sealable(CONTENT_BYTES) if isinstance(store, SealedStore) else CONTENT_BYTES
+    room = sealable(CONTENT_BYTES) if isinstance(store, EncryptedStore) else CONTENT_BYTES
     exact, longer = "x" + "ž" * ((room - 1) // 2), "🌴" * 3000
     rows = [a_row(exact, ann, id="exact"), a_row(longer, ann, id="longer"), a_row("a\ud800b", ann, id="surrogate")]
     await store.put(ann, rows)

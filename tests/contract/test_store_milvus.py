@@ -23,7 +23,7 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError
+from memory_extproc.errors import NotReadyError, PermanentError, TransientError
 from memory_extproc.model import Owner, Scope
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType, MilvusException, connect
@@ -76,7 +76,7 @@ async def insisted(call: Callable[[], Awaitable[T]], seconds: float = 30) -> T:
     while True:
         try:
             return await call()
-        except TryLaterError:
+        except TransientError:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ async def test_collections_made_without_an_index_of_words_serve_as_they_did(tmp_
     async with opened(chosen) as store:
         assert not store.finds_words
         await store.put(ANN, [a_row("Ann likes oolong", ANN)])
-        assert list(await store.worded(ANN, "oolong tea", 10, Scope())) == []
+        assert list(await store.search_text(ANN, "oolong tea", 10, Scope())) == []
         assert await store.count(ANN) == len((await store.nearest(ANN, pointing(1.0), 10, Scope())).found) == 2
 
 
@@ -103,7 +103,7 @@ async def test_an_index_of_words_is_found_again_and_may_be_left_alone(tmp_path: 
     for full_text in (True, False):
         async with opened(replace(chosen, full_text=full_text)) as store:
             assert store.finds_words is full_text
-            assert len(await store.worded(ANN, "tea", 10, Scope())) == full_text
+            assert len(await store.search_text(ANN, "tea", 10, Scope())) == full_text
             await store.put(ANN, [a_row("Ann has a dog", ANN)])
 
 
@@ -244,7 +244,7 @@ async def test_a_lite_file_of_another_process_can_be_opened_later(tmp_path: Path
     async with measured(replace(options(tmp_path), collection="memories")) as (store, _):
         with a_writer(tmp_path) as printed:
             next(printed)
-            with pytest.raises(TryLaterError, match="another process"):
+            with pytest.raises(TransientError, match="another process"):
                 await store.open()
             with pytest.raises(NotReadyError):
                 await store.count(ANN)
@@ -272,7 +272,7 @@ async def test_a_collection_that_a_kill_left_half_made_is_made_anew(tmp_path: Pa
 async def test_a_lite_file_that_cannot_be_made_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "milvus.db").write_text("not a directory")
     async with measured(options(tmp_path)) as (store, _):
-        with pytest.raises(GiveUpError, match=r"milvus\.db"):
+        with pytest.raises(PermanentError, match=r"milvus\.db"):
             await store.open()
 
 
@@ -323,7 +323,7 @@ async def test_a_collection_that_does_not_fit_is_refused_naming_both_sides(
     other = replace(chosen, **change)  # type: ignore[arg-type]  # one field at a time
     async with measured(other) as (store, _):
         for _ in range(2):
-            with pytest.raises(GiveUpError) as refused:
+            with pytest.raises(PermanentError) as refused:
                 await store.open()
             assert all(side in str(refused.value) for side in sides)
     async with opened(chosen) as store:
@@ -335,7 +335,7 @@ async def test_a_lite_file_made_in_shards_is_not_read_as_one_collection(tmp_path
     async with opened(chosen):
         pass
     async with measured(replace(chosen, layout=Layout.SINGLE)) as (store, _):
-        with pytest.raises(GiveUpError, match=r"'single'.*the other"):
+        with pytest.raises(PermanentError, match=r"'single'.*the other"):
             await store.open()
     async with opened(replace(chosen, layout=Layout.SINGLE, collection="other")) as store:
         await store.put(ANN, [a_row("said", ANN)])
@@ -347,7 +347,7 @@ async def test_somebody_elses_collection_is_left_alone(server: Process, tmp_path
     client = connect(chosen, server.address)
     await make_foreign(client, chosen.collection)
     async with measured(chosen) as (store, _):
-        with pytest.raises(GiveUpError, match="not made by memory-extproc"):
+        with pytest.raises(PermanentError, match="not made by memory-extproc"):
             await store.open()
     assert await client.has_collection(chosen.collection)
     await client.close()
@@ -363,7 +363,7 @@ async def test_a_half_made_collection_is_made_anew_unless_it_holds_rows(
     await make_foreign(client, half_made, rows)
     async with measured(chosen) as (store, _):
         if rows:
-            with pytest.raises(GiveUpError, match="holds rows"):
+            with pytest.raises(PermanentError, match="holds rows"):
                 await store.open()
         else:
             await store.open()
@@ -396,7 +396,7 @@ async def test_a_server_that_is_not_there_is_tried_again_and_opened_when_it_is(t
         async with measured(quick(tmp_path, process.address)) as (store, registry):
             for _ in range(5):
                 started = time.monotonic()
-                with pytest.raises(TryLaterError):
+                with pytest.raises(TransientError):
                     await store.open()
                 assert time.monotonic() - started < PATIENCE_OF_THE_CLIENT
             assert registry.get_sample_value("memory_extproc_store_up") == 0
@@ -416,7 +416,7 @@ async def test_a_stalled_server_is_waited_for_no_longer_than_the_limit_and_then_
             took = []
             for _ in range(6):
                 started = time.monotonic()
-                with pytest.raises(TryLaterError):
+                with pytest.raises(TransientError):
                     await store.nearest(ANN, pointing(1.0), 5, Scope())
                 took.append(time.monotonic() - started)
             assert max(took) < PATIENCE_OF_THE_CLIENT
@@ -436,7 +436,7 @@ async def test_a_killed_server_fails_fast_and_serves_again_after_its_restart(tmp
             await insisted(lambda: store.put(ANN, [a_row("kept", ANN)]))
             process.kill()
             started = time.monotonic()
-            with pytest.raises(TryLaterError):
+            with pytest.raises(TransientError):
                 await store.put(ANN, [a_row("lost", ANN)])
             assert time.monotonic() - started < PATIENCE_OF_THE_CLIENT
             process.start()
@@ -456,7 +456,7 @@ async def test_a_real_server_killed_and_started_again_has_every_acknowledged_row
             await store.delete_owner(bob)
             process.freeze()
             started = time.monotonic()
-            with pytest.raises(TryLaterError):
+            with pytest.raises(TransientError):
                 await store.nearest(ann, pointing(1.0), 5, Scope())
             assert time.monotonic() - started < PATIENCE_OF_THE_CLIENT
             process.thaw()

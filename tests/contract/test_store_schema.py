@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Memory, Owner
 from memory_extproc.store.milvus.client import AsyncMilvusClient, connect
 from memory_extproc.store.milvus.lite import EmbeddedLite
@@ -92,7 +92,7 @@ async def test_a_new_collection_is_named_after_its_version_and_says_it(place: Pl
 
 async def test_a_newer_schema_that_names_a_later_reader_is_refused_with_both_numbers(place: Place) -> None:
     await place.stamp(3, 2)
-    with pytest.raises(GiveUpError, match=r"schema 3 of a newer memory-extproc; this one knows .* 1, and 2"):
+    with pytest.raises(PermanentError, match=r"schema 3 of a newer memory-extproc; this one knows .* 1, and 2"):
         async with opened(place.chosen):
             pass
 

@@ -17,7 +17,7 @@ from memory_extproc.api.audit import verify
 from memory_extproc.api.authentication import key_hash
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
-from memory_extproc.api.principal import derived
+from memory_extproc.api.principal import derive_key
 from tests.fixtures.authority import Authority
 from tests.fixtures.whole import WholeStand
 
@@ -90,7 +90,7 @@ async def test_token_key_and_certificate_each_open_their_own_door(
     finally:
         await whole.stop_sidecar()
     data = tmp_path / "data"
-    assert verify(data / "audit", derived(SECRET.encode(), "audit")).lines == 4
+    assert verify(data / "audit", derive_key(SECRET.encode(), "audit")).lines == 4
     written = b"".join(path.read_bytes() for path in (data / "audit").iterdir())
     for word in (b"zebra", b"Quibble", b"ann", b"carol", KEY.encode()):
         assert word not in written

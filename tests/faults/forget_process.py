@@ -23,13 +23,13 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
-from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, Stored
+from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.options import MilvusOptions
@@ -78,8 +78,8 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
     stack.push_async_callback(store.close)
     ledger = await stack.enter_async_context(SqliteLedger(directory / "erasure.db"))
     journal = await stack.enter_async_context(SqliteJournal(directory / "journal.db", now=utc_now))
-    forgotten = Forgotten(ledger, SoleReplica())
-    hiding = HidingStore(store, forgotten)
+    forgotten = TombstoneIndex(ledger, SoleReplica())
+    hiding = TombstoneFilteringStore(store, forgotten)
     partitions = await stack.enter_async_context(
         Partitions(hiding, coordination, PartitionLimits(), metrics, now=utc_now, forgotten=forgotten)
     )
@@ -95,7 +95,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             extractor=ListingExtractor(),
             reconciler=Reconciler(partitions, embedder, metrics),
             now=utc_now,
-            chance=random.random,
+            rng=random.random,
             forgotten=forgotten,
         )
     )
@@ -108,7 +108,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             ForgetLimits(patience=timedelta(seconds=30)),
             metrics,
             now=utc_now,
-            chance=random.random,
+            rng=random.random,
         )
     )
     hiding.found = forgetter.sweep
@@ -137,7 +137,7 @@ async def chat(parts: Parts, dice: random.Random, numbers: list[int]) -> None:
     # Before it is handed over: whether it was taken in is not known if we die now.
     tell("says", number, owner.user, session)
     await asyncio.sleep(dice.random() * 0.01)
-    if await parts.learner.accept(exchanged) in {Stored.JOURNALLED, Stored.JOURNAL_LATE}:
+    if await parts.learner.accept(exchanged) in {TurnOutcome.JOURNALLED, TurnOutcome.JOURNAL_LATE}:
         tell("said", number)
 
 

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
@@ -44,9 +44,9 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
-    Searched,
-    Stored,
+    SearchResult,
     Turn,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.observe.log import configure
@@ -80,7 +80,7 @@ class KilledJournal:
         self.erase_owner, self.erase, self.of_owner = journal.erase_owner, journal.erase, journal.of_owner
         self.dead, self.retry = journal.dead, journal.retry
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         self._killer.at("append")
         stored = await self._journal.append(turn)
         self._killer.at("appended")
@@ -122,7 +122,7 @@ def made(path: Path) -> sqlite3.Connection:
 
 
 class FileStore:
-    """KeepsMemories, ListingReconciler's place taken too: rows and facts in a SQLite file, by id."""
+    """MemoryWriter, ListingReconciler's place taken too: rows and facts in a SQLite file, by id."""
 
     def __init__(self, path: Path, killer: Killer) -> None:
         self._file = made(path)
@@ -145,14 +145,14 @@ class FileStore:
             self._file.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", values)
         self._killer.at("applied")
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
-        return Searched((), None, "store")
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
+        return SearchResult((), None, "store")
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         return []
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
-        raise GiveUpError("not here")
+        raise PermanentError("not here")
 
     async def confirm(
         self,
@@ -163,10 +163,10 @@ class FileStore:
         turn: str = "",
         beside: Sequence[str] = (),
     ) -> None:
-        raise GiveUpError("not here")
+        raise PermanentError("not here")
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
-        raise GiveUpError("not here")
+        raise PermanentError("not here")
 
 
 def utc_now() -> datetime:
@@ -228,13 +228,13 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
                 extractor=KilledExtractor(killer),
                 reconciler=store,
                 now=utc_now,
-                chance=random.random,
+                rng=random.random,
             )
         )
         for n in range(turns):
             if told.is_set():
                 break
-            if await learner.accept(the_exchange(n)) is Stored.JOURNALLED:
+            if await learner.accept(the_exchange(n)) is TurnOutcome.JOURNALLED:
                 print(n, flush=True)  # noqa: T201 - what the test reads
         if redis:
             await until(lambda: _empty(journal), "nothing is left to be learned", seconds=120)

@@ -28,12 +28,12 @@ from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, m
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Summaries
@@ -68,7 +68,7 @@ class Steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class FileStore(TransientStore):
+class FileStore(InMemoryStore):
     """Rows that outlive the process, in a SQLite file."""
 
     def __init__(self, path: Path, steps: Steps, now: datetime) -> None:
@@ -116,7 +116,7 @@ class Life:
     """One process's view of Ann's memories; *round* counts processes, each an hour after the one before."""
 
     def __init__(
-        self, store: TransientStore, coordination: Coordination, now: datetime, holder: str = "one"
+        self, store: InMemoryStore, coordination: Coordination, now: datetime, holder: str = "one"
     ) -> None:
         self.store, self.coordination, self.now = store, coordination, now
         self.embedder, self.metrics = CannedEmbedder(64), Metrics(CollectorRegistry(), "test")
@@ -143,12 +143,12 @@ class Life:
             TopicLimits(pause=timedelta(milliseconds=1), look=timedelta(hours=1)),
             self.metrics,
             now=self.clock,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             holder=self.holder,
             provenance=lambda turn: provenance(turn.origin),
         )
 
-    def keeper(self) -> Keeper:
+    def keeper(self) -> RetentionPass:
         reflections = Reflections(
             LlmReflector(self.completes, Budget(BudgetLimits(), now=self.clock)),
             self.partitions,
@@ -158,12 +158,12 @@ class Life:
             about,
             now=self.clock,
         )
-        return Keeper(
+        return RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            KeeperRules(retention=RetentionRules(max_memories=14, protect=timedelta(), prune_share=0)),
+            RetentionPassRules(retention=RetentionRules(max_memories=14, protect=timedelta(), prune_share=0)),
             Wording(says=saying, about=about, agree=agree),
             now=self.clock,
             reflections=reflections,
@@ -179,7 +179,7 @@ class Life:
             self.metrics,
             holder=self.holder,
             now=self.clock,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
         )
 
     async def put(self, *memories: Memory) -> None:
@@ -280,7 +280,7 @@ async def test_of_two_replicas_on_redis_one_runs_for_a_caller_and_stops_when_its
     redis_server: RedisServer,
 ) -> None:
     now = MONDAY + timedelta(days=40)
-    store = TransientStore(64, now=lambda: now)
+    store = InMemoryStore(64, now=lambda: now)
     async with (
         RedisCoordination(redis_server.url, prefix="aging") as first,
         RedisCoordination(redis_server.url, prefix="aging") as second,
@@ -302,7 +302,7 @@ async def test_of_two_replicas_on_redis_one_runs_for_a_caller_and_stops_when_its
         await second.release(f"retention:{ANN.key}", "two")
         assert (await two.job(**lease).one(ANN)).owners == 1
         found = await two.found()
-    alone = Life(TransientStore(64, now=lambda: now), TransientCoordination(lambda: now), now)
+    alone = Life(InMemoryStore(64, now=lambda: now), InMemoryCoordination(lambda: now), now)
     await alone.begin()
     await alone.job().one(ANN)
     assert found == await alone.found()

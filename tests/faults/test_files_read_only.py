@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from tests.builders import ANN, MONDAY
 
 _NOBODY = 65534
@@ -69,7 +69,7 @@ async def test_what_could_only_be_read_for_a_while_is_written_again_by_itself_th
         with without_privileges():
             for _ in range(2):
                 assert await records.get_record("response", ANN, "key") == b"one"
-                with pytest.raises(TryLaterError, match=r"coordination\.db is read-only"):
+                with pytest.raises(TransientError, match=r"coordination\.db is read-only"):
                     await records.put_record("response", ANN, "key", b"two", timedelta(hours=1))
             assert await records.get_record("response", ANN, "key") == b"one"
         disk.writable(yes=True)

@@ -18,12 +18,12 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.data_dir import FilesInUse
+from memory_extproc.app.data_dir import OpenFiles
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import LedgerJob, LedgerMarks, Stored, Turn, digest
+from memory_extproc.model import LedgerJob, LedgerMarks, Turn, TurnOutcome, digest
 from memory_extproc.observe.metrics import Metrics
 from tests.builders import ANN, MONDAY, a_turn
 
@@ -113,9 +113,9 @@ async def test_nothing_is_accepted_into_a_file_that_the_next_start_would_not_fin
         await journal.append(turn("before"))
         harm(path)
         for _ in range(2):  # until somebody sees to it
-            with pytest.raises(TryLaterError, match=rf"journal\.db was taken away while in use \({why}\)"):
+            with pytest.raises(TransientError, match=rf"journal\.db was taken away while in use \({why}\)"):
                 await journal.append(turn("after"))
-        with pytest.raises(TryLaterError):  # readiness asks this
+        with pytest.raises(TransientError):  # readiness asks this
             await journal.check()
 
 
@@ -124,10 +124,10 @@ async def test_a_file_that_is_moved_back_takes_turns_again_and_has_lost_none(tmp
     async with a_journal(path) as journal:
         await journal.append(turn("before"))
         path.rename(tmp_path / "elsewhere")
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await journal.append(turn("refused"))
         (tmp_path / "elsewhere").rename(path)
-        assert await journal.append(turn("after")) is Stored.JOURNALLED
+        assert await journal.append(turn("after")) is TurnOutcome.JOURNALLED
     assert await waiting(path) == [turn("before"), turn("after")]
 
 
@@ -153,7 +153,7 @@ async def test_what_somebody_put_in_its_place_is_left_as_it_is(tmp_path: Path) -
     async with a_journal(path) as journal:
         await journal.append(turn("ours"))
         _exchanged(path)
-        with pytest.raises(TryLaterError, match="replaced"):
+        with pytest.raises(TransientError, match="replaced"):
             await journal.check()
     with closing(sqlite3.connect(path)) as theirs:
         assert theirs.execute("SELECT name FROM sqlite_schema").fetchall() == [("theirs",)]
@@ -170,7 +170,7 @@ async def test_an_older_ledger_put_in_the_place_of_ours_is_not_believed(tmp_path
         assert await ledger.marks("bob") == LedgerMarks()
         older.replace(path)
         for _ in range(2):
-            with pytest.raises(TryLaterError, match=r"erasure\.db was taken away while in use \(replaced\)"):
+            with pytest.raises(TransientError, match=r"erasure\.db was taken away while in use \(replaced\)"):
                 await ledger.marks("ann")  # and so nothing of hers is shown
 
 
@@ -183,7 +183,7 @@ async def test_records_and_versions_are_read_on_while_the_file_is_gone(tmp_path:
         _all_deleted(path)
         assert await coordination.version(ANN) == 1
         assert await coordination.get_record("response", ANN, "r") == b"kept"
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await coordination.bump(ANN)
 
 
@@ -193,7 +193,7 @@ async def test_nothing_is_said_to_be_unknown_because_the_file_is_gone(tmp_path: 
     async with SqliteFile(path, SCHEMA) as file:
         await file.run(lambda connection: connection.execute(KEPT))
         _all_deleted(path)
-        with pytest.raises(TryLaterError, match=r"journal\.db was taken away while in use \(gone\)"):
+        with pytest.raises(TransientError, match=r"journal\.db was taken away while in use \(gone\)"):
             file.read("SELECT word FROM one", ())
 
 
@@ -203,7 +203,7 @@ class Watched:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.registry = CollectorRegistry()
-        self.files = FilesInUse([path], Metrics(self.registry, "0"))
+        self.files = OpenFiles([path], Metrics(self.registry, "0"))
 
     def count(self, why: str) -> float | None:
         return self.registry.get_sample_value("memory_extproc_files_taken_away", {"why": why})
@@ -223,7 +223,7 @@ async def test_a_file_that_nobody_writes_to_is_missed_too(
             assert watched.count(why) == 0
             harm(watched.path)
             for _ in range(2):
-                with pytest.raises(TryLaterError, match=rf"taken away while in use: journal\.db.*\({why}\)"):
+                with pytest.raises(TransientError, match=rf"taken away while in use: journal\.db.*\({why}\)"):
                     watched.files.check()
             assert watched.count(why)
         watched.files.check()
@@ -239,7 +239,7 @@ async def test_a_file_that_was_moved_back_is_not_missed_any_more(tmp_path: Path)
         await journal.open()
         watched.files.check()
         watched.path.rename(tmp_path / "elsewhere")
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             watched.files.check()
         (tmp_path / "elsewhere").rename(watched.path)
         watched.files.check()
@@ -250,7 +250,7 @@ async def test_a_damaged_file_that_an_operator_moves_aside_is_not_missed(tmp_pat
     watched = Watched(tmp_path / "journal.db")
     watched.path.write_bytes(b"no database" * 100)
     async with a_journal(watched.path) as journal:
-        with pytest.raises(TryLaterError, match="move it aside to begin anew"):
+        with pytest.raises(TransientError, match="move it aside to begin anew"):
             await journal.check()
         watched.files.check()
         watched.path.rename(tmp_path / "aside.db")

@@ -13,11 +13,11 @@ import structlog.testing
 from pymilvus import MilvusException
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.learn.learner import Learner
-from memory_extproc.model import Owner, Stored
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.model import Owner, TurnOutcome
+from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import MONDAY
 from tests.fixtures.ailing import MilvusWeather
 from tests.fixtures.redis import RedisServer, redis_server
@@ -35,8 +35,8 @@ UNKNOWN = MilvusException(65535, "find no available rootcoord, check rootcoord s
 class Replica:
     """A learner with its own way to the store that all replicas share."""
 
-    def __init__(self, link: RedisLink, prefix: str, store: TransientStore) -> None:
-        own = TransientStore(32, now=lambda: MONDAY)
+    def __init__(self, link: RedisLink, prefix: str, store: InMemoryStore) -> None:
+        own = InMemoryStore(32, now=lambda: MONDAY)
         own._rows = store._rows
         self.world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5)), shared_store=own)
         self.weather = self.world.weather = own.weather = MilvusWeather(self.world.metrics)
@@ -66,13 +66,13 @@ class Replica:
         try:
             for operation in ("put", "get"):
                 await self.weather.pass_through(operation)
-        except TryLaterError:
+        except TransientError:
             return False
         return True
 
     async def say(self, owner: Owner, words: str) -> None:
         assert self.learner is not None
-        assert await self.learner.accept(self.world.exchange(words, owner=owner)) is Stored.JOURNALLED
+        assert await self.learner.accept(self.world.exchange(words, owner=owner)) is TurnOutcome.JOURNALLED
 
 
 Fleet = list[Replica]
@@ -86,7 +86,7 @@ async def entered(replica: Replica) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def fleet(redis_server: RedisServer) -> AsyncIterator[Fleet]:
-    prefix, store = uuid4().hex, TransientStore(32, now=lambda: MONDAY)
+    prefix, store = uuid4().hex, InMemoryStore(32, now=lambda: MONDAY)
     async with AsyncExitStack() as stack:
         made = []
         for _ in range(3):

@@ -15,9 +15,9 @@ import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.errors import TryLaterError, UnknownFaultError
+from memory_extproc.errors import TransientError, UnknownFaultError
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.model import Turn, TurnOutcome, digest
 from tests.builders import ANN, BOB, MONDAY, a_turn
 
 LONG = timedelta(hours=1)
@@ -122,10 +122,10 @@ async def test_a_file_that_cannot_be_ours_is_refused_and_a_mended_one_taken_up(
         await journal.append(turn("lost"))
     harm(path)
     async with a_journal(path) as journal:
-        with pytest.raises(TryLaterError, match=said):
+        with pytest.raises(TransientError, match=said):
             await journal.append(turn("refused"))
         _clear(tmp_path)
-        assert await journal.append(turn("taken")) is Stored.JOURNALLED
+        assert await journal.append(turn("taken")) is TurnOutcome.JOURNALLED
 
 
 async def test_a_locked_journal_is_tried_later_and_works_again(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ async def test_a_locked_journal_is_tried_later_and_works_again(tmp_path: Path) -
         outcomes = await asyncio.gather(
             *(journal.append(turn(f"during {n}")) for n in range(3)), return_exceptions=True
         )
-        assert [type(outcome) for outcome in outcomes] == [TryLaterError] * 3
+        assert [type(outcome) for outcome in outcomes] == [TransientError] * 3
         other.execute("COMMIT")
         other.close()
-        assert await journal.append(turn("after")) is Stored.JOURNALLED
+        assert await journal.append(turn("after")) is TurnOutcome.JOURNALLED
 
 
 async def test_a_full_disk_refuses_what_does_not_fit_and_nothing_else(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ async def test_a_full_disk_refuses_what_does_not_fit_and_nothing_else(tmp_path: 
         outcomes = await asyncio.gather(
             journal.append(turn("small")), journal.append(turn("x" * 200_000)), return_exceptions=True
         )
-        assert outcomes[0] is Stored.JOURNALLED
-        assert isinstance(outcomes[1], TryLaterError)
+        assert outcomes[0] is TurnOutcome.JOURNALLED
+        assert isinstance(outcomes[1], TransientError)
         assert "disk" in str(outcomes[1])
         assert [entry.turn.asked for entry in await journal.pending(10)] == ["before", "small"]
         await _limit_pages(journal, more=1000)
-        assert await journal.append(turn("x" * 200_000)) is Stored.JOURNALLED
+        assert await journal.append(turn("x" * 200_000)) is TurnOutcome.JOURNALLED
 
 
 async def test_a_check_finds_what_would_keep_a_turn_from_being_written(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_check_finds_what_would_keep_a_turn_from_being_written(tmp_path:
         await journal.check()
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(TryLaterError, match="locked"):
+        with pytest.raises(TransientError, match="locked"):
             await journal.check()
         other.close()
         await journal.check()
@@ -189,7 +189,7 @@ async def _limit_pages(journal: SqliteJournal, more: int) -> None:
 async def test_a_directory_that_is_none_is_tried_later(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     async with a_journal(tmp_path / "file" / "journal.sqlite") as journal:
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await journal.depth()
 
 
@@ -211,8 +211,8 @@ async def test_a_closed_file_is_tried_later_and_what_was_asked_before_is_done(tm
     async with a_journal(path) as journal:
         appending = [asyncio.create_task(journal.append(turn(str(n)))) for n in range(600)]
         await asyncio.sleep(0)
-    assert {await task for task in appending} == {Stored.JOURNALLED}
-    with pytest.raises(TryLaterError, match="closed"):
+    assert {await task for task in appending} == {TurnOutcome.JOURNALLED}
+    with pytest.raises(TransientError, match="closed"):
         await journal.depth()
 
 
@@ -222,7 +222,7 @@ async def test_a_cancelled_caller_leaves_its_neighbours_alone(tmp_path: Path) ->
         await asyncio.sleep(0)
         tasks[1].cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [results[0], results[2]] == [Stored.JOURNALLED] * 2
+        assert [results[0], results[2]] == [TurnOutcome.JOURNALLED] * 2
         assert len(await journal.pending(10)) == 3
 
 
@@ -279,9 +279,9 @@ async def test_a_coordination_file_that_is_damaged_is_refused_on_both_paths(tmp_
     path = tmp_path / "coordination.sqlite"
     _not_a_database(path)
     async with SqliteCoordination(path, now=lambda: MONDAY) as coordination:
-        with pytest.raises(TryLaterError, match="damaged"):
+        with pytest.raises(TransientError, match="damaged"):
             await coordination.version(ANN)
-        with pytest.raises(TryLaterError, match="damaged"):
+        with pytest.raises(TransientError, match="damaged"):
             await coordination.open()
 
 

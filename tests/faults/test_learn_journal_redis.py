@@ -12,7 +12,7 @@ import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.journal.redis import RedisJournal, Sharing
-from memory_extproc.model import Caller, JournalState, Owner, Stored, Turn, digest
+from memory_extproc.model import Caller, JournalState, Owner, Turn, TurnOutcome, digest
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.redis import RedisServer, redis_server
 from tests.fixtures.waiting import until
@@ -90,7 +90,7 @@ async def test_a_dead_holders_parts_pass_on_and_its_late_marks_change_nothing(re
 
     await until(taken_over, "its part is another's")
     await dead.mark_learned([stored])
-    await dead.mark_failed(stored, "GiveUpError", dead=True)
+    await dead.mark_failed(stored, "PermanentError", dead=True)
     assert await heir.get([stored.turn.id]) == [stored], "as if nothing had been said"
     await heir.mark_learned([stored])
     assert await heir.get([stored.turn.id]) == []
@@ -129,7 +129,7 @@ async def test_a_session_that_ends_at_another_replica_ends_at_its_holder(replica
 async def test_what_another_replica_accepted_arrives_once_it_is_stored(replicas: Replicas) -> None:
     holder, other = replicas.one(), replicas.one()
     await holder.arrivals(1)
-    assert await other.append(turn("of the other")) is Stored.JOURNALLED
+    assert await other.append(turn("of the other")) is TurnOutcome.JOURNALLED
     assert await asked(holder) == [], "the other is remembering it"
     [entry] = await other.get([turn("of the other").id])
     await other.mark_stored([entry])
@@ -189,10 +189,10 @@ async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replica
         return await run(script, *values)
 
     journal._run = twice  # type: ignore[method-assign]
-    assert await journal.append(turn("once")) is Stored.JOURNALLED
+    assert await journal.append(turn("once")) is TurnOutcome.JOURNALLED
     assert calls[0] == [b"journalled", 1]
     journal._run = run  # type: ignore[method-assign]
-    assert await journal.append(turn("once")) is Stored.DUPLICATE
+    assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
     assert len(await journal.pending(10)) == 1
 
 
@@ -214,7 +214,7 @@ async def test_facts_are_the_holders_business_and_messages_whoevers_heard_them(r
         await until(lambda: holder.journal.holds(ANN), "it holds everybody")
         async with other.learner() as learner:
             await learner.accept(other.exchange("I live in Paris."))
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             assert await other.findable("I live in Paris."), "at once, where it was said"
             # The end of the session is the holder's to hear of.
             await learner.accept(replace(other.exchange("I have a cat."), ends_session=True))
@@ -243,7 +243,7 @@ async def test_a_command_sees_who_shares_the_work_and_has_dead_letters_tried_aga
     steady = replicas.one()
     await steady.append(turn("bad"))
     [entry] = await steady.pending(1)
-    await steady.mark_failed(entry, "GiveUpError", dead=True)
+    await steady.mark_failed(entry, "PermanentError", dead=True)
     assert await command.retry([entry.turn.id]) == 1
 
     async def again() -> bool:

@@ -13,18 +13,18 @@ from redis import exceptions as faults
 from redis.asyncio import Redis
 
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import Keeping, LinkLimits, Persistence, RedisLink, translated
+from memory_extproc.coordination.redis_client import Keeping, LinkLimits, Persistence, RedisLink, translate_error
 from memory_extproc.errors import (
-    GiveUpError,
     MemoryExtprocError,
     NotReadyError,
-    TryLaterError,
+    PermanentError,
+    TransientError,
     UnknownFaultError,
 )
-from memory_extproc.journal.failover import SparedJournal
+from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Stored
+from memory_extproc.model import TurnOutcome
 from tests.builders import ANN, MONDAY, a_turn
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis
@@ -54,7 +54,7 @@ EXPECTED: dict[str, type[MemoryExtprocError]] = {
             "TimeoutError",
             "WatchError",
         ],
-        TryLaterError,
+        TransientError,
     ),
     **dict.fromkeys(
         [
@@ -75,7 +75,7 @@ EXPECTED: dict[str, type[MemoryExtprocError]] = {
         ],
         UnknownFaultError,
     ),
-    "DataError": GiveUpError,
+    "DataError": PermanentError,
 }
 
 
@@ -86,7 +86,7 @@ def test_every_exception_of_the_client_has_its_kind() -> None:
         for _, each in inspect.getmembers(faults, inspect.isclass)
         if issubclass(each, theirs) and each.__module__ == faults.__name__
     ]
-    found = {each.__name__: type(translated(each.__new__(each))) for each in classes}
+    found = {each.__name__: type(translate_error(each.__new__(each))) for each in classes}
     assert found == {name: EXPECTED.get(name) for name in found}
 
 
@@ -100,9 +100,9 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
 async def test_a_redis_that_is_away_is_tried_later_and_taken_up_when_it_is_there(tmp_path: Path) -> None:
     port = free_port()
     async with RedisCoordination(f"redis://127.0.0.1:{port}/0", timeout=SHORTLY) as coordination:
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await coordination.open()
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await coordination.bump(ANN)
     server = start_redis(tmp_path)
     try:
@@ -119,7 +119,7 @@ async def version(coordination: RedisCoordination) -> int:
     while True:
         try:
             return await coordination.version(ANN)
-        except TryLaterError:
+        except TransientError:
             if asyncio.get_running_loop().time() > deadline:
                 raise
             await asyncio.sleep(0.01)
@@ -130,7 +130,7 @@ async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: Red
         await coordination.bump(ANN)
         own_server.stall()
         began = asyncio.get_running_loop().time()
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await coordination.version(ANN)
         assert asyncio.get_running_loop().time() - began < 10 * SHORTLY.total_seconds()
         own_server.resume()
@@ -173,15 +173,15 @@ async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
         SqliteJournal(tmp_path / "spare.db", now=lambda: MONDAY) as spare,
     ):
         await fault(operator, tmp_path)
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await RedisCoordination(link).bump(ANN)
-        assert await SparedJournal(shared, spare).append(a_turn("kept")) is Stored.JOURNALLED
+        assert await FailoverJournal(shared, spare).append(a_turn("kept")) is TurnOutcome.JOURNALLED
 
 
 def test_an_older_redis_says_in_mid_sentence_that_it_takes_nothing_for_now() -> None:
     said = "Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't write"
-    assert isinstance(translated(faults.ResponseError(said)), TryLaterError)
-    assert isinstance(translated(faults.ResponseError("ERR of a kind that nobody knows")), UnknownFaultError)
+    assert isinstance(translate_error(faults.ResponseError(said)), TransientError)
+    assert isinstance(translate_error(faults.ResponseError("ERR of a kind that nobody knows")), UnknownFaultError)
 
 
 async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_server: RedisServer) -> None:
@@ -189,7 +189,7 @@ async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_ser
         await operator.config_set("requirepass", "right")
     limit = timedelta(seconds=5)
     async with RedisCoordination(own_server.url, timeout=limit, password="wrong") as coordination:
-        with pytest.raises(TryLaterError, match="refuses our credentials"):
+        with pytest.raises(TransientError, match="refuses our credentials"):
             await coordination.open()
     async with RedisCoordination(own_server.url, timeout=limit, password="right") as coordination:
         await coordination.open()
@@ -215,10 +215,10 @@ async def test_nobody_waits_for_a_redis_that_hangs_until_it_answers_again(own_se
         await coordination.bump(ANN)
         own_server.stall()
         for _ in range(LIMITS.failures):
-            with pytest.raises(TryLaterError, match="TimeoutError"):
+            with pytest.raises(TransientError, match="TimeoutError"):
                 await coordination.version(ANN)
         assert not link.answering
-        with pytest.raises(TryLaterError, match="a moment ago"):
+        with pytest.raises(TransientError, match="a moment ago"):
             await coordination.epoch(ANN)
         own_server.resume()
         await until(lambda: link.answering, "it is found to answer though nobody asked")
@@ -243,7 +243,7 @@ async def test_a_refusal_is_an_answer(own_server: RedisServer) -> None:
         await operator.config_set("requirepass", "right")
     async with RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5)), password="wrong") as link:
         for _ in range(5):
-            with pytest.raises(TryLaterError, match="credentials"):
+            with pytest.raises(TransientError, match="credentials"):
                 await link.open()
         assert link.answering
 
@@ -287,7 +287,7 @@ async def test_another_password_counts_for_the_connections_made_from_then_on(own
         await link.open()
         await operator.client.config_set("requirepass", "second")
         await operator.client.client_kill_filter(_type="normal", skipme=True)
-        with pytest.raises(TryLaterError, match="credentials"):
+        with pytest.raises(TransientError, match="credentials"):
             await link.open()
         link.use_password("second")
         await link.open()

@@ -21,7 +21,7 @@ from memory_extproc.app.coordination import open_journal, open_link
 from memory_extproc.cli.root import app
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.model import Turn, TurnOutcome, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal
 from memory_extproc.settings import Settings, load
@@ -90,13 +90,13 @@ async def test_a_redis_that_would_lose_turns_is_refused_unless_that_is_written_d
     with structlog.testing.capture_logs() as logs:
         async with Place(scratch, server.url, accept_volatile=True).journal() as journal:
             await journal.arrivals(1)
-            assert await journal.append(turn("kept all the same")) is Stored.JOURNALLED
+            assert await journal.append(turn("kept all the same")) is TurnOutcome.JOURNALLED
     assert [fault in line["fault"] for line in logs if line["event"] == "journal.volatile"] == [True]
 
 
 async def test_a_redis_that_is_away_keeps_nobody_from_starting(tmp_path: Path) -> None:
     async with Place(tmp_path, f"redis://127.0.0.1:{free_port()}/0").journal() as journal:
-        assert await journal.append(turn("put aside")) is Stored.JOURNALLED
+        assert await journal.append(turn("put aside")) is TurnOutcome.JOURNALLED
 
 
 def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, server: RedisServer) -> None:
@@ -106,7 +106,7 @@ def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, se
         async with place.journal() as journal:
             for words in ("bad", "good"):
                 await journal.append(turn(words))
-            await journal.mark_failed((await journal.pending(1))[0], "GiveUpError", dead=True)
+            await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
             told = await asyncio.to_thread(place.told, "status")
             assert told == {
                 "journal": "redis",
@@ -118,7 +118,7 @@ def test_the_commands_work_on_the_journal_that_replicas_share(tmp_path: Path, se
                 "parts_of_each_replica": [64],
             }
             [letter] = await asyncio.to_thread(place.told, "dead-letters")
-            assert (letter["turn"], letter["reason"]) == (turn("bad").id, "GiveUpError")
+            assert (letter["turn"], letter["reason"]) == (turn("bad").id, "PermanentError")
             assert await asyncio.to_thread(place.told, "retry", "--all") == {"retried": 1}
             assert [entry.turn.asked for entry in await journal.arrivals(10)] == ["bad"]
 

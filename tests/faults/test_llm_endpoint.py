@@ -15,7 +15,7 @@ import openai
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.openai_client import OUTCOMES, BreakerLimits, Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import (
     BATCH,
@@ -46,7 +46,7 @@ class Bench:
             role=ROLE,
             marker="token-1",
             metrics=self.metrics,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             clock=lambda: self.time,
             sleep=self._sleep,
         )
@@ -142,7 +142,7 @@ async def test_the_access_key_is_sent_and_never_printed() -> None:
 )
 async def test_a_passing_fault_is_tried_again_and_then_put_off(reply: Reply, outcome: str) -> None:
     async with asking(reply) as (stand_in, bench):
-        with pytest.raises(TryLaterError, match=outcome) as caught:
+        with pytest.raises(TransientError, match=outcome) as caught:
             await bench.completions.complete("", SECRET)
 
     assert len(stand_in.asked) == 3
@@ -163,7 +163,7 @@ async def test_a_passing_fault_is_tried_again_and_then_put_off(reply: Reply, out
 )
 async def test_a_lasting_fault_is_given_up_at_once(reply: Reply, outcome: str) -> None:
     async with asking(reply) as (stand_in, bench):
-        with pytest.raises(GiveUpError, match=outcome):
+        with pytest.raises(PermanentError, match=outcome):
             await bench.completions.complete("", SECRET)
 
     assert len(stand_in.asked) == 1
@@ -173,7 +173,7 @@ async def test_a_lasting_fault_is_given_up_at_once(reply: Reply, outcome: str) -
 @pytest.mark.parametrize("status", [401, 402, 403, 404])
 async def test_what_an_operator_has_to_mend_is_not_tried_again_in_one_call_and_not_given_up(status: int) -> None:
     async with asking(an_error(status)) as (stand_in, bench):
-        with pytest.raises(TryLaterError, match=f"rejected, status {status}"):
+        with pytest.raises(TransientError, match=f"rejected, status {status}"):
             await bench.completions.complete("", SECRET)
 
     assert len(stand_in.asked) == 1
@@ -184,7 +184,7 @@ async def test_what_an_operator_has_to_mend_is_not_tried_again_in_one_call_and_n
 async def test_an_answer_that_never_ends_is_left_where_it_is_longer_than_one_may_be(status: int) -> None:
     endless = Reply(b" " * 65_536, status, goes_on=True)
     async with asking(endless, attempts=1, longest_answer=1 << 20) as (stand_in, bench):
-        with pytest.raises(TryLaterError, match="malformed"):
+        with pytest.raises(TransientError, match="malformed"):
             await bench.completions.complete("", SECRET)
         # what it had sent by then and what stands in the buffers between
         assert stand_in.sent < 16 << 20
@@ -196,7 +196,7 @@ async def test_what_a_few_compressed_bytes_unfold_to_is_not_looked_at() -> None:
     bomb = gzip.compress(b" " * (32 << 20) + b"{}")
     packed = Reply(bomb, headers={"content-type": "application/json", "content-encoding": "gzip"})
     async with asking(packed, attempts=1) as (stand_in, bench):
-        with pytest.raises(TryLaterError, match="malformed"):
+        with pytest.raises(TransientError, match="malformed"):
             await bench.completions.complete("", SECRET)
 
     assert stand_in.headers[0]["accept-encoding"] == "identity"
@@ -207,7 +207,7 @@ async def test_words_do_not_follow_a_redirect_and_wait_for_who_mends_the_address
     async with serving([a_completion("thanks for the words")]) as elsewhere:
         sent_on = Reply("", status, {"location": f"{elsewhere.base_url}/chat/completions"})
         async with asking(sent_on) as (stand_in, bench):
-            with pytest.raises(TryLaterError, match=f"rejected, status {status}"):
+            with pytest.raises(TransientError, match=f"rejected, status {status}"):
                 await bench.completions.complete("", SECRET)
 
     assert (len(stand_in.asked), elsewhere.asked) == (1, [])
@@ -238,7 +238,7 @@ async def test_a_wait_the_endpoint_asks_for_is_kept() -> None:
 
 async def test_an_endpoint_that_asks_for_too_long_a_wait_is_not_bothered_again() -> None:
     async with asking(an_error(429, retry_after="3600")) as (stand_in, bench):
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await bench.completions.complete("", "")
 
     assert len(stand_in.asked) == 1
@@ -249,7 +249,7 @@ async def test_an_endpoint_that_never_answers_costs_the_timeout_and_no_more() ->
     async with asking(*replies, timeout=timedelta(seconds=60), attempts=2) as (stand_in, bench):
         await bench.completions.complete("", "")  # the client's first call takes long by itself
         bench.endpoint.limits = replace(bench.endpoint.limits, timeout=timedelta(seconds=2))
-        with pytest.raises(TryLaterError, match="timeout"):
+        with pytest.raises(TransientError, match="timeout"):
             await bench.completions.complete("", "")
 
     assert len(stand_in.asked[1:]) == 2
@@ -260,7 +260,7 @@ async def test_no_one_listening_is_put_off() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         bench = Bench(f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
-        with pytest.raises(TryLaterError, match="unreachable"):
+        with pytest.raises(TransientError, match="unreachable"):
             await bench.completions.complete("", "")
         await bench.completions.close()
 
@@ -271,9 +271,9 @@ async def test_a_dead_endpoint_is_left_alone_for_a_while_and_then_tried_with_one
     limits = {"attempts": 1, "breaker": BreakerLimits(failures=2, pause=timedelta(seconds=30))}
     async with asking(an_error(500), an_error(500), a_completion("back"), **limits) as (stand_in, bench):
         for _ in range(2):
-            with pytest.raises(TryLaterError, match="500"):
+            with pytest.raises(TransientError, match="500"):
                 await bench.completions.complete("", "")
-        with pytest.raises(TryLaterError, match="left alone"):
+        with pytest.raises(TransientError, match="left alone"):
             await bench.completions.complete("", "")
         assert len(stand_in.asked) == 2
         assert bench.counted("open") == 1
@@ -285,7 +285,7 @@ async def test_a_dead_endpoint_is_left_alone_for_a_while_and_then_tried_with_one
 async def test_a_busy_endpoint_is_not_taken_for_a_dead_one() -> None:
     limits = {"attempts": 1, "breaker": BreakerLimits(failures=1)}
     async with asking(an_error(429), a_completion("x"), **limits) as (_, bench):
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await bench.completions.complete("", "")
         assert await bench.completions.complete("", "") == "x"
 
@@ -293,7 +293,7 @@ async def test_a_busy_endpoint_is_not_taken_for_a_dead_one() -> None:
 async def test_a_caller_who_leaves_during_the_trial_does_not_lock_the_breaker() -> None:
     limits = {"attempts": 1, "breaker": BreakerLimits(failures=1, pause=timedelta(seconds=30))}
     async with asking(an_error(500), Reply(hangs=True), a_completion("x"), **limits) as (stand_in, bench):
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await bench.completions.complete("", "")
         bench.time = 30.0
         leaving = asyncio.create_task(bench.completions.complete("", ""))
@@ -331,7 +331,7 @@ async def test_an_endpoint_without_schemas_is_asked_in_words_and_that_is_remembe
 async def test_a_request_that_is_bad_in_itself_teaches_nothing_about_the_endpoint() -> None:
     bad = an_error(400, "context too long")
     async with asking(bad, bad, bad, a_completion("{}")) as (stand_in, bench):
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await bench.completions.complete("", "long", schema=SCHEMA)
         await bench.completions.complete("", "short", schema=SCHEMA)
 
@@ -350,7 +350,7 @@ async def test_a_reasoning_model_that_takes_no_max_tokens_or_temperature_is_aske
 async def test_an_answer_cut_off_is_given_up_where_a_schema_asks_for_a_whole_one() -> None:
     async with asking(a_completion('{"facts": [', finish_reason="length")) as (_, bench):
         assert await bench.completions.complete("", "") == '{"facts": ['
-        with pytest.raises(GiveUpError, match="cut_off"):
+        with pytest.raises(PermanentError, match="cut_off"):
             await bench.completions.complete("", "", schema=SCHEMA)
 
 
@@ -406,7 +406,7 @@ async def embedding(*replies: Reply, **limits: Any) -> AsyncIterator[tuple[Stand
 
 async def test_vectors_of_another_dimension_name_both_sides() -> None:
     async with embedding(rows([1.0, 0.0, 0.0]), dimension=2) as (_, embedder):
-        with pytest.raises(GiveUpError, match=r"3 dimensions, configured are 2"):
+        with pytest.raises(PermanentError, match=r"3 dimensions, configured are 2"):
             await embedder.embed(["x"])
 
 
@@ -422,7 +422,7 @@ async def test_vectors_of_another_dimension_name_both_sides() -> None:
 )
 async def test_an_answer_that_is_not_a_vector_for_each_text_is_put_off(reply: Reply) -> None:
     async with embedding(reply, dimension=2) as (_, embedder):
-        with pytest.raises(TryLaterError, match="malformed"):
+        with pytest.raises(TransientError, match="malformed"):
             await embedder.embed(["x", "y"])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
@@ -33,7 +33,7 @@ class Bench:
             role="memory_extraction",
             marker="",
             metrics=self.metrics,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             clock=lambda: 0.0,
         )
         self.completions = OpenAICompletions(self.endpoint, CompletionLimits())
@@ -78,7 +78,7 @@ async def test_no_word_goes_to_an_endpoint_whose_certificate_is_not_to_be_believ
         (tmp_path / "authority.pem").write_bytes(of.pem)
     name = "elsewhere.example" if fault == "another name" else "localhost"
     async with serving_tls(tmp_path, of, name) as server, asking(server.base_url) as bench:
-        with pytest.raises(TryLaterError, match="untrusted"):
+        with pytest.raises(TransientError, match="untrusted"):
             await bench.completions.complete("", "capital?")
         assert server.asked == 0
     assert bench.counted("untrusted") == 1
@@ -90,7 +90,7 @@ async def test_a_connection_that_breaks_within_the_encryption_is_tried_again_and
 ) -> None:
     async with serving_tls(tmp_path, authority) as server, asking(server.base_url) as bench:
         server.raw = raw
-        with pytest.raises(TryLaterError, match="unreachable"):
+        with pytest.raises(TransientError, match="unreachable"):
             await bench.completions.complete("", "capital?")
         assert server.asked == 2
         server.raw = b""
@@ -103,7 +103,7 @@ async def test_an_answer_that_trickles_costs_the_timeout_and_no_more(tmp_path: P
         asking(server.base_url, timedelta(milliseconds=300)) as bench,
     ):
         server.trickles = True
-        with pytest.raises(TryLaterError, match="timeout"):
+        with pytest.raises(TransientError, match="timeout"):
             await bench.completions.complete("", "capital?")
     assert bench.counted("timeout") == 1
 

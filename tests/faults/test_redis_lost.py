@@ -17,12 +17,12 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.coordination import Erasing, open_erasing, open_link
-from memory_extproc.coordination.mirror import Copied, TransientMirror
+from memory_extproc.app.coordination import ErasureParts, open_erasing, open_link
+from memory_extproc.coordination.mirror import Copied, InMemoryMirror
 from memory_extproc.coordination.recovery import FILE
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings, load
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.redis
 ANN, BOB = Owner("acme", "ann"), Owner("globex", "ann")
 NO = ConsentChange(Consent.OFF, datetime(2026, 3, 2, 9, tzinfo=UTC), "ann")
 YES = ConsentChange(Consent.ON, datetime(2026, 3, 2, 8, tzinfo=UTC), "ann")
-AWAY = TryLaterError("Milvus does not answer")
+AWAY = TransientError("Milvus does not answer")
 
 
 @dataclass
@@ -44,11 +44,11 @@ class Replica:
 
     data: Path
     settings: Settings
-    shared: TransientMirror | None
+    shared: InMemoryMirror | None
     metrics: Metrics = field(default_factory=lambda: Metrics(CollectorRegistry(), "test"))
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     link: RedisLink = field(init=False)
-    erasing: Erasing = field(init=False)
+    erasing: ErasureParts = field(init=False)
 
     async def start(self) -> None:
         link = await open_link(self.settings, self.metrics, self.stack)
@@ -91,7 +91,7 @@ class Replica:
         await self.erasing.ledger.write(job, cut=b'[%d.0,"","",[],null]' % number, items=[b"i" * 16], at=number)
 
     async def knows(self, owner: Owner) -> bool:
-        """TryLaterError while it cannot be known."""
+        """TransientError while it cannot be known."""
         return bool(await self.erasing.forgotten.of(owner))
 
     def consent(self) -> Any:
@@ -109,7 +109,7 @@ class Place:
     scratch: Path
     stack: AsyncExitStack
     server: RedisServer
-    shared: TransientMirror | None = field(default_factory=TransientMirror)
+    shared: InMemoryMirror | None = field(default_factory=InMemoryMirror)
     prefix: str = field(default_factory=lambda: uuid4().hex)
 
     async def replica(self, name: str) -> Replica:
@@ -400,16 +400,16 @@ async def test_a_forget_that_redis_lost_is_found_though_others_went_on_before_it
         second.erasing.forgotten.renew_all()
         try:
             return await second.knows(ANN)
-        except TryLaterError:
+        except TransientError:
             return False
 
     await until(known, "the other knows it")
 
 
-class Unwritable(TransientMirror):
+class Unwritable(InMemoryMirror):
     """A way to Milvus on which reads pass and writes do not."""
 
-    def __init__(self, of: TransientMirror) -> None:
+    def __init__(self, of: InMemoryMirror) -> None:
         super().__init__()
         self.kept = of.kept
 

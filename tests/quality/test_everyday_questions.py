@@ -11,11 +11,11 @@ import pytest
 
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
 from memory_extproc.inference.onnx import open_onnx_embedder
-from memory_extproc.model import Embedded, Memory, Role, Scope, Sought
+from memory_extproc.model import Embedded, Memory, Role, Scope, SearchQuery
 from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.rank import chosen, weigh
+from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from tests.builders import MONDAY, a_memory, a_message, later
 
 BUDGET = a_memory("User's budget for Hawaii is $10,000")
@@ -43,13 +43,13 @@ async def embedder(int8_model_dir: Path) -> AsyncIterator[BatchingEmbedder]:
 async def injected(
     embedder: BatchingEmbedder, memories: Sequence[Memory], question: str, *, words_alone: bool = False
 ) -> list[Memory]:
-    held = Held()
+    held = ResidentRows()
     for memory, vector in zip(memories, await embedder.embed([one.content for one in memories]), strict=True):
         held.put(Embedded(memory, vector))
-    sought = Sought(question, None if words_alone else await embedder.embed_query(question))
+    sought = SearchQuery(question, None if words_alone else await embedder.embed_query(question))
     found = held.candidates(sought, 200, Scope(), MONDAY)
     fused = Fusion(packaged_weights(), embedder.fingerprint).fused(found, np.zeros(len(found.memories)))
-    ranked = chosen(weigh(fused.candidates, now=later(days=1), threshold=0.6, limit=5))
+    ranked = choose_ranked(weigh(fused.candidates, now=later(days=1), threshold=0.6, limit=5))
     return [one.memory for one in ranked]
 
 

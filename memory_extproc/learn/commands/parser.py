@@ -20,13 +20,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from memory_extproc.errors import GiveUpError
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.errors import PermanentError
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.statements import meant
 from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import terms
 
@@ -43,7 +43,7 @@ class Act(StrEnum):
     RETRACT = "retract"  # what holds no longer
 
 
-class Obeyed(StrEnum):
+class CommandMode(StrEnum):
     """What `chat_commands` may be set to."""
 
     OFF = "off"
@@ -56,9 +56,9 @@ class Obeyed(StrEnum):
 
 
 _ACTS = {
-    Obeyed.OFF: frozenset[Act](),
-    Obeyed.REMEMBER: frozenset({Act.REMEMBER}),
-    Obeyed.REMEMBER_AND_FORGET: frozenset(Act),
+    CommandMode.OFF: frozenset[Act](),
+    CommandMode.REMEMBER: frozenset({Act.REMEMBER}),
+    CommandMode.REMEMBER_AND_FORGET: frozenset(Act),
 }
 
 
@@ -128,7 +128,7 @@ def forgets(text: str) -> bool:
 def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     found: list[Command] = []
     doubt = False
-    for sentence in _unquoted(meant(text)):
+    for sentence in _strip_quotes(meant(text)):
         bare = _bare(sentence)
         command = _command(sentence, bare)
         if command is not None:
@@ -138,7 +138,7 @@ def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     return tuple(found[:_MOST]), doubt
 
 
-def _unquoted(text: str) -> Iterator[str]:
+def _strip_quotes(text: str) -> Iterator[str]:
     """The sentences of *text* but those that stand, or begin or end, within a quotation of several."""
     quoting = False
     for sentence in sentences(text):
@@ -233,20 +233,20 @@ _ACTS_OF_ANSWER = {Told.REMEMBER: Act.REMEMBER, Told.FORGET: Act.FORGET, Told.NO
 class LlmCommands:
     """Implements commanded.Doubts."""
 
-    def __init__(self, completes: Completes, budget: Budget, metrics: Metrics) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(Answered), budget)
+    def __init__(self, completes: CompletionModel, budget: Budget, metrics: Metrics) -> None:
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Answered), budget)
         self._metrics = metrics
         self._nothing: OrderedDict[str, None] = OrderedDict()  # ids of turns known to tell us nothing
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us; nothing where the model has no usable word on it, or no tokens are left for one.
-        TryLaterError while it is away."""
+        TransientError while it is away."""
         if turn.id in self._nothing:
             return ()
         shown = json.dumps({"user": turn.asked[:_SHOWN]}, ensure_ascii=False)
         try:
             found = await self._asks.answer(turn.owner, shown, _parser(turn.asked))
-        except GiveUpError as error:
+        except PermanentError as error:
             log.warning("chat_command.undecided", error=type(error).__name__)
             self._metrics.command_doubts.labels("undecided").inc()
             return ()

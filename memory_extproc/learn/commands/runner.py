@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed, commands_of, doubtful, forgets
+from memory_extproc.errors import TransientError
+from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers, commands_of, doubtful, forgets
 from memory_extproc.learn.conflicts import FACTS
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import no_longer
 from memory_extproc.learn.messages import Judged
 from memory_extproc.learn.screening import Judging
@@ -32,14 +32,14 @@ from memory_extproc.model import (
     OwnerKind,
     Role,
     Scope,
-    Searched,
+    SearchResult,
     Source,
     Turn,
     Vector,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, Coordination, Embeds, Journal, Now
+from memory_extproc.ports import Change, Coordination, EmbeddingModel, Journal, Now
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.text.sentences import sentences
@@ -63,34 +63,34 @@ _WHO = "User"
 NO_MARKERS = Markers()
 
 
-class Holds(Protocol):
+class CommandedMemories(Protocol):
     """What is asked of the owner's partition."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
-        """As ports.ListsMemories has it."""
+        """As ports.MemoryLister has it."""
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
-        """As ports.ListsMemories has it."""
+        """As ports.MemoryLister has it."""
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
-        """As ports.KeepsMemories has it."""
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
+        """As ports.MemoryWriter has it."""
 
 
-class Reconciles(Protocol):
+class FactApplier(Protocol):
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
         """Repeating it changes nothing more."""
 
 
-class Doubts(Protocol):
+class CommandClassifier(Protocol):
     """Knows what people mean where no rule does."""
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
-        """What *turn* tells us. TryLaterError while that cannot be found out."""
+        """What *turn* tells us. TransientError while that cannot be found out."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    obeyed: Obeyed = Obeyed.REMEMBER_AND_FORGET
+    obeyed: CommandMode = CommandMode.REMEMBER_AND_FORGET
     patience: timedelta = timedelta(hours=24)  # with a model that is away, before a turn in doubt is left alone
     markers: Markers = NO_MARKERS
 
@@ -101,16 +101,16 @@ class Commands:
     def __init__(
         self,
         options: CommandOptions,
-        holds: Holds,
-        embedder: Embeds,
-        extractor: Extracts,
-        reconciler: Reconciles,
+        holds: CommandedMemories,
+        embedder: EmbeddingModel,
+        extractor: FactExtractor,
+        reconciler: FactApplier,
         journal: Journal,
         coordination: Coordination,
         metrics: Metrics,
         *,
         now: Now,
-        doubts: Doubts | None = None,
+        doubts: CommandClassifier | None = None,
     ) -> None:
         """*extractor* turns what is to be kept into facts, where it understands it. Without *doubts* nothing is
         done in doubt."""
@@ -121,13 +121,13 @@ class Commands:
         self._journal, self._coordination = journal, coordination
         self._metrics, self._now = metrics, now
 
-    def use(self, options: CommandOptions) -> None:
+    def reconfigure(self, options: CommandOptions) -> None:
         self._options = options
 
     def of(self, turn: Turn) -> Sequence[Command]:
         """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
         of them says."""
-        if self._options.obeyed is Obeyed.OFF:
+        if self._options.obeyed is CommandMode.OFF:
             return ()
         found = (*commands_of(turn.asked), *self._options.markers.commands_of(turn.answered))
         # Hardly a turn commands anything, and only of one that does it matters whether it may.
@@ -135,7 +135,7 @@ class Commands:
         return [command for command in found if command.act in acts]
 
     def _acts(self, turn: Turn) -> frozenset[Act]:
-        if self._options.obeyed is Obeyed.OFF or suspicion(turn.asked) is not None:
+        if self._options.obeyed is CommandMode.OFF or suspicion(turn.asked) is not None:
             return frozenset()
         acts = self._options.obeyed.acts
         return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}
@@ -146,7 +146,7 @@ class Commands:
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """Has what is in doubt decided and done, behind everything else that was learned of *turns*. Ids of those
-        that turned out to ask for a forget: what was kept of them goes too. TryLaterError while nobody can say."""
+        that turned out to ask for a forget: what was kept of them goes too. TransientError while nobody can say."""
         forgetting: set[str] = set()
         for turn in turns:
             known = set(commands_of(turn.asked))
@@ -168,13 +168,13 @@ class Commands:
             return ()
         try:
             return await self._doubts.commands(turn)
-        except TryLaterError as error:
+        except TransientError as error:
             if abs(self._now() - turn.at) <= self._options.patience:
                 raise
             log.warning("chat_command.undecided", error=type(error).__name__)
             return ()
 
-    async def obey(self, turns: Sequence[Turn]) -> None:
+    async def apply(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
         done: Counter[Act] = Counter()
         for turn in sorted(turns, key=lambda turn: (turn.at, turn.seq)):
@@ -356,7 +356,7 @@ class Unsaid:
 class Unextracted:
     """An extractor around another, which does not read turns that ask for something to be forgotten."""
 
-    def __init__(self, extractor: Extracts, *, obeys: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, extractor: FactExtractor, *, obeys: Callable[[], bool] = lambda: True) -> None:
         self._extractor, self._obeys = extractor, obeys
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import OverBudgetError
 from memory_extproc.model import MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
@@ -50,7 +50,7 @@ class Fact:
     began: datetime | None = None  # when the first of those was asked
 
 
-class Extracts(Protocol):
+class FactExtractor(Protocol):
     """Turns turns of one owner into facts."""
 
     @property
@@ -59,8 +59,8 @@ class Extracts(Protocol):
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """Facts the caller stated, in the order of *turns* (oldest first). *earlier* turns of the session were
-        learned from before: they help to understand these and give no facts. Raises TryLaterError or
-        GiveUpError and then has learned nothing."""
+        learned from before: they help to understand these and give no facts. Raises TransientError or
+        PermanentError and then has learned nothing."""
 
 
 # --- extractors --------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ log = logger(__name__)
 class Measured:
     """Times an extractor's batches and counts them as "done", "unavailable", "over_budget" or "failed"."""
 
-    def __init__(self, extractor: Extracts, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(self, extractor: FactExtractor, metrics: Metrics, clock: Callable[[], float]) -> None:
         """*clock* gives seconds that never run backwards."""
         self._extractor = extractor
         self._metrics = metrics
@@ -86,13 +86,13 @@ class Measured:
         began = self._clock()
         try:
             facts = await self._extractor.extract(turns, earlier=earlier)
-        except TryLaterError:
+        except TransientError:
             self._count("unavailable", began)
             raise
         except OverBudgetError:
             self._count("over_budget", began)
             raise
-        except GiveUpError:
+        except PermanentError:
             self._count("failed", began)
             raise
         self._count("done", began)
@@ -105,13 +105,13 @@ class Measured:
 
 class Fallback:
     """*first*, and *second* for the batches that *first* will never do: it answers them malformed, or they would
-    cost more than is left. One that cannot be reached may do them later, and passes as TryLaterError unless
+    cost more than is left. One that cannot be reached may do them later, and passes as TransientError unless
     *waits* is false."""
 
-    def __init__(self, first: Extracts, second: Extracts, *, waits: bool = True) -> None:
+    def __init__(self, first: FactExtractor, second: FactExtractor, *, waits: bool = True) -> None:
         self._first = first
         self._second = second
-        self._passed_on = GiveUpError if waits else MemoryExtprocError
+        self._passed_on = PermanentError if waits else MemoryExtprocError
 
     @property
     def name(self) -> str:
@@ -130,38 +130,38 @@ class Fallback:
 
 
 class Finding:
-    """While *extractor* cannot be reached, *stand_in* gives facts at once and the turns wait: for *patience* after
+    """While *extractor* cannot be reached, *fallback* gives facts at once and the turns wait: for *patience* after
     they were said, and *most* of them at a time. What waits longer is the stand-in's for good."""
 
     def __init__(
-        self, extractor: Extracts, stand_in: Extracts | None, *, patience: timedelta, most: int, now: Now
+        self, extractor: FactExtractor, fallback: FactExtractor | None, *, patience: timedelta, most: int, now: Now
     ) -> None:
         self._extractor = extractor
-        self._stand_in = stand_in
+        self._fallback = fallback
         self._patience = patience
         self._most = most
         self._now = now
         self._served: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
         self._earlier = Earlier()
 
-    def use(self, patience: timedelta) -> None:
+    def reconfigure(self, patience: timedelta) -> None:
         self._patience = patience
 
     async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
-        """The facts of *turns*, which are of one session, oldest first; and whether that is for good. TryLaterError
+        """The facts of *turns*, which are of one session, oldest first; whether that is for good. TransientError
         when there is nothing new to say of them yet."""
         earlier = self._earlier.of(owner, turns[0].session, epoch)
         try:
             return await self._extractor.extract(turns, earlier=earlier), True
-        except TryLaterError:
-            if self._stand_in is None:
+        except TransientError:
+            if self._fallback is None:
                 raise
             waited = abs(self._now() - turns[-1].at) > self._patience
             if not waited and self._served.issuperset(turn.id for turn in turns):
                 raise
             final = waited or len(self._served) >= self._most
-            log.warning("extract.stand_in", extractor=self._stand_in.name, turns=len(turns), final=final)
-        return await self._stand_in.extract(turns, earlier=earlier), final
+            log.warning("extract.stand_in", extractor=self._fallback.name, turns=len(turns), final=final)
+        return await self._fallback.extract(turns, earlier=earlier), final
 
     def waits(self, turns: Sequence[Turn]) -> None:
         """The stand-in's facts of *turns* are stored; the extractor is to be asked again."""

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
-from memory_extproc.ports import Completes, Now
+from memory_extproc.ports import CompletionModel, Now
 from memory_extproc.text.words import estimate_tokens
 
 T = TypeVar("T")
@@ -27,11 +27,11 @@ def prompt(name: str) -> str:
     return (files(__package__) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-class Asks:
+class LlmPrompt:
     """One prompt to one model."""
 
     def __init__(
-        self, completes: Completes, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
+        self, completes: CompletionModel, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
     ) -> None:
         """*words* of the prompt, where it is none of ours."""
         self._completes = completes
@@ -42,7 +42,7 @@ class Asks:
 
     async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
         """What *parsed* makes of the answer to *shown*; it raises msgspec.DecodeError on what it cannot use, and
-        the model is then asked once more with the fault named. GiveUpError when that was in vain too,
+        the model is then asked once more with the fault named. PermanentError when that was in vain too,
         OverBudgetError when *owner* has no tokens left; what the port raises passes."""
         answer = await self._complete(owner, shown)
         try:
@@ -54,7 +54,7 @@ class Asks:
             return parsed(_bare(answer))
         except msgspec.DecodeError:
             # without the cause: its text may hold what the person said
-            raise GiveUpError(f"the model answered malformed JSON twice to {self._name}") from None
+            raise PermanentError(f"the model answered malformed JSON twice to {self._name}") from None
 
     async def _complete(self, owner: Owner, shown: str) -> str:
         self._budget.admit(owner)
@@ -75,7 +75,7 @@ def _bare(answer: str) -> bytes:
 # How many tokens language models may cost: for a caller, a tenant and in all, by the hour and by the day.
 
 
-class OverBudgetError(GiveUpError):
+class OverBudgetError(PermanentError):
     """The call would cost more than is left. Whoever wanted it does without."""
 
 
@@ -124,7 +124,7 @@ class Budget:
         self._hour = _Window(timedelta(hours=1))
         self._day = _Window(timedelta(days=1))
 
-    def use(self, limits: BudgetLimits) -> None:
+    def reconfigure(self, limits: BudgetLimits) -> None:
         """Counting for a payer without a bound begins when it gets one."""
         self._limits = limits
 

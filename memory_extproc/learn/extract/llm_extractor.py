@@ -12,13 +12,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from memory_extproc.errors import CutOffError
+from memory_extproc.errors import TruncatedAnswerError
 from memory_extproc.learn.extract.extractor import SHORTEST_FACT, Fact
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.statements import confirms, resolved, without_quotes
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.text.intents import only_asks, polite
 from memory_extproc.text.words import number_key, stems, tokens
 
@@ -75,18 +75,18 @@ class LlmExtractor:
 
     name = "llm"
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
-        self._asks = Asks(completes, PROMPT, strict_schema(Reply), budget)
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Reply), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
-        """As Extracts.extract. GiveUpError when both answers were malformed; what the port raises passes."""
+        """As Extracts.extract. PermanentError when both answers were malformed; what the port raises passes."""
         before = [*earlier[-1:], *turns][: len(turns)] if earlier else [None, *turns[:-1]]
         telling = [turn for turn, last in zip(turns, before, strict=True) if tells(turn, last)]
         if not telling:
             return []
         try:
             candidates = await self._asks.answer(turns[0].owner, _shown(turns, earlier), _parser(len(turns)))
-        except CutOffError:
+        except TruncatedAnswerError:
             half = len(turns) // 2
             if not half:
                 raise
@@ -145,7 +145,7 @@ def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequ
         _fact(candidate, turns[candidate.turn - 1])
         for candidate in sorted(candidates, key=lambda candidate: candidate.turn)
     ]
-    kept = [fact for fact in facts if _grounded(fact, said)]
+    kept = [fact for fact in facts if _is_grounded(fact, said)]
     if len(kept) < len(facts):
         log.info("extract.ungrounded", facts=len(facts) - len(kept))
     return kept
@@ -164,7 +164,7 @@ def _numbers(text: str) -> frozenset[str]:
     return frozenset(key for key in keys if any(character.isdigit() for character in key))
 
 
-def _grounded(fact: Fact, said: _Said) -> bool:
+def _is_grounded(fact: Fact, said: _Said) -> bool:
     """In the third person, with no number that the caller did not say, and not in others' words alone."""
     if _FIRST_PERSON.match(fact.content):
         return False

@@ -11,11 +11,11 @@ from msgspec import Meta
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.conflicts import currencies, repeats
-from memory_extproc.learn.extract.extractor import Extracts, Fact
-from memory_extproc.learn.extract.llm_client import Asks, Budget, strict_schema
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.model import Memory, MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Completes
+from memory_extproc.ports import CompletionModel
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.safety.secrets import mask_secrets
@@ -39,9 +39,9 @@ class Noting:
     """An extractor around another, which adds notes as reflective facts. Where no note comes of it the facts are
     what they are: a note is never worth a turn."""
 
-    def __init__(self, extractor: Extracts, completes: Completes, budget: Budget) -> None:
+    def __init__(self, extractor: FactExtractor, completes: CompletionModel, budget: Budget) -> None:
         self._extractor = extractor
-        self._asks = Asks(completes, NOTES_PROMPT, strict_schema(Notes), budget)
+        self._asks = LlmPrompt(completes, NOTES_PROMPT, strict_schema(Notes), budget)
 
     @property
     def name(self) -> str:
@@ -109,8 +109,8 @@ _INSIGHTS_DECODER = msgspec.json.Decoder(Insights)
 class LlmReflector:
     version = REFLECT_PROMPT
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
-        self._asks = Asks(completes, REFLECT_PROMPT, strict_schema(Insights), budget)
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
+        self._asks = LlmPrompt(completes, REFLECT_PROMPT, strict_schema(Insights), budget)
 
     async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> list[tuple[str, tuple[str, ...]]]:
         """Sentences, each with the ids of the *memories* it is drawn from. What cannot be shown beside them, or
@@ -168,8 +168,8 @@ _TOLD_DECODER = msgspec.json.Decoder(Told)
 class LlmConsolidator:
     version = CONSOLIDATE_PROMPT
 
-    def __init__(self, completes: Completes, budget: Budget) -> None:
-        self._asks = Asks(completes, CONSOLIDATE_PROMPT, strict_schema(Told), budget)
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
+        self._asks = LlmPrompt(completes, CONSOLIDATE_PROMPT, strict_schema(Told), budget)
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
         """All that *memories* say. Raises as Asks.answer does: a text that does not keep every value, says what

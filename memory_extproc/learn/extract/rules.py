@@ -16,10 +16,10 @@ from memory_extproc.learn.extract.statements import (
     confirms,
     ended,
     ends,
+    first_person_statements,
     meant,
     no_longer,
     resolved,
-    statements,
 )
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.text.words import content_words, fold, lexicon_of, tokens
@@ -104,7 +104,7 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in _procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        stated = statements(turn.asked)
+        stated = first_person_statements(turn.asked)
         if before is not None and confirms(turn.asked):
             stated = [*confirmed(before.answered), *stated]
         for clause in stated:

@@ -10,7 +10,7 @@ from datetime import date
 
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
-from memory_extproc.text.sentences import evened, sentences
+from memory_extproc.text.sentences import collapse_whitespace, sentences
 from memory_extproc.text.words import fold
 
 LONGEST_MESSAGE = 4000  # characters; what is longer was pasted
@@ -158,19 +158,19 @@ def confirmed(answer: str) -> list[str]:
         return []
     for pattern, own in _SECOND_PERSON:
         stated = pattern.sub(own, stated)
-    return statements(f"{stated}.")
+    return first_person_statements(f"{stated}.")
 
 
 def without_quotes(text: str) -> str:
     """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
-    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", evened(text)))
+    bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", collapse_whitespace(text)))
     handed = _HANDS_OVER.match(bare.lstrip())
     return "" if handed is not None else bare
 
 
 def meant(text: str) -> str:
     """*text* without code, quoted lines and what was handed over or pasted; empty if none of it is meant."""
-    text = evened(text)
+    text = collapse_whitespace(text)
     if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
         return ""
     bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", text))
@@ -181,7 +181,7 @@ def meant(text: str) -> str:
     return bare
 
 
-def statements(text: str) -> list[str]:
+def first_person_statements(text: str) -> list[str]:
     """The clauses of *text* in which the writer states something, in order, without end marks, openers
     ("By the way, ...") and typographic apostrophes; each can be understood by itself."""
     bare = _QUOTED.sub(_unquote, meant(text))

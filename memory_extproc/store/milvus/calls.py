@@ -13,7 +13,13 @@ import grpc
 from pymilvus import exceptions as milvus
 
 from memory_extproc.concurrency import cancellation_kept
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, NotReadyError, TryLaterError, UnknownFaultError
+from memory_extproc.errors import (
+    MemoryExtprocError,
+    NotReadyError,
+    PermanentError,
+    TransientError,
+    UnknownFaultError,
+)
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 
@@ -53,7 +59,7 @@ class Calls:
         """What *call* returns; it gets its limit in seconds. Only errors of ours."""
         try:
             self._breaker.admit()
-        except TryLaterError:
+        except TransientError:
             self._metrics.store_seconds.labels(operation, "refused_by_breaker").observe(0)
             raise
         started, outcome, seconds = self._clock(), "cancelled", limit.total_seconds()
@@ -280,14 +286,14 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
     text = f"Milvus, {operation}: {fault.value} ({type(error).__name__}{number})"
     match fault:
         case Fault.TIMEOUT | Fault.DOWN | Fault.DENIED:
-            return TryLaterError(text)
+            return TransientError(text)
         case Fault.NOT_LOADED | Fault.NOT_READY | Fault.MISSING:
             # Of a collection that is gone, too: what belongs into it waits until somebody has brought it back.
             return NotReadyError(text)
         case Fault.UNKNOWN:
             return UnknownFaultError(text)
         case Fault.REFUSED:
-            return GiveUpError(text)
+            return PermanentError(text)
 
 
 # --- breaker -----------------------------------------------------------------------------------------
@@ -313,11 +319,11 @@ class Breaker:
         return self._opened_at is None
 
     def admit(self) -> None:
-        """TryLaterError while it is open; who is admitted calls one of the three below afterwards."""
+        """TransientError while it is open; who is admitted calls one of the three below afterwards."""
         if self._opened_at is None:
             return
         if self._probing or self._clock() - self._opened_at < self._pause:
-            raise TryLaterError("the store did not answer a moment ago")
+            raise TransientError("the store did not answer a moment ago")
         self._probing = True
 
     def succeeded(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, MemoryStore
 from memory_extproc.store.milvus import schema
@@ -44,17 +44,19 @@ class Opening:
         return Capabilities.of(version)
 
     async def place(self, capabilities: Capabilities) -> Placement:
-        """Where rows go, every collection ready. GiveUpError names both sides of what does not fit."""
+        """Where rows go, every collection ready. PermanentError names both sides of what does not fit."""
         options = self._options
         alias, physical = options.collection, schema.physical_name(options)
         layout = options.chosen_layout
         shards = 1
         other = f"{alias}_s00" if layout is Layout.SINGLE else alias
         if await self.describe(other) is not None:
-            raise GiveUpError(f"the configuration has the layout {layout.value!r}, the store the other ({other!r})")
+            raise PermanentError(
+                f"the configuration has the layout {layout.value!r}, the store the other ({other!r})"
+            )
         if layout is Layout.SHARDED:
             if not capabilities.lite:
-                raise GiveUpError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
+                raise PermanentError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
             first = await self.describe(f"{alias}_s00")
             shards = schema.shards_of(first) if first is not None else options.shards
         placement = Placement(alias, physical, layout, shards, pruning=False)
@@ -71,16 +73,16 @@ class Opening:
         """What is behind *alias* by then, ready for use; *physical* where there is nothing yet."""
         described = await self.describe(alias)
         if described is not None and described["collection_name"] == alias:
-            raise GiveUpError(f"{alias!r} is a collection that was not made by memory-extproc")
+            raise PermanentError(f"{alias!r} is a collection that was not made by memory-extproc")
         if described is None:
             if self._options.as_it_is:
-                raise GiveUpError(f"there is no collection {alias!r}")
+                raise PermanentError(f"there is no collection {alias!r}")
             await self.index(await self.make(physical, shards, capabilities), capabilities)
             await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
             # Of another replica's making, where that was quicker; an older version makes another one.
             described = await self.describe(alias)
         if described is None:
-            raise GiveUpError(f"the alias {alias!r} is not there after it was made")
+            raise PermanentError(f"the alias {alias!r} is not there after it was made")
         schema.check(described, self._options)
         await self.index(described, capabilities)
         return described
@@ -91,7 +93,7 @@ class Opening:
         if half_made is not None:
             try:
                 schema.check(half_made, self._options)
-            except GiveUpError:
+            except PermanentError:
                 await self._drop_if_empty(physical)
             else:
                 return half_made
@@ -106,7 +108,7 @@ class Opening:
         # A server drops silently what it does not know.
         described = await self.describe(physical)
         if described is None:
-            raise GiveUpError(f"the collection {physical!r} is not there after it was made")
+            raise PermanentError(f"the collection {physical!r} is not there after it was made")
         schema.check(described, options)
         return described
 
@@ -129,7 +131,7 @@ class Opening:
     async def _drop_if_empty(self, physical: str) -> None:
         stats = await self._step(lambda limit: self._client.get_collection_stats(physical, timeout=limit))
         if int(stats.get("row_count", 0)):
-            raise GiveUpError(f"the collection {physical!r} holds rows and does not fit the configuration")
+            raise PermanentError(f"the collection {physical!r} holds rows and does not fit the configuration")
         log.warning("store.half_made_dropped")
         await self._step(lambda limit: self._client.drop_collection(physical, timeout=limit))
 
@@ -215,15 +217,15 @@ class Capabilities:
     @classmethod
     def of(cls, version: str) -> Self:
         """From what get_server_version returns. A server from PyPI calls itself v2.3.5-lite, so the word alone
-        says nothing. GiveUpError for versions that are too old or no version."""
+        says nothing. PermanentError for versions that are too old or no version."""
         for lite, pattern, oldest in ((True, _LITE, _OLDEST_LITE), (False, _SERVER, _OLDEST_SERVER)):
             match = pattern.match(version)
             if match is not None:
                 major, minor, patch = (int(part or 0) for part in match.groups())
                 if (major, minor, patch) < oldest:
-                    raise GiveUpError(f"Milvus {version!r} is older than {'.'.join(map(str, oldest))}")
+                    raise PermanentError(f"Milvus {version!r} is older than {'.'.join(map(str, oldest))}")
                 return cls(lite=lite, version=(major, minor, patch))
-        raise GiveUpError(f"a Milvus of the unknown version {version!r}")
+        raise PermanentError(f"a Milvus of the unknown version {version!r}")
 
     @property
     def exact_only(self) -> bool:
@@ -272,9 +274,9 @@ class OpenerLimits:
 class Opener:
     """Opens *store* while entered, as often as it takes; leaving closes it."""
 
-    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, chance: Chance, at: str) -> None:
+    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, rng: Chance, at: str) -> None:
         """*at*: where the store is, as the log may tell it."""
-        self._store, self._limits, self._chance, self._at = store, limits, chance, at
+        self._store, self._limits, self._rng, self._at = store, limits, rng, at
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -294,7 +296,7 @@ class Opener:
         while True:
             try:
                 await self._store.open()
-            except GiveUpError as error:
+            except PermanentError as error:
                 pause = self._limits.refused
                 log.error(  # noqa: TRY400
                     "store.refused", at=self._at, detail=str(error), again_in_s=pause.total_seconds()
@@ -306,4 +308,4 @@ class Opener:
             else:
                 log.info("store.open")
                 return
-            await asyncio.sleep(pause.total_seconds() * (0.5 + self._chance() / 2))
+            await asyncio.sleep(pause.total_seconds() * (0.5 + self._rng() / 2))

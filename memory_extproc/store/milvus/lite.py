@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import grpc
 
 from memory_extproc.coordination.sqlite_file import FileId, Harm, file_id
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.store.milvus.lite_workarounds import arrow_without_pandas, narrow_reader
 
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
@@ -51,7 +51,7 @@ class EmbeddedLite:
         self._database: Any = None
 
     def start(self) -> str:
-        """The address. TryLaterError while another process has the file, GiveUpError if it cannot be read."""
+        """The address. TransientError while another process has the file, PermanentError if it cannot be read."""
         os.environ.setdefault(_MEMTABLE_VARIABLE, str(_MEMTABLE_BYTES))
         os.environ.setdefault(_ARROW_POOL_VARIABLE, _ARROW_POOL)
         arrow_without_pandas()
@@ -67,13 +67,13 @@ class EmbeddedLite:
             self._database = MilvusLite(str(self._path))
             _clear_unfinished(self._path)
         except DataDirLockedError:
-            raise TryLaterError(f"another process has the Milvus Lite file {self._path}") from None
+            raise TransientError(f"another process has the Milvus Lite file {self._path}") from None
         except (MilvusLiteError, OSError, ValueError) as error:
-            raise GiveUpError(f"the Milvus Lite file {self._path} cannot be opened: {error}") from error
+            raise PermanentError(f"the Milvus Lite file {self._path} cannot be opened: {error}") from error
         try:
             self._directory = tempfile.mkdtemp(prefix="memory-extproc-")  # mode 0700
         except OSError as error:
-            raise TryLaterError(f"there is no place for the socket of Milvus Lite: {error.strerror}") from error
+            raise TransientError(f"there is no place for the socket of Milvus Lite: {error.strerror}") from error
         self._server = grpc.server(
             futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="milvus-lite"),
             options=[

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus import rows, schema
 from memory_extproc.store.milvus.calls import Calls
@@ -48,7 +48,7 @@ class Rewriting:
             copied = await self._copied(old, new)
             await self._step(lambda limit: self._client.flush(new, timeout=limit))
             if copied != await self._count(new):
-                raise GiveUpError("a copy of a collection that does not hold every row of it")
+                raise PermanentError("a copy of a collection that does not hold every row of it")
             async with gate.alone():
                 await self._step(lambda limit: self._client.alter_alias(new, alias, timeout=limit))
             await self._drop(old)

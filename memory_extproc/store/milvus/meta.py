@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
 from memory_extproc.store.milvus.options import Place
@@ -82,7 +82,7 @@ class MetaCollection:
                 await calls.run(
                     "meta", limit, lambda s: client.create_collection(name, schema=_schema(), timeout=s)
                 )
-            except GiveUpError:  # another replica was quicker, unless it is not there now
+            except PermanentError:  # another replica was quicker, unless it is not there now
                 if not await calls.run("meta", limit, lambda s: client.has_collection(name, timeout=s)):
                     raise
         if not opened.capabilities.exact_only:

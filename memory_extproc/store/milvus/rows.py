@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, Role, Scope, Source
 from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus.options import Place
@@ -60,7 +60,7 @@ def to_row(row: Embedded) -> dict[str, Any]:
 
 
 def to_memory(row: Mapping[str, Any]) -> Memory:
-    """GiveUpError if the row was not written by us or by a newer version with other words."""
+    """PermanentError if the row was not written by us or by a newer version with other words."""
     try:
         return Memory(
             id=row["id"],
@@ -86,7 +86,7 @@ def to_memory(row: Mapping[str, Any]) -> Memory:
             metadata=MappingProxyType(json.loads(row["metadata"])),
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise GiveUpError(f"a row that is no memory: {type(error).__name__}") from None
+        raise PermanentError(f"a row that is no memory: {type(error).__name__}") from None
 
 
 def to_embedded(row: Mapping[str, Any]) -> Embedded:
@@ -102,7 +102,7 @@ def readable(
     for row in found:
         try:
             made.append(read(row))
-        except GiveUpError:
+        except PermanentError:
             log.warning("store.row_unreadable")
             tells("no_memory")
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.store.milvus.client import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.rows import SCALARS, VECTOR, WORDS
@@ -88,10 +88,10 @@ def _number(described: Mapping[str, Any], name: str) -> int:
 
 
 def shards_of(described: Mapping[str, Any]) -> int:
-    """With how many shards the collection was made; GiveUpError if it does not say."""
+    """With how many shards the collection was made; PermanentError if it does not say."""
     written = described.get("properties", {}).get(f"{_PREFIX}shards", "")
     if not written.isdecimal() or not int(written):
-        raise GiveUpError(f"the collection {described.get('collection_name')!r} was not made by memory-extproc")
+        raise PermanentError(f"the collection {described.get('collection_name')!r} was not made by memory-extproc")
     return int(written)
 
 
@@ -103,12 +103,12 @@ def has_words(described: Mapping[str, Any]) -> bool:
 
 
 def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
-    """GiveUpError naming both sides unless the collection is one that *options* would make."""
+    """PermanentError naming both sides unless the collection is one that *options* would make."""
     name = described.get("collection_name", "")
     shards_of(described)
     version, readable_from = _number(described, "schema"), _number(described, "readable_from")
     if version > VERSION and readable_from > VERSION:
-        raise GiveUpError(
+        raise PermanentError(
             f"the collection {name!r} has the schema {version} of a newer memory-extproc; this one knows schemas up"
             f" to {VERSION}, and {readable_from} would be needed: run the newer program"
         )
@@ -128,7 +128,7 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     ]
     for what, there, wanted in sides:
         if there != wanted:
-            raise GiveUpError(f"the collection {name!r} has the {what} {there!r}, the configuration {wanted!r}")
+            raise PermanentError(f"the collection {name!r} has the {what} {there!r}, the configuration {wanted!r}")
 
 
 def _seen(fields: Mapping[str, Any], version: int) -> set[str]:

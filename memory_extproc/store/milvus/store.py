@@ -12,8 +12,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError
-from memory_extproc.model import Embedded, Found, Memory, MemoryType, Owner, Scope, Searched, Source, Vector, digest
+from memory_extproc.errors import MemoryExtprocError, PermanentError
+from memory_extproc.model import (
+    Embedded,
+    Hit,
+    Memory,
+    MemoryType,
+    Owner,
+    Scope,
+    SearchResult,
+    Source,
+    Vector,
+    digest,
+)
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store.milvus import rows
@@ -203,8 +214,8 @@ class MilvusStore:
         opened.wrote(place, self._options.flush_rows)
 
     async def purge(self, owner: Owner) -> bool:
-        """Implements ports.Purges. A Lite file is rewritten where the owner's rows were; a server is asked to
-        compact, which it does in its own time. GiveUpError for Lite behind an address: it never lets go of a row,
+        """Implements ports.StorePurger. A Lite file is rewritten where the owner's rows were; a server is asked to
+        compact, which it does in its own time. PermanentError for Lite behind an address: it never frees a row,
         and others may write to it while we would rewrite it."""
         check_owner(owner)
         opened = self._ready()
@@ -228,7 +239,7 @@ class MilvusStore:
             await opened.call("compact", lambda limit: client.compact(alias, timeout=limit))
             return False
         if options.uri:
-            raise GiveUpError("a Milvus Lite server never purges what was deleted")
+            raise PermanentError("a Milvus Lite server never purges what was deleted")
         await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
         return True
 
@@ -239,7 +250,7 @@ class MilvusStore:
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         return self._readable(await self._by_ids("fetch", owner, ids, _ALL, STRONG), rows.to_embedded)
 
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> Searched:
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         check_owner(owner)
         check_vector(to, self._options.dimension)
         opened = self._ready()
@@ -261,9 +272,9 @@ class MilvusStore:
         found = self._readable(hits, _found)
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         ours = tuple(held)[: max(0, limit)]
-        return Searched(found=ours, total=None, path="store")
+        return SearchResult(found=ours, total=None, path="store")
 
-    async def worded(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
+    async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         check_owner(owner)
         opened = self._ready()
         asked = searchable(text)
@@ -311,7 +322,7 @@ class MilvusStore:
         return int(result[0]["count(*)"])
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
-        """Implements ports.ListsOwners."""
+        """Implements ports.OwnerLister."""
         opened = self._ready()
 
         async def query(
@@ -366,5 +377,5 @@ def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
     return Embedded(memory, vector)
 
 
-def _found(hit: Mapping[str, Any]) -> Found:
-    return Found(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))
+def _found(hit: Mapping[str, Any]) -> Hit:
+    return Hit(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))

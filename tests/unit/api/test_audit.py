@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.api.audit import CURRENT, HEAD, Audited, AuditLog, AuditOptions, FaultKind, verify
+from memory_extproc.api.audit import CURRENT, HEAD, AuditLog, AuditOptions, AuditRecord, FaultKind, verify
 from memory_extproc.api.principal import Means, Principal, Role
-from memory_extproc.errors import ConfigurationError, TryLaterError
+from memory_extproc.errors import ConfigurationError, TransientError
 from tests.builders import ANN, BOB, MONDAY
 
 KEY = b"a key of the audit log"
 ADMIN = Principal("acme", "ann", frozenset({Role.ADMIN}), Means.JWT, "jwt\0acme\0ann")
 
 
-def call(method: str = "StoreMemory", **fields: object) -> Audited:
+def call(method: str = "StoreMemory", **fields: object) -> AuditRecord:
     given = {"principal": ADMIN, "method": method, "owner": BOB, "outcome": "OK", **fields}
-    return Audited(**given)  # type: ignore[arg-type]
+    return AuditRecord(**given)  # type: ignore[arg-type]
 
 
 def a_log(tmp_path: Path, **options: object) -> AuditLog:
@@ -180,7 +180,7 @@ def test_while_it_cannot_be_written_calls_are_refused_and_no_line_is_lost(tmp_pa
         whole, log._file = log._file, os.open(full, os.O_RDWR)
         broken = log._file
         log.write(call("ForgetMemories"))
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             log.check()
         log._file = whole
         os.close(broken)

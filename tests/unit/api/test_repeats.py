@@ -10,19 +10,19 @@ import pytest
 from memory_extproc.api.call import Call, Noted, Reason, RefusedError, Repeats
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Means, Principal, Role
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.builders import ANN, MONDAY
 
 REQUEST = pb.StoreMemoryRequest(content="I like tea.", request_id="r-1")
 
 
-class Unwritten(TransientCoordination):
+class Unwritten(InMemoryCoordination):
     """Takes note that a call has begun, and of nothing after it."""
 
     async def put_record(self, kind: str, owner: Owner, name: str, value: bytes, ttl: timedelta) -> None:
-        raise TryLaterError("nothing can be written")
+        raise TransientError("nothing can be written")
 
 
 async def test_a_call_that_is_refused_says_why_though_its_failing_cannot_be_noted() -> None:

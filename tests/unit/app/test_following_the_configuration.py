@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app.context import Live
-from memory_extproc.app.sidecar import Reloading, Source, changes_in
+from memory_extproc.app.sidecar import ConfigurationReloader, Source, changes_in
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings
 from tests.fixtures.waiting import until
@@ -41,11 +41,11 @@ class Desk:
             yield None
 
     @asynccontextmanager
-    async def following(self) -> AsyncIterator[Reloading]:
+    async def following(self) -> AsyncIterator[ConfigurationReloader]:
         source = Source(self.path, {})
         self.live = Live(source.load())
-        self.live.follow(self.told.append)
-        async with Reloading(self.live, source, self.metrics, changes=self.changes) as reloading:
+        self.live.subscribe(self.told.append)
+        async with ConfigurationReloader(self.live, source, self.metrics, changes=self.changes) as reloading:
             yield reloading
 
     def sample(self, name: str, **labels: str) -> float:
@@ -150,7 +150,7 @@ async def test_directories_that_cannot_be_watched_leave_asking(desk: Desk) -> No
     source = Source(desk.path, {})
     live = Live(source.load())
     with structlog.testing.capture_logs() as logs:
-        async with Reloading(live, source, desk.metrics, changes=refuses) as reloading:
+        async with ConfigurationReloader(live, source, desk.metrics, changes=refuses) as reloading:
             await until(lambda: any(line["event"] == "configuration.unwatched" for line in logs), "the warning")
             desk.write(mode="shadow")
             reloading.ask()
@@ -183,7 +183,7 @@ async def test_a_mounted_configuration_is_followed_when_its_link_is_swapped(tmp_
         async for each in changing:
             yield each
 
-    async with Reloading(live, source, desk.metrics, changes=changes):
+    async with ConfigurationReloader(live, source, desk.metrics, changes=changes):
         await asyncio.wait_for(ready.wait(), 10)
         (mounted / "..data_tmp").symlink_to("..2")
         (mounted / "..data_tmp").rename(mounted / "..data")

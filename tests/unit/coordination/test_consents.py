@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
-from memory_extproc.errors import TryLaterError
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, ConsentChange, Owner
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
@@ -27,7 +27,7 @@ class Clock:
         self.time += span
 
 
-class Records(TransientConsent):
+class Records(InMemoryConsent):
     """Records that can be out of reach."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Records(TransientConsent):
         if self.hangs:
             await asyncio.Event().wait()
         if self.away:
-            raise TryLaterError("away")
+            raise TransientError("away")
         return await super().latest(owner)
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
         if self.away:
-            raise TryLaterError("away")
+            raise TransientError("away")
         await super().add(owner, change)
 
 
@@ -129,7 +129,7 @@ async def test_a_no_that_could_not_be_written_holds_here_all_the_same() -> None:
     known = consents(records, clock)
     await known.allowed(ANN)
     records.away = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
     clock.passes(LIMITS.fresh)
     assert await known.allowed(ANN) is Consent.OFF
@@ -140,7 +140,7 @@ async def test_a_yes_that_could_not_be_written_changes_nothing() -> None:
     known = consents(records, clock)
     await known.set(ANN, Consent.OFF, by="ann")
     records.away = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await known.set(ANN, Consent.ON, by="ann")
     assert await known.allowed(ANN) is Consent.OFF
 
@@ -182,10 +182,10 @@ async def test_other_terms_hold_at_once_for_who_never_chose_and_change_no_choice
     known = consents(records, clock)
     assert await known.allowed(ANN) is Consent.ON
     await known.set(BOB, Consent.ON, by="bob")
-    known.use(ConsentTerms(default=Consent.OFF), LIMITS)
+    known.reconfigure(ConsentTerms(default=Consent.OFF), LIMITS)
     assert await known.allowed(ANN) is Consent.OFF
     assert await known.allowed(BOB) is Consent.ON
-    known.use(ConsentTerms(), LIMITS)
+    known.reconfigure(ConsentTerms(), LIMITS)
     assert await known.allowed(ANN) is Consent.ON
 
 
@@ -193,9 +193,9 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
     records, clock = Records(), Clock()
     known = consents(records, clock)
     records.away = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
-    known.use(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
+    known.reconfigure(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
     assert await known.allowed(ANN) is Consent.OFF
 
 
@@ -204,7 +204,7 @@ async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_a
     jump: timedelta,
 ) -> None:
     records, wall, passing = Records(), Clock(), Clock()
-    known = Consents(records, ConsentTerms(), LIMITS, now=wall, steady=passing)
+    known = Consents(records, ConsentTerms(), LIMITS, now=wall, monotonic_now=passing)
     assert await known.allowed(ANN) is Consent.ON
     records.away = True
     assert await known.allowed(BOB) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 
 FIRST = Schema(application=7, version=1, script="CREATE TABLE words (word TEXT PRIMARY KEY)")
 # As FIRST's file is after both upgrades.
@@ -54,9 +54,9 @@ async def test_a_newer_file_is_refused_with_both_numbers_and_not_touched(tmp_pat
     before = path.read_bytes()
     refused = "words.db has schema version 3 of a newer memory-extproc, this one knows versions up to 1"
     async with SqliteFile(path, FIRST) as file:
-        with pytest.raises(TryLaterError, match=refused):
+        with pytest.raises(TransientError, match=refused):
             await file.run(lambda connection: connection.execute(SAY, ("milk",)).rowcount)
-        with pytest.raises(TryLaterError, match=refused):
+        with pytest.raises(TransientError, match=refused):
             file.read("SELECT word FROM words WHERE word = ?", ("tea",))
     assert path.read_bytes() == before
 
@@ -66,7 +66,7 @@ async def test_an_upgrade_that_fails_changes_nothing_and_is_told_where_the_file_
     await say(path, FIRST, "tea")
     broken = Schema(application=7, version=3, script="", upgrades={**THIRD.upgrades, 2: "CREATE NONSENSE"})
     async with SqliteFile(path, broken) as file:
-        with pytest.raises(TryLaterError, match="not brought up to date"):
+        with pytest.raises(TransientError, match="not brought up to date"):
             file.read(HEARD, ("tea",))
         with pytest.raises(Exception, match=r"words\.db refused"):
             await file.run(lambda connection: connection.execute(SAY, ("milk",)).rowcount)

@@ -9,7 +9,7 @@ import pytest
 from redis import exceptions as faults
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 
 NOBODY = "redis://127.0.0.1:1"
 LIMITS = LinkLimits(timeout=timedelta(seconds=30))
@@ -45,7 +45,7 @@ async def test_who_is_not_told_to_end_gets_what_redis_answers() -> None:
 
     async with RedisLink(NOBODY, LIMITS) as link:
         assert await link.bounded(answer()) == "an answer"
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await link.bounded(refusal())
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memory_extproc.dialect.base import Answer, ReadsAnswer
+from memory_extproc.dialect.base import Answer, AnswerReader
 from memory_extproc.dialect.registry import dialect_for
 
 CASSETTES = Path(__file__).with_name("cassettes")
@@ -84,7 +84,7 @@ WITHOUT_END = {
 }
 
 
-def reader_of(cassette: str) -> ReadsAnswer:
+def reader_of(cassette: str) -> AnswerReader:
     dialect = dialect_for(PATHS[cassette.partition("_")[0]])
     assert dialect is not None
     reader = dialect.reader(TYPES[Path(cassette).suffix])

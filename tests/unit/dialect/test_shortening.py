@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.dialect.anthropic_messages import Anthropic
 from memory_extproc.dialect.base import apply
-from memory_extproc.dialect.messages import READ, latest_cut, shortened
+from memory_extproc.dialect.messages import READ, condense_edits, latest_cut
 from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.dialect.openai_responses import Responses
 
@@ -32,7 +32,7 @@ def cut(items: list[Any], keep_from: int, dialect: str = "chat_completions") -> 
     field = "input" if dialect == "responses" else "messages"
     body = json.dumps({"model": "m", "tools": [], field: items, "seed": 12345678901234567890}, indent=1).encode()
     request = DIALECTS[dialect].read(body)
-    edits = shortened(dialect, request, keep_from, STATE)
+    edits = condense_edits(dialect, request, keep_from, STATE)
     if not edits:
         return None
     after = apply(body, edits)
@@ -105,7 +105,7 @@ def test_there_is_no_cut_outside_of_the_conversation(keep_from: int) -> None:
 
 def test_an_input_that_is_one_text_has_no_beginning() -> None:
     request = Responses().read(b'{"model":"m","input":"hello"}')
-    assert shortened("responses", request, 1, STATE) == ()
+    assert condense_edits("responses", request, 1, STATE) == ()
 
 
 # --- any history with tools, in every dialect -----------------------------------------------------------

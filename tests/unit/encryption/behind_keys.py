@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.encryption.codecs import SealedJournal, SealedStore
-from memory_extproc.encryption.keys import TransientKeyTable, TransientMaster, WrappedKeys
+from memory_extproc.encryption.codecs import EncryptedJournal, EncryptedStore
+from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.rules import CONTENT_BYTES
-from memory_extproc.testing.adapters import TransientJournal, TransientStore
+from memory_extproc.testing.adapters import InMemoryJournal, InMemoryStore
 from tests.builders import ANN, MONDAY, a_memory
 
 NORTH = np.array([1.0, 0.0], dtype=np.float32)
@@ -18,12 +18,12 @@ NORTH = np.array([1.0, 0.0], dtype=np.float32)
 
 class Bench:
     def __init__(self) -> None:
-        self.keys = WrappedKeys(TransientKeyTable(), TransientMaster())
-        self.plain = TransientStore(2, now=lambda: MONDAY)
+        self.keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
+        self.plain = InMemoryStore(2, now=lambda: MONDAY)
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.store = SealedStore(self.plain, self.keys, self.metrics, content_bytes=CONTENT_BYTES)
-        self.plain_journal = TransientJournal(now=lambda: MONDAY)
-        self.journal = SealedJournal(self.plain_journal, self.keys)
+        self.store = EncryptedStore(self.plain, self.keys, self.metrics, content_bytes=CONTENT_BYTES)
+        self.plain_journal = InMemoryJournal(now=lambda: MONDAY)
+        self.journal = EncryptedJournal(self.plain_journal, self.keys)
 
     async def contents(self, owner: Owner = ANN) -> list[str]:
         return [row.memory.content async for page in self.store.pages(owner, 10, fresh=True) for row in page]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.encryption.cipher import (
     OVERHEAD,
-    SealedAwayError,
+    KeyDestroyedError,
     context_of,
     seal,
     seal_text,
@@ -18,7 +18,7 @@ from memory_extproc.encryption.cipher import (
     unseal,
     unseal_text,
 )
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import DataKey
 
 KEY = DataKey(b"k" * 8, b"s" * 32)
@@ -41,15 +41,15 @@ def test_no_two_places_texts_or_keys_share_a_nonce() -> None:
 
 def test_it_cannot_be_read_elsewhere_or_by_another_owner() -> None:
     sealed = seal(KEY, HERE, b"secret")
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         unseal(KEY, THERE, sealed)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         unseal(DataKey(KEY.id, OTHER.secret), HERE, sealed)
 
 
 @pytest.mark.parametrize("key", [None, OTHER, DataKey(b"n" * 8, KEY.secret)])
 def test_what_was_sealed_with_a_key_that_is_gone_is_told_from_what_is_damaged(key: DataKey | None) -> None:
-    with pytest.raises(SealedAwayError):
+    with pytest.raises(KeyDestroyedError):
         unseal(key, HERE, seal(KEY, HERE, b"secret"))
 
 
@@ -57,19 +57,19 @@ def test_what_was_sealed_with_a_key_that_is_gone_is_told_from_what_is_damaged(ke
 def test_a_single_wrong_byte_is_noticed(data: st.DataObject) -> None:
     sealed = bytearray(seal(KEY, HERE, b"my budget is $10,000"))
     sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         unseal(KEY, HERE, bytes(sealed))
 
 
 @given(st.binary(max_size=60))
 def test_what_was_never_sealed_is_refused(junk: bytes) -> None:
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         unseal(KEY, HERE, junk)
 
 
 @pytest.mark.parametrize("junk", ["", "not base64!", "žluť", "AAAA", "\n"])
 def test_text_that_was_never_sealed_is_refused(junk: str) -> None:
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         unseal_text(KEY, HERE, junk)
 
 

@@ -12,16 +12,16 @@ import pytest
 import structlog
 
 from memory_extproc.encryption.keys import (
+    InMemoryKeyTable,
+    InMemoryMasterKey,
     KeyTable,
     MasterKeyFile,
     SqliteKeyTable,
-    TransientKeyTable,
-    TransientMaster,
     UnknownMasterKeyError,
     WrappedKeys,
     new_master_key,
 )
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from tests.builders import ANN, BOB, OTHER_ANN
 
 
@@ -41,14 +41,14 @@ def bytes_below(path: Path) -> bytes:
 @pytest.fixture(params=["transient", "sqlite"])
 async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyTable]:
     if request.param == "transient":
-        yield TransientKeyTable()
+        yield InMemoryKeyTable()
         return
     async with SqliteKeyTable(tmp_path / f"{uuid4().hex}.db") as made:
         yield made
 
 
 async def test_each_owner_has_a_key_of_their_own_and_keeps_it(table: KeyTable) -> None:
-    master = TransientMaster()
+    master = InMemoryMasterKey()
     keys = WrappedKeys(table, master)
     assert await keys.find(ANN) is None
     mine = await keys.of(ANN)
@@ -60,13 +60,13 @@ async def test_each_owner_has_a_key_of_their_own_and_keeps_it(table: KeyTable) -
 
 
 async def test_many_who_write_first_at_once_agree_on_one_key(table: KeyTable) -> None:
-    master = TransientMaster()
+    master = InMemoryMasterKey()
     made = await asyncio.gather(*(WrappedKeys(table, master).of(ANN) for _ in range(20)))
     assert len(set(made)) == 1
 
 
 async def test_a_destroyed_key_is_gone_for_every_process_and_the_next_is_another(table: KeyTable) -> None:
-    master = TransientMaster()
+    master = InMemoryMasterKey()
     mine, elsewhere = WrappedKeys(table, master), WrappedKeys(table, master)
     before = await mine.of(ANN)
     kept = await mine.of(BOB)
@@ -79,19 +79,19 @@ async def test_a_destroyed_key_is_gone_for_every_process_and_the_next_is_another
 
 
 async def test_no_key_can_be_put_in_anothers_place(table: KeyTable) -> None:
-    keys = WrappedKeys(table, TransientMaster())
+    keys = WrappedKeys(table, InMemoryMasterKey())
     await keys.of(ANN)
     wrapped = await table.get(ANN.key)
     assert wrapped is not None
     await table.add(BOB.key, wrapped)
-    with pytest.raises(GiveUpError, match="damaged or moved"):
+    with pytest.raises(PermanentError, match="damaged or moved"):
         await keys.of(BOB)
 
 
 async def test_a_destroyed_key_leaves_no_bytes_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "keys.db"
     async with SqliteKeyTable(path) as table:
-        keys = WrappedKeys(table, TransientMaster())
+        keys = WrappedKeys(table, InMemoryMasterKey())
         await keys.of(ANN)
         await keys.of(BOB)
         wrapped = await table.get(ANN.key)
@@ -131,7 +131,7 @@ async def test_keys_are_wrapped_anew_while_others_use_them(tmp_path: Path, table
 
 
 async def test_a_key_destroyed_while_it_is_wrapped_anew_stays_destroyed(table: KeyTable) -> None:
-    keys = WrappedKeys(table, TransientMaster())
+    keys = WrappedKeys(table, InMemoryMasterKey())
     await keys.of(ANN)
     wrapped = await table.get(ANN.key)
     assert wrapped is not None
@@ -141,20 +141,20 @@ async def test_a_key_destroyed_while_it_is_wrapped_anew_stays_destroyed(table: K
 
 
 async def test_while_the_table_is_away_known_keys_go_on_and_no_others_are_made() -> None:
-    class Away(TransientKeyTable):
+    class Away(InMemoryKeyTable):
         away = False
 
         async def get(self, place: str) -> bytes | None:
             if self.away:
-                raise TryLaterError("away")
+                raise TransientError("away")
             return await super().get(place)
 
     table = Away()
-    keys = WrappedKeys(table, TransientMaster())
+    keys = WrappedKeys(table, InMemoryMasterKey())
     mine = await keys.of(ANN)
     table.away = True
     assert await keys.of(ANN) == await keys.find(ANN) == mine
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await keys.of(BOB)
 
 

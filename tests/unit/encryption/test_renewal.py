@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from memory_extproc.encryption.codecs import SealedCoordination
+from memory_extproc.encryption.codecs import EncryptedCoordination
 from memory_extproc.encryption.keys import RenewedKeys
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.encryption.behind_keys import Bench, a_row
 
@@ -41,8 +41,8 @@ async def test_who_has_nothing_left_has_no_key_left() -> None:
 
 async def test_a_record_rests_without_its_words_and_is_gone_with_its_key() -> None:
     bench = Bench()
-    plain = TransientCoordination(lambda: MONDAY)
-    sealed = SealedCoordination(plain, bench.keys)
+    plain = InMemoryCoordination(lambda: MONDAY)
+    sealed = EncryptedCoordination(plain, bench.keys)
     await sealed.put_record("given", ANN, "k", b'["canary"]', HOUR)
     rests = await plain.get_record("given", ANN, "k")
     assert rests is not None
@@ -58,8 +58,8 @@ async def test_a_record_rests_without_its_words_and_is_gone_with_its_key() -> No
 
 async def test_a_record_from_before_is_read_and_sealed_when_it_is_replaced() -> None:
     bench = Bench()
-    plain = TransientCoordination(lambda: MONDAY)
-    sealed = SealedCoordination(plain, bench.keys)
+    plain = InMemoryCoordination(lambda: MONDAY)
+    sealed = EncryptedCoordination(plain, bench.keys)
     await plain.put_record("given", ANN, "k", b"[1]", HOUR)
     assert await sealed.get_record("given", ANN, "k") == b"[1]"
     assert not await sealed.replace_record("given", ANN, "k", b"[2]", b"[3]", HOUR)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from memory_extproc.encryption.codecs import SealedJournal, SealedStore
-from memory_extproc.encryption.keys import TransientMaster, WrappedKeys
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.encryption.codecs import EncryptedJournal, EncryptedStore
+from memory_extproc.encryption.keys import InMemoryMasterKey, WrappedKeys
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Scope, Turn
 from memory_extproc.store.rules import CONTENT_BYTES
 from tests.builders import ANN, BOB, a_turn
@@ -92,14 +92,14 @@ async def test_a_turn_that_lost_its_key_is_a_dead_letter_and_keeps_nobody_waitin
 async def test_while_the_master_key_is_not_at_hand_nothing_is_given_up(bench: Bench) -> None:
     await bench.journal.append(a_turn("said"))
     await bench.store.put(ANN, [a_row("kept")])
-    elsewhere = WrappedKeys(bench.keys._table, TransientMaster())
+    elsewhere = WrappedKeys(bench.keys._table, InMemoryMasterKey())
     for call in (
-        SealedJournal(bench.plain_journal, elsewhere).pending(10),
-        SealedStore(bench.plain, elsewhere, bench.metrics, content_bytes=CONTENT_BYTES).get(
+        EncryptedJournal(bench.plain_journal, elsewhere).pending(10),
+        EncryptedStore(bench.plain, elsewhere, bench.metrics, content_bytes=CONTENT_BYTES).get(
             ANN, [a_row("kept").memory.id]
         ),
     ):
-        with pytest.raises(TryLaterError, match="master key"):
+        with pytest.raises(TransientError, match="master key"):
             await call
     (entry,) = await bench.journal.pending(10)
     assert entry.turn.asked == "said"
@@ -126,26 +126,26 @@ class Meddled:
 
 
 async def test_what_is_written_while_a_forget_destroys_the_key_stays_readable(bench: Bench) -> None:
-    store = SealedStore(bench.plain, Meddled(bench.keys, 1), bench.metrics, content_bytes=CONTENT_BYTES)
+    store = EncryptedStore(bench.plain, Meddled(bench.keys, 1), bench.metrics, content_bytes=CONTENT_BYTES)
     await store.put(ANN, [a_row("after the forget")])
     assert await bench.contents() == ["after the forget"]
-    journal = SealedJournal(bench.plain_journal, Meddled(bench.keys, 1))
+    journal = EncryptedJournal(bench.plain_journal, Meddled(bench.keys, 1))
     await journal.append(a_turn("after the forget"))
     (entry,) = await bench.journal.pending(10)
     assert entry.turn.asked == "after the forget"
 
 
 async def test_a_key_that_is_destroyed_over_and_over_is_tried_again_later(bench: Bench) -> None:
-    with pytest.raises(TryLaterError):
-        await SealedStore(bench.plain, Meddled(bench.keys, 99), bench.metrics, content_bytes=100).put(
+    with pytest.raises(TransientError):
+        await EncryptedStore(bench.plain, Meddled(bench.keys, 99), bench.metrics, content_bytes=100).put(
             ANN, [a_row("never")]
         )
-    with pytest.raises(TryLaterError):
-        await SealedJournal(bench.plain_journal, Meddled(bench.keys, 99)).append(a_turn("never"))
+    with pytest.raises(TransientError):
+        await EncryptedJournal(bench.plain_journal, Meddled(bench.keys, 99)).append(a_turn("never"))
 
 
 async def test_metadata_that_is_no_json_is_refused(bench: Bench) -> None:
-    with pytest.raises(GiveUpError, match="not JSON"):
+    with pytest.raises(PermanentError, match="not JSON"):
         await bench.store.put(ANN, [a_row("x", metadata={"bad": object()})])
 
 
@@ -153,7 +153,7 @@ async def test_an_opened_entry_says_of_its_place_what_the_journal_says(bench: Be
     turn: Turn = a_turn("said")
     await bench.journal.append(turn)
     (entry,) = await bench.journal.pending(10)
-    await bench.journal.mark_failed(entry, "TryLaterError", dead=True)
+    await bench.journal.mark_failed(entry, "TransientError", dead=True)
     assert await bench.journal.retry([turn.id]) == 1
     (entry,) = await bench.journal.arrivals(10)
     (sealed,) = await bench.plain_journal.pending(10)

@@ -11,14 +11,14 @@ from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import Signer
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import ComingMemories
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, WaitingPlace
 from memory_extproc.ports import Ledger, Replicas
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientJournal, TransientLedger
+from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger
 from tests.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
@@ -62,7 +62,7 @@ class Files:
 class World(Surroundings):
     """Surroundings of a learner whose partitions and journal know what was forgotten."""
 
-    ledger: Ledger = field(default_factory=TransientLedger)
+    ledger: Ledger = field(default_factory=InMemoryLedger)
     replicas: Replicas = field(default_factory=SoleReplica)
     forget_limits: ForgetLimits = LIMITS
     files: Files = field(default_factory=Files)
@@ -76,8 +76,8 @@ class World(Surroundings):
 
     def build_partitions(self) -> None:
         """What one process holds in memory."""
-        self.forgotten = Forgotten(self.ledger, self.replicas)
-        self.hiding = HidingStore(self.store, self.forgotten)
+        self.forgotten = TombstoneIndex(self.ledger, self.replicas)
+        self.hiding = TombstoneFilteringStore(self.store, self.forgotten)
         self.partitions = Partitions(
             self.hiding,
             self.coordination,
@@ -100,7 +100,7 @@ class World(Surroundings):
             extractor=self.extractor,
             reconciler=self.reconciler,
             now=lambda: self.now,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             forgotten=self.forgotten,
             intake_log=self.intake_log,
         )
@@ -124,7 +124,7 @@ class World(Surroundings):
             self.forget_limits,
             self.metrics,
             now=lambda: self.now,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             holder=holder,
             signer=self.signer,
         )
@@ -136,7 +136,7 @@ class World(Surroundings):
         other = replace(self, shared_store=self.store, **changes)
         other.coordination, other.journal = self.coordination, self.journal
         other.sessions = self.sessions
-        if isinstance(self.journal, TransientJournal):
+        if isinstance(self.journal, InMemoryJournal):
             self.journal.reopen()
         other.build_partitions()
         return other

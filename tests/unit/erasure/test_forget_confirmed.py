@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import ForgetScope
 from tests.builders import ANN, BOB, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
@@ -19,9 +19,9 @@ async def test_a_dry_run_says_what_would_go_and_its_token_confirms_exactly_that(
     assert [memory.content for memory in plan.memories] == ["likes tea"]
     assert plan.total == 1
     await world.put(a_memory("likes gin", project="p"))
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await forgetter.forget(ANN, EVERYTHING, token=plan.token)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await forgetter.forget(BOB, ForgetScope(project="p"), token=plan.token)
     assert await world.contents() == {"likes tea", "likes rum", "likes gin"}
     await complete(forgetter, await forgetter.forget(ANN, ForgetScope(project="p"), token=plan.token))

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.receipts import Signer, is_genuine, key_id, read_public, read_signer
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import until
@@ -73,13 +73,13 @@ def test_a_file_with_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     for text in (b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"):
         path.write_bytes(text)
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             read_signer(path)
     other = ec.generate_private_key(ec.SECP256R1())
     path.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         read_signer(path)
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         read_public(path)
     mine = Ed25519PrivateKey.generate()
     path.write_bytes(mine.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

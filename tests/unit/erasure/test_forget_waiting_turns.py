@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import Kind, items_of_turn
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler, row_of
 from memory_extproc.model import (
@@ -21,7 +21,7 @@ from memory_extproc.model import (
     ForgetScope,
     ForgetState,
     Source,
-    Stored,
+    TurnOutcome,
     WaitingPlace,
     digest,
     message_id_of,
@@ -36,10 +36,10 @@ BUDGET = "My budget is $10,000 for the trip to Lisbon."
 async def say(world: World, text: str = BUDGET) -> str:
     """The id of the memory of *text*, which was accepted while the store is away; only this process has the row."""
     async with world.build() as learner:
-        assert await learner.accept(world.exchange(text, "Noted.")) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange(text, "Noted.")) is TurnOutcome.JOURNALLED
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await until(lambda: world.findable(text), "it is known in process")
-        learner.use(replace(world.limits, grace=timedelta()))  # killed
+        learner.reconfigure(replace(world.limits, grace=timedelta()))  # killed
     [turn] = [entry.turn async for entry in world.journal.of_owner(ANN)]
     return message_id_of(ANN, turn.id, 0)
 
@@ -61,12 +61,12 @@ async def test_a_forgotten_row_that_only_a_dead_process_knew_is_not_learned_late
     async with later.partitions, later.forgetter() as forgetter:
         done = await complete(forgetter, receipt)
         async with later.build() as learner:
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             await until(lambda: later.findable("I like tea.", BOB), "everything that waited is learned")
             assert not await later.findable(BUDGET)
             later.now += timedelta(hours=1)
             again = later.exchange(BUDGET, "Noted.")
-            assert await learner.accept(replace(again, at=away.now)) is Stored.FORGOTTEN
+            assert await learner.accept(replace(again, at=away.now)) is TurnOutcome.FORGOTTEN
     assert await later.contents() == set()
     assert await later.contents(BOB) == {"I like tea."}
     assert [entry async for entry in later.journal.of_owner(ANN)] == []
@@ -83,7 +83,7 @@ async def recovered(world: World, receipt: ForgetReceipt) -> ForgetReceipt:
         async with later.build() as learner:
             dead = [letter.turn_id for letter in await later.journal.dead(10)]
             await later.journal.retry(dead)
-            await learner.settled(Caller(ANN))
+            await learner.wait_visible(Caller(ANN))
             await until(lambda: later.findable("I like tea.", BOB), "everything that waited is learned")
             assert not await later.findable(BUDGET)
     assert not [text for text in await later.contents() if "budget" in text]
@@ -125,7 +125,7 @@ async def test_a_fact_that_only_a_dead_process_knew_is_traced_to_its_turn(world:
         world.weather.hold("nearest").set()
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await asyncio.sleep(0)
-        learner.use(replace(world.limits, grace=timedelta()))
+        learner.reconfigure(replace(world.limits, grace=timedelta()))
     [turn] = [entry.turn async for entry in world.journal.of_owner(ANN)]
     fact = row_of(a_fact(turn), turn, 0, "")
     async with world.forgetter() as forgetter:
@@ -180,7 +180,7 @@ async def test_a_receipt_is_not_clean_while_turns_of_before_wait_out_of_reach(wo
         done = await complete(forgetter, receipt)
         assert step(done, "waiting_turns").done
         again = replace(world.exchange(BUDGET), at=elsewhere.at + timedelta(days=1))
-        assert await learner.accept(again) is Stored.JOURNALLED  # new words, long after
+        assert await learner.accept(again) is TurnOutcome.JOURNALLED  # new words, long after
     assert "I live in Oslo now." in await world.contents()
     assert ("I have a cat." in await world.contents()) is (scope != "everything")
 
@@ -256,7 +256,7 @@ async def test_what_only_another_replica_knows_is_told_and_gone_when_it_hears_of
     away.weather.down = False
     await away.put(message)
     away.weather.down = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await away.put(fact)
     here = away.next_process()
     replicas.heard = [make_news_handler(one.forgotten, one.partitions) for one in (away, here)]
@@ -339,7 +339,7 @@ async def test_ids_that_are_narrowed_leave_what_is_outside(away: World) -> None:
     async with here.partitions, here.forgetter() as forgetter, here.build() as learner:
         for scope in (ForgetScope(ids=(memory_id,), session="t"), ForgetScope(ids=(memory_id,), project="p")):
             await complete(forgetter, await forgetter.forget(ANN, scope))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await until(lambda: here.findable(BUDGET), "it is learned")
         narrowed = ForgetScope(ids=(memory_id,), session="s")
         assert (await forgetter.forget(ANN, narrowed)).memories == 1

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.erasure.cascade import closure
+from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.steps import worked_out
-from memory_extproc.errors import GiveUpError
+from memory_extproc.erasure.steps import compute_cascade
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_turn
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 
@@ -34,7 +34,7 @@ async def test_a_user_is_forgotten_and_nobody_else(world: World, forgetter: Forg
     assert await world.contents(BOB) == await world.contents(OTHER_ANN) == {"likes tea", "is 41"}
 
 
-class Damaged(TransientStore):
+class Damaged(InMemoryStore):
     """A store of which some rows cannot be read any more."""
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
@@ -58,9 +58,9 @@ async def test_while_it_is_worked_out_what_goes_of_many_memories_others_are_serv
     served = asyncio.Event()
     # Runs at the next pause, if there is one.
     asyncio.get_running_loop().call_soon(served.set)
-    found = await worked_out(rows, scope, now, now)
+    found = await compute_cascade(rows, scope, now, now)
     assert served.is_set()
-    assert found == closure(rows, scope, now, now)
+    assert found == cascade(rows, scope, now, now)
     assert found.named == {rows[0].id}
 
 
@@ -110,7 +110,7 @@ async def test_what_is_dated_behind_the_present_is_forgotten_with_the_rest(
 
 
 async def test_a_query_alone_forgets_nothing(world: World, forgetter: Forgetter) -> None:
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await forgetter.forget(ANN, ForgetScope(query="tea"))
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from memory_extproc.learn.intake_log import IntakeLog, Kind
-from memory_extproc.model import Caller, ForgetScope, Stored
+from memory_extproc.model import Caller, ForgetScope, TurnOutcome
 from tests.builders import ANN, BOB
 from tests.unit.erasure.forgetting import World
 from tests.unit.learn.learning import until
@@ -39,8 +39,8 @@ async def test_what_was_asked_before_a_forget_is_not_learned_from_the_log(
             world.intake_log = log
             async with world.build() as learner:
                 await until(lambda: learner.oldest_waiting() is None, "all is decided")
-                await learner.settled(Caller(ANN))
-                await learner.settled(Caller(BOB))
-    assert world.sample("turns_total", outcome=Stored.FORGOTTEN.value) == 1
+                await learner.wait_visible(Caller(ANN))
+                await learner.wait_visible(Caller(BOB))
+    assert world.sample("turns_total", outcome=TurnOutcome.FORGOTTEN.value) == 1
     assert await world.stored(ANN) == ["After."]
     assert await world.stored(BOB) == ["Other."]

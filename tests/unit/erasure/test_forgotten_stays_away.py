@@ -15,7 +15,7 @@ import structlog
 
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import Job
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
@@ -31,10 +31,10 @@ from memory_extproc.model import (
     Owner,
     Role,
     Scope,
-    Stored,
     Turn,
+    TurnOutcome,
 )
-from memory_extproc.testing.adapters import TransientCoordination, TransientLedger
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryLedger
 from tests.builders import ANN, BOB, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import ListingExtractor, until
@@ -45,8 +45,8 @@ async def test_what_is_said_after_a_forget_is_kept(world: World, forgetter: Forg
     await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
     world.now += timedelta(milliseconds=10)
     async with world.build() as learner:
-        assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is Stored.JOURNALLED
-        await learner.settled(Caller(ANN))
+        assert await learner.accept(world.exchange("I live in Oslo now, not in Hawaii.")) is TurnOutcome.JOURNALLED
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable("I live in Oslo now, not in Hawaii.")
 
 
@@ -56,7 +56,7 @@ async def test_an_exchange_that_began_before_the_forget_is_not_learned(world: Wo
         world.now += timedelta(seconds=5)
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(seconds=5)
-        assert await learner.accept(under_way) is Stored.FORGOTTEN
+        assert await learner.accept(under_way) is TurnOutcome.FORGOTTEN
     assert await world.contents() == set()
     assert [entry async for entry in world.journal.of_owner(ANN)] == []
 
@@ -66,7 +66,7 @@ async def test_words_noted_with_a_response_that_was_on_its_way_go_with_the_forge
 ) -> None:
     gate, noting = asyncio.Event(), asyncio.Event()
 
-    class Late(TransientCoordination):
+    class Late(InMemoryCoordination):
         async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
             noting.set()
             await gate.wait()
@@ -100,7 +100,7 @@ async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
         await until(lambda: world.sample("journal_depth") == 1, "it is stored")
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(hours=1)
-        assert await learner.accept(replace(asked, at=world.now)) is Stored.FORGOTTEN
+        assert await learner.accept(replace(asked, at=world.now)) is TurnOutcome.FORGOTTEN
         # The conversation goes on, and the model still sees the old words: what it answers is not kept.
         goes_on = replace(
             asked,
@@ -109,8 +109,8 @@ async def test_a_forgotten_turn_that_the_client_sends_again_is_not_learned(
             answered="A window seat within your $10,000, then.",
             at=world.now,
         )
-        assert await learner.accept(goes_on) is Stored.JOURNALLED
-        await learner.settled(Caller(ANN))
+        assert await learner.accept(goes_on) is TurnOutcome.JOURNALLED
+        await learner.wait_visible(Caller(ANN))
     assert await world.contents() == {"I prefer window seats."}
 
 
@@ -119,13 +119,13 @@ async def test_words_said_anew_long_after_they_were_forgotten_are_learned(
 ) -> None:
     async with world.build() as learner:
         await learner.accept(world.exchange("My budget is $10,000."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
         world.now += timedelta(seconds=30)
-        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.FORGOTTEN  # a retry
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is TurnOutcome.FORGOTTEN  # a retry
         world.now += timedelta(minutes=5)
-        assert await learner.accept(world.exchange("My budget is $10,000.")) is Stored.JOURNALLED
-        await learner.settled(Caller(ANN))
+        assert await learner.accept(world.exchange("My budget is $10,000.")) is TurnOutcome.JOURNALLED
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable("My budget is $10,000.")
 
 
@@ -140,7 +140,7 @@ async def test_nothing_of_an_owner_is_recalled_while_their_forget_cannot_be_carr
         assert receipt.state is ForgetState.ACCEPTED
         world.now += timedelta(hours=2)
         assert world.sample("forget_oldest_seconds") == 7200
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await world.findable("likes tea")
         world.weather.down = False
         assert (await complete(forgetter, receipt)).memories == 1
@@ -225,7 +225,7 @@ async def test_what_was_forgotten_is_hidden_from_every_way_of_reading(world: Wor
     assert [memory.id for memory in await hiding.get(ANN, [gone.id, kept.id])] == [kept.id]
     assert [row.memory.id for row in await hiding.fetch(ANN, [gone.id, kept.id])] == [kept.id]
     assert [one.memory.id for one in (await hiding.nearest(ANN, rows[0], 5, Scope())).found] == [kept.id]
-    assert gone.id not in [row.memory.id for row in await hiding.worded(ANN, "tea rum", 5, Scope())]
+    assert gone.id not in [row.memory.id for row in await hiding.search_text(ANN, "tea rum", 5, Scope())]
     assert [row.memory.id async for page in hiding.pages(ANN, 10, fresh=True) for row in page] == [kept.id]
 
 
@@ -250,7 +250,7 @@ async def test_a_forget_that_a_newer_version_wrote_is_left_to_it_and_keeps_none_
     assert {one.id for one in await world.ledger.unfinished()} >= {"newer"}
 
 
-class OverheardLedger(TransientLedger):
+class OverheardLedger(InMemoryLedger):
     """Whoever lists what is unfinished hears of a job before the one who writes it hears that it is written."""
 
     def __init__(self) -> None:

@@ -22,8 +22,8 @@ import structlog
 from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
-from memory_extproc.erasure.tombstones import Forgotten, HidingStore
-from memory_extproc.errors import MemoryExtprocError, TryLaterError
+from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import ComingMemories, Reconciler, row_of
@@ -32,13 +32,13 @@ from memory_extproc.model import (
     ForgetScope,
     ForgetState,
     Owner,
-    Stored,
     Turn,
+    TurnOutcome,
     WaitingPlace,
     message_id_of,
 )
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientJournal, TransientLedger, TransientStore
+from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
@@ -67,7 +67,7 @@ class Said:
     owner: Owner
     session: str
     at: datetime
-    outcome: Stored | None = None  # None: the process died first
+    outcome: TurnOutcome | None = None  # None: the process died first
     forgotten: bool = False
     doubtful: bool = False  # a forget that may or may not have been accepted covers it
 
@@ -100,13 +100,13 @@ class OneMachine(FakeReplicas):
 class Durable(Surroundings):
     """What outlives a process."""
 
-    ledger: TransientLedger = field(default_factory=TransientLedger)
+    ledger: InMemoryLedger = field(default_factory=InMemoryLedger)
     replicas: OneMachine = field(default_factory=OneMachine)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.embedder = CannedEmbedder(8)
-        self.store = TransientStore(8, now=lambda: self.now)
+        self.store = InMemoryStore(8, now=lambda: self.now)
         self.limits = replace(LEARN_LIMITS, batch=2, attempts=1_000_000)
 
 
@@ -115,7 +115,7 @@ class Process:
 
     def __init__(self, durable: Durable, fate: Fate, *, store_away: bool = False) -> None:
         self.fate, self.store_away, self._replicas = fate, store_away, durable.replicas
-        assert isinstance(durable.journal, TransientJournal)
+        assert isinstance(durable.journal, InMemoryJournal)
         durable.journal.reopen()
         self.store = Unsteady(durable.store, fate, away=lambda: self.store_away)
         store, journal = self.store, Unsteady(durable.journal, fate)
@@ -125,8 +125,8 @@ class Process:
             return durable.now
 
         self.limits = durable.limits
-        self.forgotten = Forgotten(ledger, durable.replicas)
-        hiding = HidingStore(store, self.forgotten)
+        self.forgotten = TombstoneIndex(ledger, durable.replicas)
+        hiding = TombstoneFilteringStore(store, self.forgotten)
         self.partitions = Partitions(
             hiding, coordination, PartitionLimits(), durable.metrics, now=now, forgotten=self.forgotten
         )
@@ -142,7 +142,7 @@ class Process:
             extractor=ListingExtractor(),
             reconciler=Reconciler(self.partitions, durable.embedder, durable.metrics),
             now=now,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             forgotten=self.forgotten,
         )
         holders = Erasable(
@@ -162,7 +162,7 @@ class Process:
             limits,
             durable.metrics,
             now=now,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
         )
         self._heard = make_news_handler(self.forgotten, self.partitions)
         hiding.found = self.forgetter.sweep
@@ -172,7 +172,7 @@ class Process:
         while True:
             try:
                 return await self._heard(subject)
-            except TryLaterError:
+            except TransientError:
                 await asyncio.sleep(0)
 
     async def live(self) -> None:
@@ -184,7 +184,7 @@ class Process:
         """Whatever was under way stops where it stands."""
         self.fate.dead.set()
         self._replicas.alive.remove(self)
-        self.learner.use(replace(self.limits, grace=timedelta()))
+        self.learner.reconfigure(replace(self.limits, grace=timedelta()))
         await self._stack.aclose()
 
     async def finish(self) -> None:
@@ -240,7 +240,7 @@ class Run:
         """Another replica accepts a turn, and ends."""
         durable = self.durable
         durable.now += timedelta(milliseconds=7)
-        said = Said(f"{CANARY} {len(self.said)} is what I said.", ANN, "s1", durable.now, Stored.JOURNALLED)
+        said = Said(f"{CANARY} {len(self.said)} is what I said.", ANN, "s1", durable.now, TurnOutcome.JOURNALLED)
         self.said.append(said)
         durable.replicas.parked.append(a_turn(said.text, "", session=said.session, at=said.at))
 
@@ -249,7 +249,7 @@ class Run:
         while self.durable.replicas.parked:
             await self.durable.journal.append(self.durable.replicas.parked[-1])
             self.durable.replicas.parked.pop()
-        assert isinstance(self.durable.journal, TransientJournal)
+        assert isinstance(self.durable.journal, InMemoryJournal)
         self.durable.journal.reopen()
 
     async def _say(self, process: Process) -> None:
@@ -344,7 +344,7 @@ class Run:
             if one.forgotten:
                 assert not any(one.text in text for text in held[one.owner]), f"{one.text!r} came back"
                 assert one.text not in records
-            elif one.outcome is Stored.JOURNALLED and not one.doubtful:
+            elif one.outcome is TurnOutcome.JOURNALLED and not one.doubtful:
                 assert times == 1, f"{one.text!r} was accepted, and is there {times} times"
         for receipt, _ in self.promised:
             kept = await durable.ledger.job(receipt.id)

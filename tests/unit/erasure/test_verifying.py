@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from memory_extproc.erasure.receipts import Signer, Verdict, check_signature, look_again, read_proof
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope
 from tests.builders import ANN, BOB, a_memory
 from tests.unit.erasure.forgetting import World, complete
@@ -38,7 +38,7 @@ async def test_a_receipt_is_checked_and_its_subject_looked_for_again() -> None:
     world.weather.down = True
     (unreachable, _) = await look_again(proof, ANN, world.forgotten, store=world.store, journal=world.journal)
     assert unreachable.verdict is Verdict.NOT_LOOKED_AT
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await look_again(proof, BOB, world.forgotten, store=world.store, journal=world.journal)
 
 
@@ -47,12 +47,12 @@ async def test_a_receipt_of_another_key_or_without_a_signature_is_refused() -> N
     async with world.partitions, world.forgetter() as forgetter:
         receipt = await forgetter.forget(ANN, ForgetScope())
     proof = read_proof(as_json(receipt))
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         check_signature(proof, Ed25519PrivateKey.generate().public_key())
     world = World()
     async with world.partitions, world.forgetter() as forgetter:
         unsigned = await forgetter.forget(ANN, ForgetScope())
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         check_signature(read_proof(as_json(unsigned)), Ed25519PrivateKey.generate().public_key())
 
 
@@ -60,5 +60,5 @@ async def test_a_receipt_of_another_key_or_without_a_signature_is_refused() -> N
     "text", [b"", b"[]", b"{}", b'{"signed": "!"}', b'{"signed": "e30="}', b'{"signed": "MQ=="}']
 )
 def test_what_is_no_receipt_is_refused(text: bytes) -> None:
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         read_proof(text)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.curation.editor import Correction, Curator, Meaning, Standing
-from memory_extproc.erasure.cascade import closure
+from memory_extproc.curation.editor import Correction, Meaning, MemoryEditor, Standing
+from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.tombstones import Blind, Kind
-from memory_extproc.model import ForgetScope, Found, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
+from memory_extproc.erasure.tombstones import KeyedHasher, Kind
+from memory_extproc.model import ForgetScope, Hit, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
 from tests.builders import ANN, a_memory, a_message
 from tests.unit.erasure.forgetting import World, complete
 
@@ -22,7 +22,7 @@ class NothingUnderstood:
     async def meaning(self, owner: Owner, content: str) -> Meaning:
         return Meaning()
 
-    def standing(self, content: str, meaning: Meaning, found: Found) -> Standing:
+    def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing:
         return Standing.OTHER
 
 
@@ -82,7 +82,7 @@ async def test_a_corrected_message_goes_with_all_that_was_made_of_what_it_said_f
         metadata={"derived": "reflection", "sources": [lives.id, other.id], "retired": "sources"},
     )
     await world.put(asked, lives, other, retired)
-    curator = Curator(
+    curator = MemoryEditor(
         world.partitions, world.partitions, world.embedder, NothingUnderstood(), now=lambda: world.now
     )
     await curator.correct(ANN, asked.id, Correction(values={"content": "I moved to Porto last week."}))
@@ -100,11 +100,11 @@ def test_what_a_corrected_message_takes_along_does_not_hang_on_the_order_of_the_
     made_of_it = a_memory("Often speaks of Lisbon", metadata={"sources": [lives.id]})
     # The version that a correction left is history, and is erased in the end.
     rows = [corrected, lives, made_of_it, *([version] if version_kept else [])]
-    blind = Blind(b"key")
+    blind = KeyedHasher(b"key")
     for order in permutations(rows):
         for listed in range(1, len(order) + 1):
             named = {corrected.id, *(memory.id for memory in order[:listed])}
-            taken = closure(order, ForgetScope(ids=tuple(named)), world_ends())
+            taken = cascade(order, ForgetScope(ids=tuple(named)), world_ends())
             assert taken.memories.keys() == {memory.id for memory in rows}
             assert blind.item(Kind.HEARD, ANN, "h1") in taken.items(blind)  # the client may send it again
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random
 from typing import Any
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 
 
 class Fate:
@@ -52,11 +52,11 @@ class Unsteady:
         async def call(*args: Any, **named: Any) -> Any:
             await self._fate.step()
             if self._away() or self._fate.fails():
-                raise TryLaterError("not before it was done")
+                raise TransientError("not before it was done")
             result = await method(*args, **named)
             await self._fate.step()
             if self._fate.fails():
-                raise TryLaterError("only after it was done")
+                raise TransientError("only after it was done")
             return result
 
         return call
@@ -65,7 +65,7 @@ class Unsteady:
         async def pages(*args: Any, **named: Any) -> AsyncIterator[Any]:
             await self._fate.step()
             if self._away() or self._fate.fails():
-                raise TryLaterError("cannot be listed")
+                raise TransientError("cannot be listed")
             async for page in method(*args, **named):
                 yield page
                 await self._fate.step()

@@ -7,10 +7,10 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.evaluation.runner import Bench
-from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Embeds, FindsMemories, Now
+from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
@@ -19,10 +19,10 @@ from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
 
 
-def a_bench(extractor: Extracts | None = None) -> Bench:
+def a_bench(extractor: FactExtractor | None = None) -> Bench:
     metrics = Metrics(CollectorRegistry(), "test")
 
-    def recaller(finds: FindsMemories, embedder: Embeds, now: Now) -> Recaller:
+    def recaller(finds: MemorySearcher, embedder: EmbeddingModel, now: Now) -> Recaller:
         limits = RecallLimits(deadline=timedelta(seconds=10))
         fusion = Fusion(packaged_weights(), embedder.fingerprint)
         return Recaller(finds, embedder, limits, fusion=fusion, now=now, metrics=metrics, about_caller=about_caller)

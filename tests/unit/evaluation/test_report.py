@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.report import Line, bars, lines, page, steps, write_report
 
 SHARES = {"recall@5": 0.5, "recall@10": 0.75, "recall@20": 1.0, "ndcg@10": 0.6, "mrr": 0.4}
@@ -92,7 +92,7 @@ def test_the_figures_lie_beside_the_page(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(GiveUpError, match="the report cannot be written"):
+    with pytest.raises(PermanentError, match="the report cannot be written"):
         write_report(tmp_path / "file", some_figures())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, read_dataset
 from memory_extproc.evaluation.metrics import THRESHOLDS, figures
 from memory_extproc.evaluation.runner import NOT_HELD, Bench, Bounds, Played, System, exchanges, run
@@ -160,7 +160,7 @@ async def test_progress_is_told_from_nothing_to_all(locomo: Dataset) -> None:
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
 async def test_a_threshold_outside_nought_and_one_is_refused(locomo: Dataset, threshold: float) -> None:
-    with pytest.raises(GiveUpError, match="within 0 and 1"):
+    with pytest.raises(PermanentError, match="within 0 and 1"):
         await run(locomo, System.DENSE, a_bench(), Bounds(threshold))
 
 

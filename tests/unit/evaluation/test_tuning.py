@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset, read_datasets
 from memory_extproc.evaluation.fitting import Aims, figures_of, fitted_weights, passing, tune, write_weights
 from memory_extproc.evaluation.training import Gathered, gather
@@ -108,12 +108,12 @@ async def test_no_ranker_is_judged_by_memories_it_was_fitted_on(gathered: list[G
 
 async def test_too_little_to_fit_on_is_told(tmp_path: Path) -> None:
     alone = read_dataset(write_json(tmp_path / "set.json", [a_talk("amber")]))
-    with pytest.raises(GiveUpError, match="cross-validation needs two conversations"):
+    with pytest.raises(PermanentError, match="cross-validation needs two conversations"):
         await fitted_weights(alone, a_bench(), features=False)
 
 
 def test_weights_that_cannot_be_written_are_told(tmp_path: Path) -> None:
-    with pytest.raises(GiveUpError, match="cannot be written"):
+    with pytest.raises(PermanentError, match="cannot be written"):
         write_weights(tmp_path / "nowhere" / "weights.json", packaged_weights())
 
 

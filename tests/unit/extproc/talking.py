@@ -7,11 +7,11 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.model import Memory, Outcome, Owner, Ranked, Recalled, Wish
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.model import Memory, Outcome, Owner, Ranked, RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render
 from memory_extproc.request.body import Enriched
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedRecalls
 from tests.builders import a_memory
 from tests.fixtures.desk import Desk
@@ -30,15 +30,15 @@ class Remembers(CannedRecalls):
         super().__init__()
         self.known = known or dict(KNOWN)
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         await super().recall(wish)
         found = [text for word, text in self.known.items() if word in wish.asked and text not in wish.in_view]
         memories: list[Memory] = [a_memory(text, wish.caller.owner) for text in found]
         opening = OPENING_AGAIN if wish.continues else OPENING
         block = render([Ranked(memory, 0.9) for memory in memories], wish.room or 0, opening)
         if not block.kept:
-            return Recalled(outcome=Outcome.NO_ROOM if found else Outcome.NOTHING_RELEVANT, path="hybrid")
-        return Recalled(outcome=Outcome.USED, block=block.text, memories=block.kept, path="hybrid")
+            return RecallResult(outcome=Outcome.NO_ROOM if found else Outcome.NOTHING_RELEVANT, path="hybrid")
+        return RecallResult(outcome=Outcome.USED, block=block.text, memories=block.kept, path="hybrid")
 
 
 class Talk:
@@ -84,7 +84,7 @@ class Talk:
 
 def a_desk(**options: Any) -> Desk:
     recalls = options.pop("recalls", None) or Remembers()
-    shared = options.pop("shared", TransientCoordination(now=lambda: NOON))
+    shared = options.pop("shared", InMemoryCoordination(now=lambda: NOON))
     return Desk(recalls=recalls, shared=shared, **options)
 
 
@@ -100,7 +100,7 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
-class Faulty(TransientCoordination):
+class Faulty(InMemoryCoordination):
     """Fails what its *down* names."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Faulty(TransientCoordination):
 
     async def _fail(self, what: str) -> None:
         if what in self.down:
-            raise TryLaterError("out of reach")
+            raise TransientError("out of reach")
         if self.slow:
             await never()
 
@@ -124,5 +124,5 @@ class Faulty(TransientCoordination):
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         if "put" in self.down:
-            raise GiveUpError("disk full")
+            raise PermanentError("disk full")
         await super().put_record(kind, owner, key, value, ttl)

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.dialect.base import Answer
 from memory_extproc.dialect.openai_chat import ChatCompletions
-from memory_extproc.extproc.response_capture import SLICE, Capture, HeldBytes, capture
-from memory_extproc.model import Stored
+from memory_extproc.extproc.response_capture import SLICE, BodyMemoryBudget, Capture, capture
+from memory_extproc.model import TurnOutcome
 from memory_extproc.model.headers import Headers
 from memory_extproc.observe.metrics import Metrics
 
@@ -16,8 +16,8 @@ ANSWER = b'{"id": "c1", "choices": [{"index": 0, "message": {"content": "Ten."},
 
 def a_capture(
     encoding: str = "", limit: int = 1_000_000, process_bytes: int = 10_000_000
-) -> tuple[Capture, HeldBytes]:
-    held = HeldBytes(process_bytes, Metrics(CollectorRegistry(), "test"))
+) -> tuple[Capture, BodyMemoryBudget]:
+    held = BodyMemoryBudget(process_bytes, Metrics(CollectorRegistry(), "test"))
     headers = Headers([(":status", "200"), ("content-type", "application/json"), ("content-encoding", encoding)])
     captured = capture(ChatCompletions(), headers, limit, held)
     assert isinstance(captured, Capture)
@@ -46,14 +46,14 @@ async def test_a_chunk_larger_than_a_slice_is_read_whole() -> None:
 async def test_an_answer_that_unpacks_to_more_than_the_limit_is_dropped() -> None:
     captured, held = a_capture("gzip", limit=1000)
     captured.add(gzip.compress(bytes(100_000)))
-    assert await captured.read() is Stored.CAPTURE_LIMIT
+    assert await captured.read() is TurnOutcome.CAPTURE_LIMIT
     assert held.held == 0
 
 
 async def test_an_answer_not_packed_as_it_says_is_unreadable() -> None:
     captured, held = a_capture("gzip")
     captured.add(ANSWER)
-    assert await captured.read() is Stored.UNREADABLE
+    assert await captured.read() is TurnOutcome.UNREADABLE
     assert held.held == 0
 
 
@@ -62,7 +62,7 @@ async def test_what_was_dropped_stays_dropped() -> None:
     captured.add(b"x" * 11)
     captured.add(b"x")
     assert held.held == 0
-    assert await captured.read() is Stored.CAPTURE_LIMIT
+    assert await captured.read() is TurnOutcome.CAPTURE_LIMIT
 
 
 async def test_when_the_process_is_full_captures_give_way() -> None:
@@ -70,7 +70,7 @@ async def test_when_the_process_is_full_captures_give_way() -> None:
     captured.add(b"x" * 70)
     captured.add(b"x" * 10)
     assert held.held == 0
-    assert await captured.read() is Stored.PROCESS_LIMIT
+    assert await captured.read() is TurnOutcome.PROCESS_LIMIT
 
 
 async def test_letting_go_twice_gives_back_once() -> None:

@@ -11,13 +11,13 @@ from memory_extproc.extproc import codec
 from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.events import (
     Chunk,
+    ExchangeMetadata,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Told,
 )
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.model import Arm, Outcome
@@ -111,7 +111,9 @@ def test_an_emptied_body_has_length_zero() -> None:
 
 
 def test_what_became_of_an_exchange_is_told_as_metadata_of_our_namespace() -> None:
-    told = Told(outcome=Outcome.USED, count=2, tokens=40, took=timedelta(milliseconds=7.25), arm=Arm.MEMORY)
+    told = ExchangeMetadata(
+        outcome=Outcome.USED, count=2, tokens=40, took=timedelta(milliseconds=7.25), arm=Arm.MEMORY
+    )
     reply = codec.encode(RequestBody(b"", last=True), Reply(told=told))
     assert reply.WhichOneof("response") == "request_body"
     assert MessageToDict(reply.dynamic_metadata) == {

@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 from memory_extproc.extproc.duplex import CHUNK
 from memory_extproc.extproc.events import (
     Event,
+    ExchangeMetadata,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Told,
 )
-from memory_extproc.extproc.exchange import OutOfOrderError, Phase, Terms
+from memory_extproc.extproc.exchange import OutOfOrderError, Phase, StreamMode
 from memory_extproc.model import Outcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.body import Enriched
 from tests.fixtures.exchange import ANSWER, CHAT, GET, OK, TOLD, USED, Bench, heard
 
-BOTH = Terms(duplex_request=True, duplex_answer=True)
-ASKS = Terms(duplex_request=True)
-ANSWERS = Terms(duplex_answer=True)
+BOTH = StreamMode(duplex_request=True, duplex_answer=True)
+ASKS = StreamMode(duplex_request=True)
+ANSWERS = StreamMode(duplex_answer=True)
 NEW = b'{"new": 1}'
 EARLY = ResponseHeaders(Headers([(":status", "401"), ("content-type", "application/json")]), last=False)
 POST_OF_ANOTHER_KIND = RequestHeaders(Headers([(":method", "POST"), (":path", "/v1/embeddings")]), last=False)
@@ -129,7 +129,7 @@ def test_each_piece_of_an_answer_goes_back_at_once_and_the_same(
     body: bytes, places: Sequence[int], trailers: bool
 ) -> None:
     async def play() -> Beyond:
-        bench = Bench(terms=BOTH, process_bytes=10_000_000)
+        bench = Bench(mode=BOTH, process_bytes=10_000_000)
         beyond = Beyond([])
         for event in (*asked([b"{}"]), *answered(cut(body, places), trailers=trailers)):
             before = beyond.client.body
@@ -156,7 +156,7 @@ async def test_the_headers_wait_for_the_body_and_carry_what_became_of_it() -> No
 
 
 async def test_an_exchange_in_this_mode_is_learned_as_any_other() -> None:
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     events = (*asked([b"{", b"}"]), *answered([ANSWER[:20], ANSWER[20:]]))
     beyond = Beyond(await bench.play(*events))
     assert beyond.client.headers is not None
@@ -171,7 +171,7 @@ async def test_an_exchange_in_this_mode_is_learned_as_any_other() -> None:
 
 
 async def test_a_turn_is_journalled_before_the_last_piece_goes_back() -> None:
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     *before, last = (*asked([b"{}"]), *answered([ANSWER]))
     for event in before:
         await bench.exchange.handle(event)
@@ -182,7 +182,7 @@ async def test_a_turn_is_journalled_before_the_last_piece_goes_back() -> None:
 
 @pytest.mark.parametrize("size", [101, 5 * CHUNK])
 async def test_a_body_above_the_limit_goes_on_as_it_comes_from_there_on(size: int) -> None:
-    bench = Bench(terms=BOTH, request_bytes=100)
+    bench = Bench(mode=BOTH, request_bytes=100)
     body = bytes(range(256)) * (size // 256 + 1)
     beyond = Beyond([])
     events = iter(asked([body[:60], body[60:120], body[120:], b""]))
@@ -197,7 +197,7 @@ async def test_a_body_above_the_limit_goes_on_as_it_comes_from_there_on(size: in
     assert beyond.model.ends == 1
     assert bench.enriches.bodies == []
     assert beyond.model.headers == Reply(
-        to=RequestHeaders, remove_headers=("x-memory-retrieve",), told=Told(outcome=Outcome.TOO_LARGE)
+        to=RequestHeaders, remove_headers=("x-memory-retrieve",), told=ExchangeMetadata(outcome=Outcome.TOO_LARGE)
     )
     assert beyond.client.headers is not None
     assert beyond.client.headers.set_headers == (("x-memory-status", "too_large"),)
@@ -208,7 +208,7 @@ async def test_a_body_above_the_limit_goes_on_as_it_comes_from_there_on(size: in
 
 @pytest.mark.parametrize("pieces", [[b"x" * 60, b"y" * 60], [b"x" * 60, b"y" * 60, b"z"]])
 async def test_without_room_for_a_body_it_goes_on_as_it_comes(pieces: list[bytes]) -> None:
-    bench = Bench(terms=BOTH, process_bytes=100)
+    bench = Bench(mode=BOTH, process_bytes=100)
     beyond = Beyond(await bench.play(*asked(pieces), OK))
     assert beyond.model.body == b"".join(pieces)
     assert beyond.client.headers is not None
@@ -218,7 +218,7 @@ async def test_without_room_for_a_body_it_goes_on_as_it_comes(pieces: list[bytes
 
 
 async def test_what_waits_for_its_rest_counts_in_the_processes_budget() -> None:
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     await bench.exchange.handle(CHAT)
     await bench.exchange.handle(RequestBody(b"x" * 60, last=False))
     assert bench.held.held == 60
@@ -227,11 +227,11 @@ async def test_what_waits_for_its_rest_counts_in_the_processes_budget() -> None:
 
 
 @pytest.mark.parametrize("fails", [RuntimeError("a bug"), Enriched(outcome=Outcome.BAD_BODY)])
-@pytest.mark.parametrize("terms", [BOTH, ASKS])
+@pytest.mark.parametrize("mode", [BOTH, ASKS])
 async def test_whatever_happens_to_a_whole_body_it_goes_on_as_it_came(
-    fails: Enriched | Exception, terms: Terms
+    fails: Enriched | Exception, mode: StreamMode
 ) -> None:
-    bench = Bench(fails, terms)
+    bench = Bench(fails, mode)
     beyond = Beyond([])
     for event in asked([b"{" * 70_000, b"}"]):
         try:
@@ -242,14 +242,14 @@ async def test_whatever_happens_to_a_whole_body_it_goes_on_as_it_came(
     assert beyond.model.body == b"{" * 70_000 + b"}"
     assert beyond.model.headers is not None
     assert beyond.model.headers.remove_headers == ("x-memory-retrieve",)
-    assert beyond.ended is (isinstance(fails, Exception) and terms is ASKS)
+    assert beyond.ended is (isinstance(fails, Exception) and mode is ASKS)
     assert bench.outcome(Outcome.UNAVAILABLE if isinstance(fails, Exception) else Outcome.BAD_BODY) == 1
     assert bench.held.held == 0
 
 
 async def test_a_read_path_that_never_comes_back_keeps_nothing() -> None:
     """Envoy's message_timeout does not count in this mode."""
-    bench = Bench(terms=BOTH, request_waits=timedelta(milliseconds=10))
+    bench = Bench(mode=BOTH, request_waits=timedelta(milliseconds=10))
     bench.enriches.before = asyncio.Event().wait  # type: ignore[assignment]  # what it gives back is not looked at
     beyond = Beyond(await bench.play(*asked([b"{", b"}"]), *answered([ANSWER])))
     assert beyond.model.body == b"{}"
@@ -258,10 +258,10 @@ async def test_a_read_path_that_never_comes_back_keeps_nothing() -> None:
     assert bench.held.held == 0
 
 
-@pytest.mark.parametrize(("terms", "ends"), [(BOTH, False), (ASKS, True)])
-async def test_a_request_that_is_not_ours_is_carried_to_its_end(terms: Terms, ends: bool) -> None:
+@pytest.mark.parametrize(("mode", "ends"), [(BOTH, False), (ASKS, True)])
+async def test_a_request_that_is_not_ours_is_carried_to_its_end(mode: StreamMode, ends: bool) -> None:
     """Ending the stream at the headers, as in the other modes, would lose what is under way to us."""
-    bench = Bench(terms=terms)
+    bench = Bench(mode=mode)
     beyond = Beyond(await bench.exchange.handle(POST_OF_ANOTHER_KIND))
     assert beyond.model.headers is not None
     for piece in (b"abc", b"", b"de"):
@@ -272,14 +272,14 @@ async def test_a_request_that_is_not_ours_is_carried_to_its_end(terms: Terms, en
 
 
 async def test_a_request_without_a_body_that_is_not_ours_ends_at_its_headers_where_its_answer_is_safe() -> None:
-    beyond = Beyond(await Bench(terms=ASKS).play(GET))
+    beyond = Beyond(await Bench(mode=ASKS).play(GET))
     assert beyond.ended
 
 
-@pytest.mark.parametrize("terms", [BOTH, ANSWERS])
-async def test_the_answer_to_a_request_without_a_body_is_carried_to_its_end(terms: Terms) -> None:
+@pytest.mark.parametrize("mode", [BOTH, ANSWERS])
+async def test_the_answer_to_a_request_without_a_body_is_carried_to_its_end(mode: StreamMode) -> None:
     """It may be on its way to us before the end of our stream has reached Envoy, and would be lost."""
-    bench = Bench(terms=terms)
+    bench = Bench(mode=mode)
     beyond = Beyond(await bench.exchange.handle(GET))
     assert not beyond.ended
     for event in answered([b"abc", b"de"]):
@@ -289,7 +289,7 @@ async def test_the_answer_to_a_request_without_a_body_is_carried_to_its_end(term
 
 
 async def test_an_upgrade_runs_both_ways_at_once() -> None:
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     switched = ResponseHeaders(Headers([(":status", "101")]), last=False)
     events: list[Event] = [
         POST_OF_ANOTHER_KIND,
@@ -306,7 +306,7 @@ async def test_an_upgrade_runs_both_ways_at_once() -> None:
 
 async def test_an_answer_from_envoy_itself_ends_the_waiting_for_a_body() -> None:
     """A 408, say: the model has not heard of the request, and nobody waits for its answer."""
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     await bench.exchange.handle(CHAT)
     await bench.exchange.handle(RequestBody(b"{", last=False))
     assert bench.held.held == 1
@@ -321,7 +321,7 @@ async def test_an_answer_from_envoy_itself_ends_the_waiting_for_a_body() -> None
 
 
 async def test_a_model_that_answers_before_a_large_body_is_whole_loses_nothing_of_it() -> None:
-    bench = Bench(terms=BOTH, request_bytes=10)
+    bench = Bench(mode=BOTH, request_bytes=10)
     events: list[Event] = [
         CHAT,
         RequestBody(b"x" * 11, last=False),
@@ -337,7 +337,7 @@ async def test_a_model_that_answers_before_a_large_body_is_whole_loses_nothing_o
 
 
 async def test_an_answer_that_cannot_be_learned_still_passes_through_us() -> None:
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     html = ResponseHeaders(Headers([(":status", "200"), ("content-type", "text/html")]), last=False)
     beyond = Beyond(await bench.play(*asked([b"{}"]), *answered([b"<p>", b"</p>"], headers=html)))
     assert beyond.client.body == b"<p></p>"
@@ -351,7 +351,7 @@ async def test_with_only_the_request_in_this_mode_an_answer_that_teaches_nothing
 
 
 async def test_with_only_the_answer_in_this_mode_the_request_is_replaced_as_in_any_other() -> None:
-    bench = Bench(terms=ANSWERS)
+    bench = Bench(mode=ANSWERS)
     replies = await bench.play(CHAT, RequestBody(b"{}", last=False), *answered([ANSWER]))
     assert replies[1].body == NEW
     assert replies[1].chunk is None
@@ -360,7 +360,7 @@ async def test_with_only_the_answer_in_this_mode_the_request_is_replaced_as_in_a
 
 
 async def test_with_two_filters_the_other_one_is_told_with_the_headers() -> None:
-    bench = Bench(terms=Terms(duplex_request=True, streams_answer=False, hands_over=True))
+    bench = Bench(mode=StreamMode(duplex_request=True, streams_answer=False, hands_over=True))
     beyond = Beyond(await bench.play(*asked([b"{", b"}"]), OK))
     assert beyond.model.headers is not None
     assert beyond.model.headers.handed == "how much? used"
@@ -369,7 +369,7 @@ async def test_with_two_filters_the_other_one_is_told_with_the_headers() -> None
 
 
 async def test_an_end_that_comes_twice_goes_on_once() -> None:
-    bench = Bench(terms=BOTH)
+    bench = Bench(mode=BOTH)
     beyond = Beyond([reply for event in asked([b"{}"]) for reply in await bench.exchange.handle(event)])
     with pytest.raises(OutOfOrderError):
         await bench.exchange.handle(RequestBody(b"", last=True))
@@ -382,7 +382,7 @@ async def test_an_end_that_comes_twice_goes_on_once() -> None:
 
 @pytest.mark.parametrize("limit", [3, 100])
 async def test_a_gateway_that_keeps_the_headers_to_itself_gets_its_bodies_back(limit: int) -> None:
-    bench = Bench(terms=BOTH, request_bytes=limit)
+    bench = Bench(mode=BOTH, request_bytes=limit)
     back = b""
     for event in (RequestBody(b"ab", last=False), RequestBody(b"cd", last=True), ResponseBody(b"ef", last=True)):
         try:
@@ -401,7 +401,7 @@ SENT = st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=4)
 
 @settings(deadline=None)
 @given(
-    terms=st.sampled_from([BOTH, ASKS, ANSWERS]),
+    mode=st.sampled_from([BOTH, ASKS, ANSWERS]),
     sent=SENT,
     got=SENT,
     order=st.lists(st.booleans(), max_size=12),
@@ -410,7 +410,7 @@ SENT = st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=4)
     limit=st.sampled_from([3, 100]),
 )
 def test_in_any_order_of_both_bodies_and_with_any_fault_nothing_is_lost_or_said_twice(
-    terms: Terms,
+    mode: StreamMode,
     sent: list[bytes],
     got: list[bytes],
     order: list[bool],
@@ -419,13 +419,13 @@ def test_in_any_order_of_both_bodies_and_with_any_fault_nothing_is_lost_or_said_
     limit: int,
 ) -> None:
     async def play() -> None:
-        bench = Bench(enriched, terms, request_bytes=limit)
-        asking: list[Event] = [opening, *list(asked(sent if terms.duplex_request else [b"".join(sent)]))[1:]]
+        bench = Bench(enriched, mode, request_bytes=limit)
+        asking: list[Event] = [opening, *list(asked(sent if mode.duplex_request else [b"".join(sent)]))[1:]]
         answering = list(answered(got))
         beyond = Beyond([])
         while (asking or answering) and not beyond.ended:
             # Envoy answers a whole BUFFERED request, or with us in between: never before it had our reply.
-            early = terms.duplex_request and beyond.model.headers is not None and order and order.pop()
+            early = mode.duplex_request and beyond.model.headers is not None and order and order.pop()
             event = answering.pop(0) if answering and (early or not asking) else asking.pop(0)
             try:
                 replies = await bench.exchange.handle(event)
@@ -436,10 +436,10 @@ def test_in_any_order_of_both_bodies_and_with_any_fault_nothing_is_lost_or_said_
         await bench.exchange.leave()
         await bench.background.__aexit__()
         assert bench.held.held == 0
-        if terms.duplex_request:
+        if mode.duplex_request:
             assert beyond.model.body == b"".join(sent)
             assert beyond.model.ends == 1
-        if terms.duplex_answer and not beyond.ended:
+        if mode.duplex_answer and not beyond.ended:
             assert beyond.client.body == b"".join(got)
 
     asyncio.run(play())

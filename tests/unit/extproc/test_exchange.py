@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from memory_extproc.extproc.events import (
     PASS,
     Event,
+    ExchangeMetadata,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    Told,
 )
-from memory_extproc.extproc.exchange import TRANSITIONS, OutOfOrderError, Phase, Terms
+from memory_extproc.extproc.exchange import TRANSITIONS, OutOfOrderError, Phase, StreamMode
 from memory_extproc.model import Arm, Caller, Origin, Outcome, Owner
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.admission import Admission, Declined
@@ -61,7 +61,7 @@ async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
 async def test_a_request_that_is_not_ours_ends_at_its_headers() -> None:
     bench = Bench()
     assert await bench.play(GET) == [
-        Reply(remove_headers=("x-memory-store",), told=Told(outcome=Outcome.NOT_CHAT), ends=True)
+        Reply(remove_headers=("x-memory-store",), told=ExchangeMetadata(outcome=Outcome.NOT_CHAT), ends=True)
     ]
     assert bench.outcome(Outcome.NOT_CHAT, "none") == 1
 
@@ -76,7 +76,7 @@ async def test_a_buffered_body_is_whole_whatever_its_end_flag_says() -> None:
 async def test_an_unpacked_body_goes_out_without_its_encoding() -> None:
     bench = Bench(Enriched(outcome=Outcome.OPTED_OUT, body=b"{}", unpacked=True))
     replies = await bench.play(CHAT, BODY)
-    told = Told(outcome=Outcome.OPTED_OUT, took=QUARTER)
+    told = ExchangeMetadata(outcome=Outcome.OPTED_OUT, took=QUARTER)
     assert replies[1] == Reply(body=b"{}", remove_headers=("content-encoding",), told=told)
 
 
@@ -237,7 +237,7 @@ async def test_names_of_any_length_count_among_the_bytes_that_are_kept(names: di
 async def test_without_memory_for_a_request_it_passes_as_overloaded() -> None:
     bench = Bench(process_bytes=1)
     replies = await bench.play(CHAT, BODY, OK)
-    assert replies[1] == Reply(told=Told(outcome=Outcome.OVERLOADED))
+    assert replies[1] == Reply(told=ExchangeMetadata(outcome=Outcome.OVERLOADED))
     assert replies[2].set_headers == (("x-memory-status", "overloaded"),)
     assert bench.enriches.bodies == []
 
@@ -252,8 +252,8 @@ async def test_a_read_path_that_never_comes_back_is_not_waited_for() -> None:
 
 
 async def test_a_mode_in_which_bodies_cannot_be_changed_is_left_at_the_headers() -> None:
-    bench = Bench(terms=Terms(sends_body=False))
-    told = Told(outcome=Outcome.UNAVAILABLE)
+    bench = Bench(mode=StreamMode(sends_body=False))
+    told = ExchangeMetadata(outcome=Outcome.UNAVAILABLE)
     assert await bench.play(CHAT) == [Reply(remove_headers=("x-memory-retrieve",), told=told, ends=True)]
     assert bench.outcome(Outcome.UNAVAILABLE) == 1
 
@@ -269,20 +269,20 @@ async def test_a_fault_is_counted_as_unavailable() -> None:
 
 
 async def test_in_observability_mode_a_body_in_pieces_is_put_together() -> None:
-    bench = Bench(terms=Terms(watching=True))
+    bench = Bench(mode=StreamMode(watching=True))
     await bench.play(CHAT, RequestBody(b"{", last=False), RequestBody(b"}", last=True), OK)
     assert bench.enriches.bodies == [b"{}"]
 
 
 async def test_in_observability_mode_what_comes_after_a_refused_body_is_let_go() -> None:
-    bench = Bench(terms=Terms(watching=True), process_bytes=3)
+    bench = Bench(mode=StreamMode(watching=True), process_bytes=3)
     await bench.play(CHAT, RequestBody(b"1234", last=False), RequestBody(b"5", last=True), OK)
     assert bench.enriches.bodies == []
     assert bench.outcome(Outcome.OVERLOADED) == 1
 
 
 async def test_in_observability_mode_trailers_make_a_body_whole() -> None:
-    bench = Bench(terms=Terms(watching=True))
+    bench = Bench(mode=StreamMode(watching=True))
     await bench.play(CHAT, RequestBody(b"{}", last=False), RequestTrailers(), OK)
     assert bench.enriches.bodies == [b"{}"]
 
@@ -344,7 +344,7 @@ def test_any_order_of_messages_is_answered_once_each_or_refused_unchanged(
     events: list[Event], watching: bool
 ) -> None:
     async def play() -> None:
-        bench = Bench(terms=Terms(watching=watching))
+        bench = Bench(mode=StreamMode(watching=watching))
         for event in events:
             before = bench.exchange.phase
             last = event.last or (isinstance(event, RequestBody) and not watching)

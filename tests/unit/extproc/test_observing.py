@@ -13,19 +13,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import Background
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.extproc.codec import HANDED, TURN
 from memory_extproc.extproc.events import Event, Reply, RequestBody, ResponseBody, ResponseHeaders
-from memory_extproc.extproc.exchange import Exchange, Terms, Workshop
-from memory_extproc.extproc.observer import Handed, ObservedExchange, Overhears, handed_in, hands
-from memory_extproc.extproc.response_capture import Accounts, HeldBytes
-from memory_extproc.model import Caller, Memory, MemoryType, Origin, Outcome, Owner, Source, Stored
+from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, StreamMode
+from memory_extproc.extproc.observer import HandoverMetadata, ObservedExchange, RequestObserver, handed_in, hands
+from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
+from memory_extproc.model import Caller, Memory, MemoryType, Origin, Outcome, Owner, Source, TurnOutcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.admission import Admission
-from memory_extproc.request.body import Enriched, Heard
+from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.identity import Identity, IdentityOptions
-from memory_extproc.request.replay import InView, Replays
+from memory_extproc.request.replay import BlockReplay, InView
 from memory_extproc.testing.models import RecordedTurns
 from tests.fixtures.sidecar import NOON, wire_options
 
@@ -47,13 +47,14 @@ def a_body(asked: str = "how much?", **more: Any) -> bytes:
     return json.dumps({"model": "demo", "messages": [{"role": "user", "content": asked}], **more}).encode()
 
 
-def handed(**changes: Any) -> Handed:
+def handed(**changes: Any) -> HandoverMetadata:
     return msgspec.structs.replace(
-        Handed(caller=ANN, store=True, outcome=Outcome.USED, tenant="acme", origin=Origin(model="demo")), **changes
+        HandoverMetadata(caller=ANN, store=True, outcome=Outcome.USED, tenant="acme", origin=Origin(model="demo")),
+        **changes,
     )
 
 
-def ok(said: Handed | str | None, status: str = "200") -> ResponseHeaders:
+def ok(said: HandoverMetadata | str | None, status: str = "200") -> ResponseHeaders:
     text = said if isinstance(said, str) or said is None else msgspec.json.encode(said).decode()
     return ResponseHeaders(
         Headers([(":status", status), ("content-type", "application/json")]),
@@ -83,7 +84,7 @@ class Shelves:
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         if self.away:
-            raise TryLaterError("away")
+            raise TransientError("away")
         return [a_memory(owner, one, self.kept[owner][one]) for one in ids if one in self.kept[owner]]
 
 
@@ -91,11 +92,11 @@ class Bench:
     def __init__(self, shelves: Shelves | None = None, process_bytes: int = 1_000_000, **options: Any) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.learns = RecordedTurns()
-        self.held = HeldBytes(process_bytes, self.metrics)
+        self.held = BodyMemoryBudget(process_bytes, self.metrics)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
-        self.replays = Replays(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
-        self.shop = Workshop(
+        self.replays = BlockReplay(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
+        self.deps = ExchangeDeps(
             admits=Admission(wire, Identity(IdentityOptions())),
             enriches=NeverAsked(),
             follows=self.replays,
@@ -103,15 +104,15 @@ class Bench:
             held=self.held,
             background=self.background,
             metrics=self.metrics,
-            accounts=Accounts(self.metrics),
+            accounts=ExchangeAccounts(self.metrics),
             now=lambda: NOON,
             request_bytes=wire.request_bytes,
             answer_bytes=wire.answer_bytes,
             request_waits=timedelta(seconds=5),
             last_reply_waits=timedelta(milliseconds=20),
         )
-        overhears = Overhears(shelves or Shelves(), self.replays, request_bytes=wire.request_bytes)
-        self.exchange = ObservedExchange(self.shop, overhears)
+        overhears = RequestObserver(shelves or Shelves(), self.replays, request_bytes=wire.request_bytes)
+        self.exchange = ObservedExchange(self.deps, overhears)
 
     async def play(self, *events: Event) -> list[Reply]:
         replies = [reply for event in events for reply in await self.exchange.handle(event)]
@@ -120,7 +121,7 @@ class Bench:
         assert self.held.held == 0, "every byte is given back"
         return replies
 
-    def turns(self, outcome: Stored) -> float:
+    def turns(self, outcome: TurnOutcome) -> float:
         return (
             self.metrics.registry.get_sample_value("memory_extproc_turns_total", {"outcome": outcome.value}) or 0.0
         )
@@ -131,7 +132,7 @@ class NeverAsked:
         raise AssertionError("the other filter recalls")
 
 
-def whole(said: Handed | str | None, body: bytes | None = None) -> list[Event]:
+def whole(said: HandoverMetadata | str | None, body: bytes | None = None) -> list[Event]:
     sent = a_body() if body is None else body
     half = len(sent) // 2
     return [
@@ -151,7 +152,7 @@ async def test_it_learns_what_the_client_sent_as_the_caller_that_it_is_told() ->
     assert (turn.caller, turn.asked, turn.answered) == (ANN, "how much?", "Ten.")
     assert turn.injected == ("ann has a cat",)
     assert turn.origin == Origin(model="demo")
-    assert bench.turns(Stored.JOURNALLED) == 1
+    assert bench.turns(TurnOutcome.JOURNALLED) == 1
     assert not next(iter(bench.metrics.exchanges.collect())).samples, "an exchange is counted by the other filter"
 
 
@@ -193,12 +194,12 @@ async def test_what_a_newer_version_says_beside_is_left_out_and_what_an_older_do
 @pytest.mark.parametrize(
     ("said", "stored"),
     [
-        (handed(store=False), Stored.NOT_ASKED),
-        (handed(store=False, unkept=Stored.NO_CONSENT), Stored.NO_CONSENT),
-        (handed(store=False, unkept=Stored.INCOGNITO, ends_session=True), Stored.INCOGNITO),
+        (handed(store=False), TurnOutcome.NOT_ASKED),
+        (handed(store=False, unkept=TurnOutcome.NO_CONSENT), TurnOutcome.NO_CONSENT),
+        (handed(store=False, unkept=TurnOutcome.INCOGNITO, ends_session=True), TurnOutcome.INCOGNITO),
     ],
 )
-async def test_what_is_not_to_be_kept_is_not(said: Handed, stored: Stored) -> None:
+async def test_what_is_not_to_be_kept_is_not(said: HandoverMetadata, stored: TurnOutcome) -> None:
     bench = Bench()
     await bench.play(*whole(said)[:4])
     assert not bench.learns.exchanged
@@ -209,13 +210,13 @@ async def test_what_is_not_to_be_kept_is_not(said: Handed, stored: Stored) -> No
 @pytest.mark.parametrize(
     ("events", "stored"),
     [
-        (whole(handed())[:5], Stored.CUT_OFF),
-        ([*whole(handed())[:3], ok(handed(), status="500")], Stored.NOT_OK),
-        (whole(handed(), body=b"{no json")[:4], Stored.UNREADABLE),
-        ([whole(handed())[0], ok(handed())], Stored.UNREADABLE),
+        (whole(handed())[:5], TurnOutcome.CUT_OFF),
+        ([*whole(handed())[:3], ok(handed(), status="500")], TurnOutcome.NOT_OK),
+        (whole(handed(), body=b"{no json")[:4], TurnOutcome.UNREADABLE),
+        ([whole(handed())[0], ok(handed())], TurnOutcome.UNREADABLE),
     ],
 )
-async def test_what_cannot_be_learned_is_counted_by_why(events: list[Event], stored: Stored) -> None:
+async def test_what_cannot_be_learned_is_counted_by_why(events: list[Event], stored: TurnOutcome) -> None:
     bench = Bench()
     await bench.play(*events)
     assert not bench.learns.exchanged
@@ -225,10 +226,10 @@ async def test_what_cannot_be_learned_is_counted_by_why(events: list[Event], sto
 async def test_a_body_too_large_or_one_too_many_is_let_go() -> None:
     bench = Bench(request_bytes=10)
     await bench.play(*whole(handed())[:4])
-    assert bench.turns(Stored.UNREADABLE) == 1
+    assert bench.turns(TurnOutcome.UNREADABLE) == 1
     bench = Bench(process_bytes=40)
     await bench.play(*whole(handed())[:4])
-    assert bench.turns(Stored.PROCESS_LIMIT) == 1
+    assert bench.turns(TurnOutcome.PROCESS_LIMIT) == 1
 
 
 async def test_what_is_no_chat_is_let_go_at_its_headers() -> None:
@@ -247,7 +248,7 @@ async def test_a_provider_that_keeps_conversations_is_followed(
     continued: dict[str, str], known_as: str, noted_as: list[str]
 ) -> None:
     bench = Bench(Shelves(m1="ann has a cat", m2="ann has a dog"))
-    bench.replays.follow(InView(ANN.owner, 0, ("ann has a cat",)), known_as)
+    bench.replays.record_view(InView(ANN.owner, 0, ("ann has a cat",)), known_as)
     sent = json.dumps({"model": "demo", "input": "and now?", **continued}).encode()
     await bench.play(
         a_request("/v1/responses"),
@@ -257,11 +258,11 @@ async def test_a_provider_that_keeps_conversations_is_followed(
     )
     assert bench.learns.exchanged[0].injected == ("ann has a cat", "ann has a dog")
     for name in noted_as:
-        assert await bench.replays.behind(ANN.owner, name) == ("ann has a cat", "ann has a dog")
+        assert await bench.replays.provider_context(ANN.owner, name) == ("ann has a cat", "ann has a dog")
 
 
 def test_what_is_handed_over_comes_back_as_it_was_and_holds_nobodys_words() -> None:
-    heard = Heard(
+    heard = PendingTurn(
         caller=ANN, store=True, history=(), asked="my secret words", origin=Origin(dialect="responses"),
         previous_response_id="", ends_session=True, injected=("a fact of mine",), seen=("m1",), reach=(ANN.owner,),
         in_view=InView(ANN.owner, 7, ("a fact of mine",)),
@@ -283,7 +284,7 @@ def test_what_is_handed_over_comes_back_as_it_was_and_holds_nobodys_words() -> N
 
 async def test_the_filter_that_changes_the_request_hands_over_and_learns_nothing_itself() -> None:
     bench = Bench()
-    heard = Heard(
+    heard = PendingTurn(
         caller=ANN, store=True, history=(), asked="how much?", origin=Origin(), previous_response_id="",
         ends_session=False,
     )  # fmt: skip
@@ -292,8 +293,8 @@ async def test_the_filter_that_changes_the_request_hands_over_and_learns_nothing
         async def enrich(self, *_: Any, **__: Any) -> Enriched:
             return Enriched(outcome=Outcome.USED, heard=heard)
 
-    shop = replace(bench.shop, enriches=Prepared(), hands=hands)
-    exchange = Exchange(shop, Terms(streams_answer=False, hands_over=True))
+    deps = replace(bench.deps, enriches=Prepared(), hands=hands)
+    exchange = Exchange(deps, StreamMode(streams_answer=False, hands_over=True))
     await exchange.handle(a_request())
     (reply,) = await exchange.handle(RequestBody(a_body(), last=True))
     assert reply.handed is not None
@@ -302,4 +303,4 @@ async def test_the_filter_that_changes_the_request_hands_over_and_learns_nothing
     assert dict(answered.set_headers)["x-memory-status"].startswith("used")
     await exchange.leave()
     assert not bench.learns.exchanged
-    assert bench.turns(Stored.CUT_OFF) == 0
+    assert bench.turns(TurnOutcome.CUT_OFF) == 0

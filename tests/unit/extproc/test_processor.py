@@ -77,7 +77,7 @@ async def pumped(bench: Bench, call: Call, messages: Sequence[pb.ProcessingReque
             yield message
 
     try:
-        await Processor(bench.shop).Process(requests(), cast("Stream", call))
+        await Processor(bench.deps).Process(requests(), cast("Stream", call))
     finally:
         await bench.background.__aexit__()
 

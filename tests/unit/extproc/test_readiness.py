@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.extproc.server import Readiness
 
 
@@ -18,7 +18,7 @@ class Journal:
         async with self.asked:
             self.asked.notify_all()
         if self.fault:
-            raise TryLaterError(self.fault)
+            raise TransientError(self.fault)
         return 0
 
     async def asked_twice(self) -> None:

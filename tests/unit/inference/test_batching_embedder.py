@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits, Run, WordVectors
 from memory_extproc.model import Matrix
 
@@ -174,14 +174,14 @@ async def test_beyond_the_bound_a_query_is_refused_at_once() -> None:
         await model.started()
         waiting = asyncio.create_task(embedder.embed_query("b"))
         await asyncio.sleep(0)
-        with pytest.raises(TryLaterError, match="too many"):
+        with pytest.raises(TransientError, match="too many"):
             await embedder.embed_query("c")
         model.let(10)
         await asyncio.gather(running, waiting)
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"), [(MemoryError(), TryLaterError), (RuntimeError("shape of a secret"), GiveUpError)]
+    ("fault", "kind"), [(MemoryError(), TransientError), (RuntimeError("shape of a secret"), PermanentError)]
 )
 async def test_a_fault_of_the_model_reaches_its_callers_and_nobody_after_them(
     fault: Exception, kind: type[Exception]
@@ -205,15 +205,15 @@ async def test_closing_waits_for_what_runs_and_puts_off_what_waits() -> None:
         await asyncio.sleep(0)
         closing = asyncio.create_task(embedder.close())
         for task in waiting:
-            with pytest.raises(TryLaterError, match="closed"):
+            with pytest.raises(TransientError, match="closed"):
                 await task
         model.let(1)
         await closing
 
         assert (await running)[0] == 1.0
-        with pytest.raises(TryLaterError, match="closed"):
+        with pytest.raises(TransientError, match="closed"):
             await embedder.embed_query("d")
-        with pytest.raises(TryLaterError, match="closed"):
+        with pytest.raises(TransientError, match="closed"):
             await embedder.embed(["d"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.errors import ConfigurationError, GiveUpError, TryLaterError
+from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.sentence_transformers import installed, open_sentence_transformers_embedder
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
@@ -25,9 +25,9 @@ async def test_texts_that_share_words_are_near_and_others_are_not() -> None:
 
 async def test_a_failing_embedder_fails() -> None:
     embedder = CannedEmbedder()
-    embedder.failing = TryLaterError("down")
+    embedder.failing = TransientError("down")
 
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await embedder.embed_query("x")
 
 
@@ -36,7 +36,7 @@ async def test_what_was_asked_is_kept_and_the_answers_are_used_up() -> None:
 
     assert await completions.complete("s", "u", schema={}) == "one"
     assert completions.asked == [("s", "u", {})]
-    with pytest.raises(GiveUpError, match="no answer is left"):
+    with pytest.raises(PermanentError, match="no answer is left"):
         await completions.complete("s", "u")
 
 
@@ -59,6 +59,6 @@ async def test_a_model_the_library_does_not_know_is_given_up() -> None:
     def load(name: str, device: str | None) -> object:
         raise OSError(name)
 
-    with pytest.raises(GiveUpError, match="cannot load 'm'"):
+    with pytest.raises(PermanentError, match="cannot load 'm'"):
         async with open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=lambda: load):
             pytest.fail("opened")

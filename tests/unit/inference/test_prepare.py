@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.bert_onnx import bert_graph
 from memory_extproc.inference.model_files import (
     MANIFEST,
@@ -203,7 +203,7 @@ def test_nothing_is_left_of_a_preparation_that_failed_or_was_killed(tiny: Path, 
     (models / ".preparing-killed" / "model").mkdir(parents=True)
     (tiny / "tokenizer.json").write_text("{}")
 
-    with pytest.raises(GiveUpError, match="tokenizer"):
+    with pytest.raises(PermanentError, match="tokenizer"):
         prepared(tiny, models)
 
     assert [path.name for path in models.iterdir()] == [".lock"]
@@ -220,7 +220,7 @@ def test_progress_is_told_step_by_step(tiny: Path, tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_put_off(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(TryLaterError, match="cannot write below"):
+    with pytest.raises(TransientError, match="cannot write below"):
         prepared(tiny, tmp_path / "file" / "models")
 
 
@@ -329,5 +329,5 @@ def test_files_that_are_no_such_model_are_named(
 ) -> None:
     fault(tiny)
 
-    with pytest.raises(GiveUpError, match=says):
+    with pytest.raises(PermanentError, match=says):
         prepared(tiny, tmp_path / "models")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.journal.failover import SparedJournal, either
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.journal.failover import FailoverJournal, either
 from memory_extproc.journal.sqlite import Entry
-from memory_extproc.model import Caller, Stored, Turn, digest
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.model import Caller, Turn, TurnOutcome, digest
+from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.learn.learning import LIMITS, Surroundings, until
 
-AWAY = TryLaterError("away")
+AWAY = TransientError("away")
 
 
 def turn(words: str, **changes: Any) -> Turn:
@@ -26,9 +26,9 @@ def turn(words: str, **changes: Any) -> Turn:
 
 class World:
     def __init__(self, *, shared_turns: int = 100) -> None:
-        self.shared = TransientJournal(now=lambda: MONDAY, max_turns=shared_turns)
-        self.spare = TransientJournal(now=lambda: MONDAY, max_turns=2)
-        self.journal = SparedJournal(self.shared, self.spare)
+        self.shared = InMemoryJournal(now=lambda: MONDAY, max_turns=shared_turns)
+        self.spare = InMemoryJournal(now=lambda: MONDAY, max_turns=2)
+        self.journal = FailoverJournal(self.shared, self.spare)
 
     async def arrived(self) -> list[str]:
         return [entry.turn.asked for entry in await self.journal.arrivals(10)]
@@ -39,9 +39,9 @@ async def test_what_came_while_the_shared_journal_was_away_arrives_from_it_when_
     await world.journal.append(turn("before"))
     assert await world.arrived() == []
     world.shared.fault = AWAY
-    assert await world.journal.append(turn("meanwhile")) is Stored.JOURNALLED
+    assert await world.journal.append(turn("meanwhile")) is TurnOutcome.JOURNALLED
     assert (await world.journal.depth()).turns == 1, "what can be told of"
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await world.journal.arrivals(10)
     world.shared.fault = None
     assert (await world.journal.depth()).turns == 2
@@ -55,10 +55,10 @@ async def test_what_came_while_the_shared_journal_was_away_arrives_from_it_when_
 async def test_what_moved_arrives_though_the_shared_journal_goes_away_again_as_it_moves(reached: int) -> None:
     world = World()
 
-    class Leaving(TransientJournal):
+    class Leaving(InMemoryJournal):
         left = reached
 
-        async def append(self, turn: Turn) -> Stored:
+        async def append(self, turn: Turn) -> TurnOutcome:
             if not self.left:
                 raise AWAY
             self.left -= 1
@@ -72,7 +72,7 @@ async def test_what_moved_arrives_though_the_shared_journal_goes_away_again_as_i
     shared = world.journal.shared = Leaving(now=lambda: MONDAY)
     for words in ("first", "second"):
         await world.spare.append(turn(words))
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await world.arrived()
     shared.left = 100
     assert await world.arrived() + await world.arrived() == ["first", "second"]
@@ -99,7 +99,7 @@ async def test_a_full_shared_journal_leaves_the_rest_where_it_is() -> None:
     world.shared.fault = AWAY
     for words in ("a", "b"):
         await world.journal.append(turn(words))
-    assert await world.journal.append(turn("c")) is Stored.JOURNAL_FULL
+    assert await world.journal.append(turn("c")) is TurnOutcome.JOURNAL_FULL
     world.shared.fault = None
     assert await world.arrived() == ["a"]
     assert (await world.journal.depth()).turns == 2
@@ -111,7 +111,7 @@ async def test_a_session_that_ends_during_an_outage_ends_with_what_was_put_aside
     world = World()
     world.shared.fault = AWAY
     await world.journal.append(turn("put aside"))
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await world.journal.end(ANN, "")
     world.shared.fault = None
     assert [entry.turn.last for entry in await world.journal.arrivals(10)] == [True]
@@ -121,14 +121,14 @@ async def test_a_disk_that_fails_does_not_hold_up_what_others_accepted() -> None
     world = World()
     await world.shared.append(turn("of another"))
     world.shared.reopen()
-    world.spare.fault = GiveUpError("damaged")
+    world.spare.fault = PermanentError("damaged")
     assert await world.arrived() == ["of another"]
     assert (await world.journal.depth()).turns == 1
-    assert await world.journal.append(turn("ours")) is Stored.JOURNALLED
+    assert await world.journal.append(turn("ours")) is TurnOutcome.JOURNALLED
     world.shared.fault = AWAY
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await world.journal.append(turn("nowhere to go"))
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await world.journal.depth()
 
 
@@ -151,14 +151,14 @@ async def test_a_turn_can_be_written_while_either_journal_can() -> None:
     async def fine() -> None: ...
 
     async def locked() -> None:
-        raise TryLaterError("locked")
+        raise TransientError("locked")
 
     async def away() -> None:
-        raise GiveUpError("away")
+        raise PermanentError("away")
 
     await either(fine, locked)()
     await either(away, fine)()
-    with pytest.raises(TryLaterError, match="locked"):
+    with pytest.raises(TransientError, match="locked"):
         await either(away, locked)()
 
 
@@ -167,8 +167,8 @@ async def test_a_turn_accepted_during_an_outage_is_learned_when_it_is_over() -> 
     world.journal = journals.journal
     async with world.learner() as learner:
         journals.shared.fault = AWAY
-        assert await learner.accept(world.exchange("I live in Paris.")) is Stored.JOURNALLED
-        await learner.settled(Caller(ANN))
+        assert await learner.accept(world.exchange("I live in Paris.")) is TurnOutcome.JOURNALLED
+        await learner.wait_visible(Caller(ANN))
         journals.shared.fault = None
         await until(lambda: world.reconciler.facts == [(ANN, "I live in Paris.")], "it is learned")
     assert await world.stored() == ["I live in Paris."]

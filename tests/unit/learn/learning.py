@@ -12,19 +12,19 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.learn.extract.extractor import Extracts, Fact
+from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.learner import FollowsTopics, Learner, Obeys, Reconciles
+from memory_extproc.learn.learner import CommandApplier, FactReconciler, Learner, TopicFollower
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.queue import Backoff
-from memory_extproc.learn.screening import Judging, Screens
+from memory_extproc.learn.screening import Judging, TurnScreener
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Journal, KeepsMemories
+from memory_extproc.ports import Journal, MemoryWriter
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore, Weather
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, MONDAY
 
@@ -90,35 +90,35 @@ class Surroundings:
     now: datetime = MONDAY
     limits: LearnLimits = LIMITS
     weather: Weather = field(default_factory=Weather)
-    shared_store: TransientStore | None = None  # of another process
+    shared_store: InMemoryStore | None = None  # of another process
     embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))
     embeds: CannedEmbedder | None = None  # what the learner embeds with, when it is not the same
-    extractor: Extracts | None = field(default_factory=ListingExtractor)
-    stand_in: Extracts | None = None
-    reconciles: Reconciles | None = None  # instead of listing
+    extractor: FactExtractor | None = field(default_factory=ListingExtractor)
+    fallback: FactExtractor | None = None
+    reconciles: FactReconciler | None = None  # instead of listing
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
-    screens: Screens | None = None  # keeps everything of everybody
+    screens: TurnScreener | None = None  # keeps everything of everybody
     judged: Judging = judge
-    commands: Obeys | None = None
-    topics: FollowsTopics | None = None
+    commands: CommandApplier | None = None
+    topics: TopicFollower | None = None
     store_works: Callable[[], bool] = lambda: True
     intake_log: IntakeLog | None = None  # entered
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, "test")
-        self.coordination = TransientCoordination(lambda: self.now)
-        self.store = self.shared_store or TransientStore(32, now=lambda: self.now, weather=self.weather)
-        self.journal: Journal = TransientJournal(now=lambda: self.now)
+        self.coordination = InMemoryCoordination(lambda: self.now)
+        self.store = self.shared_store or InMemoryStore(32, now=lambda: self.now, weather=self.weather)
+        self.journal: Journal = InMemoryJournal(now=lambda: self.now)
         self.partitions = Partitions(
             self.store, self.coordination, PartitionLimits(), self.metrics, now=lambda: self.now
         )
-        self.keeps: KeepsMemories = self.partitions
+        self.keeps: MemoryWriter = self.partitions
         names = (f"s{n}" for n in itertools.count(1))
         self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
 
     def build(self) -> Learner:
-        if isinstance(self.journal, TransientJournal):
+        if isinstance(self.journal, InMemoryJournal):
             self.journal.reopen()
         return Learner(
             self.journal,
@@ -129,10 +129,10 @@ class Surroundings:
             self.limits,
             self.metrics,
             extractor=self.extractor,
-            stand_in=self.stand_in,
+            fallback=self.fallback,
             reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
-            chance=lambda: 0.0,
+            rng=lambda: 0.0,
             screens=self.screens,
             judged=self.judged,
             commands=self.commands,

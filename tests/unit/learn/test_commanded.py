@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
-from memory_extproc.learn.commands.parser import Act, Command, Markers, Obeyed
-from memory_extproc.learn.commands.runner import CommandOptions, Commands, Doubts, Unextracted, Unsaid
+from memory_extproc.errors import TransientError
+from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers
+from memory_extproc.learn.commands.runner import CommandClassifier, CommandOptions, Commands, Unextracted, Unsaid
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
@@ -23,7 +23,7 @@ from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 class Chat:
     """One conversation with a learner that obeys, in memory."""
 
-    def __init__(self, options: CommandOptions, doubts: Doubts | None = None) -> None:
+    def __init__(self, options: CommandOptions, doubts: CommandClassifier | None = None) -> None:
         self.around = Surroundings()
         around = self.around
         reconciler = Reconciler(around.partitions, around.embedder, around.metrics)
@@ -55,7 +55,7 @@ class Chat:
             caller=caller, history=tuple(self.said), asked=asked, answered=answered, at=self.around.now
         )
         await self.learner.accept(exchanged)
-        await self.learner.settled(exchanged.caller)
+        await self.learner.wait_visible(exchanged.caller)
         self.said += [Message(Role.USER, asked), Message(Role.ASSISTANT, answered)]
 
     async def extracted(self) -> None:
@@ -86,7 +86,9 @@ class Chat:
 
 
 @asynccontextmanager
-async def chat(options: CommandOptions | None = None, doubts: Doubts | None = None) -> AsyncIterator[Chat]:
+async def chat(
+    options: CommandOptions | None = None, doubts: CommandClassifier | None = None
+) -> AsyncIterator[Chat]:
     one = Chat(options or CommandOptions(), doubts)
     async with one.around.learner() as learner:
         one.learner = learner
@@ -191,8 +193,8 @@ async def test_of_shared_memories_nothing_is_forgotten_by_what_one_member_says()
         assert any("heliotrope" in content for content in await member.active(team))
 
 
-@pytest.mark.parametrize("obeyed", [Obeyed.OFF, Obeyed.REMEMBER])
-async def test_nothing_is_forgotten_where_the_policy_does_not_say_so(obeyed: Obeyed) -> None:
+@pytest.mark.parametrize("obeyed", [CommandMode.OFF, CommandMode.REMEMBER])
+async def test_nothing_is_forgotten_where_the_policy_does_not_say_so(obeyed: CommandMode) -> None:
     async with chat(CommandOptions(obeyed=obeyed)) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says("Forget what I told you about my ex", "Done.")
@@ -237,7 +239,7 @@ async def test_what_is_obeyed_may_change_and_then_the_words_are_as_any_others() 
     unextracted = Unextracted(ListingExtractor(), obeys=lambda: obeys[0])
     assert commands.of(turn)
     assert (unsaid(turn, MONDAY), await unextracted.extract([turn])) == ((), [])
-    commands.use(CommandOptions(obeyed=Obeyed.OFF))
+    commands.reconfigure(CommandOptions(obeyed=CommandMode.OFF))
     obeys[0] = False
     assert not commands.of(turn)
     assert unsaid(turn, MONDAY)
@@ -335,14 +337,14 @@ async def test_nothing_is_asked_where_rules_know_or_the_policy_obeys_nothing() -
         await ann.says("Forget my address.")
         await ann.says("I can't remember where I live.")
         await ann.learned()
-    async with chat(CommandOptions(obeyed=Obeyed.OFF), doubts=doubts) as ann:
+    async with chat(CommandOptions(obeyed=CommandMode.OFF), doubts=doubts) as ann:
         await ann.says(FAREWELL)
         await ann.learned()
     assert doubts.asked == []
 
 
 async def test_a_policy_that_remembers_alone_is_kept_to_in_doubt_too() -> None:
-    async with chat(CommandOptions(obeyed=Obeyed.REMEMBER), Answering(Command(Act.FORGET, "my ex"))) as ann:
+    async with chat(CommandOptions(obeyed=CommandMode.REMEMBER), Answering(Command(Act.FORGET, "my ex"))) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says(FAREWELL)
         await ann.learned()
@@ -351,7 +353,7 @@ async def test_a_policy_that_remembers_alone_is_kept_to_in_doubt_too() -> None:
 
 async def test_while_nobody_can_say_a_turn_in_doubt_waits_and_then_is_decided() -> None:
     doubts = Answering(Command(Act.FORGET, "my ex"))
-    doubts.failing = TryLaterError("away")
+    doubts.failing = TransientError("away")
     async with chat(doubts=doubts) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says(FAREWELL)
@@ -364,7 +366,7 @@ async def test_while_nobody_can_say_a_turn_in_doubt_waits_and_then_is_decided() 
 
 async def test_a_turn_in_doubt_waits_no_longer_than_it_may() -> None:
     doubts = Answering()
-    doubts.failing = TryLaterError("away")
+    doubts.failing = TransientError("away")
     async with chat(CommandOptions(patience=timedelta(hours=1)), doubts) as ann:
         await ann.says(FAREWELL)
         await until(lambda: doubts.asked, "it is asked")

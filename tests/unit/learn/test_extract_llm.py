@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import CutOffError, GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError, TruncatedAnswerError
 from memory_extproc.learn.conflicts import Verdicts
 from memory_extproc.learn.extract.extractor import Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError, strict_schema
@@ -113,7 +113,7 @@ async def test_a_malformed_answer_is_asked_for_once_more_with_the_fault_named(ba
 
 @pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED.keys())
 async def test_two_malformed_answers_give_nothing_and_the_error_holds_no_words(bad: str) -> None:
-    with pytest.raises(GiveUpError) as raised:
+    with pytest.raises(PermanentError) as raised:
         await an_extractor(CannedCompletions([bad, bad])).extract([TURN])
     assert "Hawaii" not in str(raised.value)
     assert raised.value.__cause__ is None
@@ -151,14 +151,14 @@ async def test_what_the_model_will_never_do_the_rules_do_and_both_are_counted() 
     metrics = Metrics(CollectorRegistry(), "0")
     clock = itertools.count().__next__
     spent = Budget(BudgetLimits(caller=Allowance(hour=3000)), now=lambda: MONDAY)
-    model = CannedCompletions(["prose", "prose", answer(a_candidate()), TryLaterError("down")])
+    model = CannedCompletions(["prose", "prose", answer(a_candidate()), TransientError("down")])
     extractor = Fallback(
         Measured(an_extractor(model, spent), metrics, clock), Measured(RulesExtractor(), metrics, clock)
     )
     sources = [(await extractor.extract([TURN]))[0].source for _ in range(2)]
     assert sources == [Source.RULES, Source.LLM]
     assert extractor.name == "llm"
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await extractor.extract([TURN])
     spent.spend(TURN.owner, 3000)
     assert [fact.source for fact in await extractor.extract([TURN])] == [Source.RULES]
@@ -173,7 +173,7 @@ async def test_what_the_model_will_never_do_the_rules_do_and_both_are_counted() 
 
 
 async def test_where_nobody_comes_back_the_rules_serve_for_a_model_that_is_away_too() -> None:
-    model = an_extractor(CannedCompletions([TryLaterError("down")]))
+    model = an_extractor(CannedCompletions([TransientError("down")]))
     (fact,) = await Fallback(model, RulesExtractor(), waits=False).extract([TURN])
     assert fact.source is Source.RULES
 
@@ -257,14 +257,14 @@ async def test_an_answer_that_does_not_fit_is_asked_for_in_halves() -> None:
     def one_at_a_time(_: str, shown: str) -> str:
         new = [json.loads(line) for line in shown.splitlines() if "earlier" not in json.loads(line)]
         if len(new) > 1:
-            raise CutOffError("too long")
+            raise TruncatedAnswerError("too long")
         words = new[0]["user"]
         return answer(a_candidate(fact=f"User's {words[3:]}", attribute=words, value=words[-3:]))
 
     facts = await an_extractor(CannedCompletions(one_at_a_time)).extract(turns)
     assert [fact.turn_id for fact in facts] == [turn.id for turn in turns]
-    with pytest.raises(CutOffError):
-        await an_extractor(CannedCompletions([CutOffError("too long")])).extract(turns[:1])
+    with pytest.raises(TruncatedAnswerError):
+        await an_extractor(CannedCompletions([TruncatedAnswerError("too long")])).extract(turns[:1])
 
 
 def test_what_is_asked_of_strict_endpoints_is_a_schema_they_take() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.extract.statements import statements
+from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.text.words import stem, tokens
 from tests.builders import a_turn
@@ -235,18 +235,18 @@ async def test_what_is_said_twice_in_a_message_is_one_fact() -> None:
     ],
 )
 def test_what_is_quoted_pasted_supposed_or_played_is_no_statement(text: str) -> None:
-    assert statements(text) == []
+    assert first_person_statements(text) == []
 
 
 def test_two_predicates_of_one_subject_are_two_statements() -> None:
-    assert statements("By the way, I'm vegan and allergic to soy, but love tea") == [
+    assert first_person_statements("By the way, I'm vegan and allergic to soy, but love tea") == [
         "I'm vegan", "I'm allergic to soy", "I love tea",
     ]  # fmt: skip
 
 
 @given(st.text(max_size=400))
 def test_any_text_gives_statements_without_fault(text: str) -> None:
-    assert all(statement.strip() for statement in statements(text))
+    assert all(statement.strip() for statement in first_person_statements(text))
 
 
 @pytest.mark.parametrize(

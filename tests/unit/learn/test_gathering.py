@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from memory_extproc.learn.queue import Gatherings
+from memory_extproc.learn.queue import SessionBatcher
 from memory_extproc.model import Owner
 from tests.builders import ANN, BOB
 
@@ -12,8 +12,8 @@ HOUR = timedelta(hours=1)
 Due = list[tuple[Owner, tuple[str, ...]]]
 
 
-def gatherings(due: Due, *, batch: int = 3) -> Gatherings:
-    return Gatherings(lambda owner, turn_ids: due.append((owner, turn_ids)), batch=batch, idle=HOUR)
+def gatherings(due: Due, *, batch: int = 3) -> SessionBatcher:
+    return SessionBatcher(lambda owner, turn_ids: due.append((owner, turn_ids)), batch=batch, idle=HOUR)
 
 
 async def test_a_full_batch_is_due_at_once_each_turn_in_it_once() -> None:
@@ -59,7 +59,7 @@ async def test_another_batch_counts_for_what_is_added_from_then_on() -> None:
     due: Due = []
     gathered = gatherings(due)
     gathered.add(ANN, "s", "1")
-    gathered.use(batch=2, idle=HOUR)
+    gathered.reconfigure(batch=2, idle=HOUR)
     assert due == []
     gathered.add(ANN, "s", "2")
     assert due == [(ANN, ("1", "2"))]

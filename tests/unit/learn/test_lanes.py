@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.learn.queue import Backoff, Lanes
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.learn.queue import Backoff, OwnerQueues
 from memory_extproc.model import Owner
 from tests.builders import ANN, BOB, OTHER_ANN
 from tests.unit.learn.learning import QUICK, until
@@ -30,7 +30,7 @@ class Bench:
         self.gate = asyncio.Event()
         self.gate.set()
         self.running = self.most_running = 0
-        self.lanes: Lanes[int] = Lanes(
+        self.lanes: OwnerQueues[int] = OwnerQueues(
             "test",
             self._work,
             self._failed,
@@ -38,7 +38,7 @@ class Bench:
             together=together,
             in_vain=in_vain,
             backoff=backoff,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
         )
 
     async def _work(self, owner: Owner, jobs: Sequence[int]) -> None:
@@ -90,7 +90,7 @@ async def test_a_job_added_the_moment_a_lane_ends_is_not_lost() -> None:
 
 async def test_what_comes_while_a_lane_waits_is_tried_at_once_up_to_a_bound() -> None:
     bench = Bench(backoff=NEVER, in_vain=3)
-    bench.unlucky = {job: TryLaterError("down") for job in range(10)}
+    bench.unlucky = {job: TransientError("down") for job in range(10)}
     assert bench.lanes.add(ANN, 0)
     await until(lambda: bench.tried == [[0]], "the first was tried")
     for job in (1, 2):
@@ -105,7 +105,7 @@ async def test_what_comes_while_a_lane_waits_is_tried_at_once_up_to_a_bound() ->
 
 async def test_news_that_gets_through_takes_what_waited_along() -> None:
     bench = Bench(backoff=NEVER)
-    bench.unlucky[0] = TryLaterError("down")
+    bench.unlucky[0] = TransientError("down")
     bench.lanes.add(ANN, 0)
     await until(lambda: bench.tried == [[0]], "the first was tried")
     bench.unlucky.clear()
@@ -113,7 +113,7 @@ async def test_news_that_gets_through_takes_what_waited_along() -> None:
     await until(lambda: len(bench.done) == 2, "both are done without waiting an hour")
 
 
-@pytest.mark.parametrize("bug", [GiveUpError("bad"), ZeroDivisionError()])
+@pytest.mark.parametrize("bug", [PermanentError("bad"), ZeroDivisionError()])
 async def test_one_bad_job_is_given_up_by_itself(bug: Exception) -> None:
     bench = Bench()
     bench.unlucky[1] = bug
@@ -126,7 +126,7 @@ async def test_one_bad_job_is_given_up_by_itself(bug: Exception) -> None:
 
 async def test_finishing_tries_what_waits_once_more_and_leaves_it() -> None:
     bench = Bench(backoff=NEVER)
-    bench.unlucky = {0: TryLaterError("down")}
+    bench.unlucky = {0: TransientError("down")}
     bench.lanes.add(ANN, 0)
     bench.lanes.add(BOB, 1)
     await until(lambda: len(bench.tried) == 2, "both were tried")

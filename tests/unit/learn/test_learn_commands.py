@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
-from memory_extproc.encryption.codecs import SealedJournal
+from memory_extproc.encryption.codecs import EncryptedJournal
 from memory_extproc.encryption.keys import MasterKeyFile, SqliteKeyTable, WrappedKeys, new_master_key
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, Kind
-from memory_extproc.model import Stored, Turn, digest
+from memory_extproc.model import Turn, TurnOutcome, digest
 from tests.builders import ANN, MONDAY, a_turn
 
 
@@ -33,9 +33,9 @@ def a_journal(directory: Path) -> SqliteJournal:
 async def fill(directory: Path, waiting: Sequence[str], dead: Sequence[str] = ()) -> None:
     async with a_journal(directory) as journal:
         for words in (*dead, *waiting):
-            assert await journal.append(turn(words)) is Stored.JOURNALLED
+            assert await journal.append(turn(words)) is TurnOutcome.JOURNALLED
         for entry in await journal.pending(len(dead)):
-            await journal.mark_failed(entry, "GiveUpError", dead=True)
+            await journal.mark_failed(entry, "PermanentError", dead=True)
 
 
 async def words_in(directory: Path) -> list[str]:
@@ -91,7 +91,7 @@ def test_dead_letters_are_listed_without_anybodys_words(learn: Command) -> None:
     assert letters[0] == {
         "turn": turn("the secret budget").id,
         "owner": ANN.key,
-        "reason": "GiveUpError",
+        "reason": "PermanentError",
         "attempts": 1,
         "asked_at": MONDAY.isoformat(),
         "failed_at": MONDAY.isoformat(),
@@ -100,7 +100,7 @@ def test_dead_letters_are_listed_without_anybodys_words(learn: Command) -> None:
     assert len(learn.told("dead-letters", "--limit", "1")) == 1
     code, out, _ = learn("dead-letters")
     assert code == 0
-    assert "GiveUpError" in out
+    assert "PermanentError" in out
     assert "secret" not in out
 
 
@@ -157,7 +157,7 @@ async def fill_sealed(directory: Path, waiting: Sequence[str], master: Path) -> 
         keys = WrappedKeys(table, MasterKeyFile(master))
         await keys.check()
         for words in waiting:
-            assert await SealedJournal(journal, keys).append(turn(words)) is Stored.JOURNALLED
+            assert await EncryptedJournal(journal, keys).append(turn(words)) is TurnOutcome.JOURNALLED
 
 
 def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_ours(
@@ -181,7 +181,7 @@ def test_what_was_left_behind_sealed_is_read_with_its_own_keys_and_sealed_with_o
 
     async def ours() -> list[str]:
         async with a_journal(learn.data) as journal, SqliteKeyTable(learn.data / "keys.db") as table:
-            sealed = SealedJournal(journal, WrappedKeys(table, MasterKeyFile(master)))
+            sealed = EncryptedJournal(journal, WrappedKeys(table, MasterKeyFile(master)))
             return [entry.turn.asked for entry in await sealed.pending(10)]
 
     assert asyncio.run(ours()) == ["a", "b"]

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
@@ -24,12 +24,12 @@ from memory_extproc.model import (
     Scope,
     Screened,
     Source,
-    Stored,
     Turn,
+    TurnOutcome,
 )
 from memory_extproc.ports import Now
 from memory_extproc.store.partition import Partitions
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
@@ -41,8 +41,8 @@ PARIS = "I live in Paris near the Canal Saint-Martin."
 async def test_what_was_said_is_found_by_the_next_request() -> None:
     world = Surroundings()
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
-        await learner.settled(Caller(ANN))
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable(BUDGET)
         assert not await world.findable(BUDGET, BOB)
         assert not await world.findable(BUDGET, OTHER_ANN)
@@ -68,8 +68,8 @@ async def test_each_message_is_one_memory_with_its_place_and_the_model_that_embe
 async def test_a_retry_is_a_duplicate_and_leaves_nothing_new() -> None:
     world = Surroundings()
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.DUPLICATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.DUPLICATE
     assert await world.stored() == [BUDGET]
     assert world.reconciler.facts == [(ANN, BUDGET)]
 
@@ -78,9 +78,9 @@ async def test_a_regenerated_answer_takes_the_place_of_the_first() -> None:
     world = Surroundings(extractor=None)
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, "Flights from Chicago cost about $900."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await learner.accept(world.exchange(BUDGET, "Hotels in Maui cost about $300."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.stored() == [BUDGET, "Hotels in Maui cost about $300."]
         await learner.accept(world.exchange(BUDGET, "I'm sorry, but I can't help with that."))
     assert await world.stored() == [BUDGET], "a refusal leaves nothing, nor what stood in its place before"
@@ -90,7 +90,7 @@ async def test_a_message_that_its_writer_corrected_stays_corrected_when_its_answ
     world = Surroundings(extractor=None)
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, "Flights from Chicago cost about $900."))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         for said, right in ((BUDGET, "The budget is $12,000."), ("Flights", "Flights cost $800.")):
             (there,) = [one for one in await world.rows(ANN) if one.content.startswith(said)]
             memory = replace(there, content=right, metadata={**there.metadata, "revision": 2})
@@ -125,7 +125,7 @@ async def test_every_part_of_a_long_answer_is_found_by_itself() -> None:
     world = Surroundings()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, days(60)))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         vector = await world.embedder.embed_query("Day 57: village 57")
         best = (await world.partitions.nearest(ANN, vector, 1, Scope())).found[0].memory
     assert "Day 57" in best.content
@@ -141,7 +141,7 @@ async def test_a_regenerated_answer_leaves_no_piece_of_the_first(second: str) ->
     world = Surroundings()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET, days(60)))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await learner.accept(world.exchange(BUDGET, second))
     rows = await world.rows()
     assert rows[0].content == BUDGET
@@ -155,13 +155,13 @@ async def test_the_pieces_of_a_long_turn_reach_the_store_in_calls_of_a_bounded_s
     world.keeps = counted = CountsPuts(world.partitions)
     async with world.learner() as learner:
         await learner.accept(world.exchange(f"Note for Crete: {days(90)}"))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         searched = await world.partitions.nearest(ANN, await world.embedder.embed_query("Crete"), 100, Scope())
         assert len(searched.found) == sum(counted.sizes) > 4, "who waited finds the last of them too"
     assert max(counted.sizes) == 2
 
 
-class SlowJournal(TransientJournal):
+class SlowJournal(InMemoryJournal):
     """Takes a turn, or refuses it with *fault*, once its gate is open."""
 
     def __init__(self, *, now: Now) -> None:
@@ -169,7 +169,7 @@ class SlowJournal(TransientJournal):
         self.gate = asyncio.Event()
         self.fault: Exception | None = None
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         await self.gate.wait()
         if self.fault is not None:
             raise self.fault
@@ -180,8 +180,8 @@ async def test_an_exchange_is_answered_late_when_the_journal_is_slow_and_kept_al
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
     world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
-        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
+        waiting = asyncio.create_task(learner.wait_visible(Caller(ANN)))
         journal.gate.set()
         await waiting
         assert await world.findable(BUDGET)
@@ -191,7 +191,7 @@ async def test_leaving_waits_for_what_is_on_its_way_into_the_journal() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
     world.journal = journal = SlowJournal(now=lambda: world.now)
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
         asyncio.get_running_loop().call_later(0.05, journal.gate.set)
     assert await world.stored() == [BUDGET]
 
@@ -199,10 +199,10 @@ async def test_leaving_waits_for_what_is_on_its_way_into_the_journal() -> None:
 async def test_an_exchange_that_was_late_and_is_refused_after_all_is_counted_as_refused() -> None:
     world = Surroundings(limits=replace(LIMITS, journal_wait=timedelta(milliseconds=1)))
     world.journal = journal = SlowJournal(now=lambda: world.now)
-    journal.fault = TryLaterError("locked")
+    journal.fault = TransientError("locked")
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNAL_LATE
-        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNAL_LATE
+        waiting = asyncio.create_task(learner.wait_visible(Caller(ANN)))
         journal.gate.set()
         await waiting
         assert world.sample("turns_total", outcome="journal_failed") == 1
@@ -218,10 +218,10 @@ async def test_a_caller_that_is_cancelled_takes_nothing_with_it() -> None:
     assert await world.stored() == [BUDGET]
 
 
-@pytest.mark.parametrize("fault", [TryLaterError("locked"), GiveUpError("damaged"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("fault", [TransientError("locked"), PermanentError("damaged"), ZeroDivisionError("a bug")])
 async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Exception) -> None:
     world = Surroundings()
-    journal = TransientJournal(now=lambda: world.now)
+    journal = InMemoryJournal(now=lambda: world.now)
     world.journal = journal
     world.limits = replace(LIMITS, sweep=timedelta(hours=1), look=timedelta(hours=1))
     await journal.append(a_turn("before", ""))
@@ -230,31 +230,31 @@ async def test_a_journal_that_fails_is_an_outcome_and_one_log_line(fault: Except
         journal.fault = fault
         with structlog.testing.capture_logs() as logs:
             outcomes = [await learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)]
-        assert outcomes == [Stored.JOURNAL_FAILED] * 2
+        assert outcomes == [TurnOutcome.JOURNAL_FAILED] * 2
         assert [line["event"] for line in logs].count("journal.refuses") == 1
         journal.fault = None
         with structlog.testing.capture_logs() as logs:
-            assert await learner.accept(world.exchange("now it works")) is Stored.JOURNALLED
+            assert await learner.accept(world.exchange("now it works")) is TurnOutcome.JOURNALLED
         assert "journal.accepts" in [line["event"] for line in logs]
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
 
 
 async def test_a_full_journal_is_an_outcome() -> None:
     world = Surroundings()
-    world.journal = TransientJournal(now=lambda: world.now, max_turns=1)
+    world.journal = InMemoryJournal(now=lambda: world.now, max_turns=1)
     world.weather.down = True
     world.limits = replace(LIMITS, grace=timedelta(0))
     async with world.learner() as learner:
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.JOURNALLED
-        assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNAL_FULL
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.JOURNALLED
+        assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNAL_FULL
 
 
 async def test_too_many_at_once_and_whoever_comes_too_late_are_refused() -> None:
     world = Surroundings(limits=replace(LIMITS, accepting=1))
     async with world.learner() as learner:
         outcomes = await asyncio.gather(*(learner.accept(world.exchange(text)) for text in (BUDGET, PARIS)))
-        assert outcomes == [Stored.JOURNALLED, Stored.PROCESS_LIMIT]
-    assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNAL_FAILED
+        assert outcomes == [TurnOutcome.JOURNALLED, TurnOutcome.PROCESS_LIMIT]
+    assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNAL_FAILED
 
 
 async def test_while_the_store_is_down_what_was_said_is_found_all_the_same_and_stored_later() -> None:
@@ -262,8 +262,8 @@ async def test_while_the_store_is_down_what_was_said_is_found_all_the_same_and_s
     world.weather.down = True
     async with world.learner() as learner:
         for text in (BUDGET, PARIS):
-            assert await learner.accept(world.exchange(text)) is Stored.JOURNALLED
-            await learner.settled(Caller(ANN))
+            assert await learner.accept(world.exchange(text)) is TurnOutcome.JOURNALLED
+            await learner.wait_visible(Caller(ANN))
             assert await world.findable(text)
         world.weather.down = False
         await until(world.stored, "the backlog was stored")
@@ -276,7 +276,7 @@ async def test_a_store_that_hangs_does_not_keep_the_next_request_waiting() -> No
     gate = world.weather.hold("put")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        await asyncio.wait_for(learner.settled(Caller(ANN)), 20)
+        await asyncio.wait_for(learner.wait_visible(Caller(ANN)), 20)
         assert not gate.is_set()
         gate.set()
     assert await world.stored() == [BUDGET]
@@ -293,7 +293,7 @@ async def test_an_owner_whose_turns_must_wait_does_not_hold_up_others() -> None:
             self, owner: Owner, rows: Sequence[object], *, shown: Callable[[], None] = lambda: None
         ) -> None:
             if owner == ANN and self.down:
-                raise TryLaterError("down")
+                raise TransientError("down")
             await world.partitions.put(owner, rows, shown=shown)  # type: ignore[arg-type] # handed through
 
         def __getattr__(self, name: str) -> object:
@@ -304,7 +304,7 @@ async def test_an_owner_whose_turns_must_wait_does_not_hold_up_others() -> None:
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await learner.accept(world.exchange(BUDGET, owner=BOB))
-        await learner.settled(Caller(BOB))
+        await learner.wait_visible(Caller(BOB))
         await until(lambda: world.stored(BOB), "Bob's was stored")
         assert await world.stored(ANN) == []
         keeps.down = False
@@ -319,7 +319,7 @@ async def test_a_turn_that_cannot_be_learned_becomes_a_dead_letter_and_the_other
         async def embed(self, texts: Sequence[str]) -> Matrix:
             if any("poison" in text for text in texts):
                 tries.append(len(texts))
-                raise GiveUpError("no vector for that")
+                raise PermanentError("no vector for that")
             return await world.embedder.embed(texts)
 
     world.embeds = Picky()
@@ -391,32 +391,32 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
     world = Surroundings()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         await until(lambda: world.sample("remembered_total", role="user", decision="kept") == 1, "remembered")
-        assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is Stored.DUPLICATE
+        assert await learner.accept(replace(world.exchange(BUDGET), ends_session=True)) is TurnOutcome.DUPLICATE
         await until(lambda: world.reconciler.facts, "the session was extracted from")
 
 
 async def test_last_words_of_which_nothing_may_be_kept_end_the_session_too() -> None:
     class Screens(Unscreened):
-        async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | Stored:
-            return Stored.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
+        async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+            return TurnOutcome.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
 
     world = Surroundings(screens=Screens())
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        assert await learner.accept(replace(world.exchange(PARIS), ends_session=True)) is Stored.OVER_QUOTA
+        assert await learner.accept(replace(world.exchange(PARIS), ends_session=True)) is TurnOutcome.OVER_QUOTA
         await until(lambda: world.reconciler.facts == [(ANN, BUDGET)], "the session was extracted from")
 
 
 async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=1))
     assert isinstance(world.extractor, ListingExtractor)
-    world.extractor.failing = TryLaterError("the model is down")
+    world.extractor.failing = TransientError("the model is down")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await learner.accept(world.exchange(PARIS))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert await world.findable(PARIS)
         assert world.reconciler.facts == []
         world.extractor.failing = None
@@ -426,7 +426,7 @@ async def test_extraction_that_is_down_waits_and_messages_go_on() -> None:
 async def test_a_turn_that_extraction_cannot_bear_costs_its_session_nothing() -> None:
     world = Surroundings(limits=replace(LIMITS, batch=3, attempts=2))
     assert isinstance(world.extractor, ListingExtractor)
-    world.extractor.failing, world.extractor.at = GiveUpError("malformed"), "poison"
+    world.extractor.failing, world.extractor.at = PermanentError("malformed"), "poison"
     async with world.learner() as learner:
         for text in (BUDGET, "I keep poison ivy.", PARIS):
             await learner.accept(world.exchange(text))
@@ -453,8 +453,8 @@ async def test_who_is_forgotten_while_we_work_leaves_nothing() -> None:
         await world.journal.erase_owner(ANN)
         await world.coordination.advance_epoch(ANN)
         gate.set()
-        await learner.settled(Caller(ANN))
-        assert await learner.accept(world.exchange(PARIS)) is Stored.JOURNALLED
+        await learner.wait_visible(Caller(ANN))
+        assert await learner.accept(world.exchange(PARIS)) is TurnOutcome.JOURNALLED
     assert await world.stored() == [PARIS], "what was said after the forget is learned"
 
 
@@ -488,10 +488,10 @@ async def test_what_an_earlier_process_left_is_taken_up() -> None:
 
 async def test_a_journal_that_cannot_be_read_at_first_is_taken_up_later() -> None:
     world = Surroundings()
-    journal = TransientJournal(now=lambda: world.now)
+    journal = InMemoryJournal(now=lambda: world.now)
     world.journal = journal
     await journal.append(a_turn(BUDGET, ""))
-    journal.fault = TryLaterError("locked")
+    journal.fault = TransientError("locked")
     with structlog.testing.capture_logs() as logs:
         async with world.learner():
             await until(lambda: "journal.unreadable" in [line["event"] for line in logs], "it was tried")
@@ -531,7 +531,7 @@ async def test_nobody_is_left_waiting_when_we_leave() -> None:
     world.weather.hold("put")
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
-        waiting = asyncio.create_task(learner.settled(Caller(ANN)))
+        waiting = asyncio.create_task(learner.wait_visible(Caller(ANN)))
         await asyncio.sleep(0)
     await asyncio.wait_for(waiting, 20)
     assert [entry.turn.asked for entry in await world.journal.pending(10)] == [BUDGET]
@@ -547,8 +547,8 @@ async def test_the_journals_depth_is_shown_and_learned_turns_go_after_their_rete
         await until(lambda: world.sample("journal_oldest_seconds") == 60, "the age was measured")
         world.weather.down = False
         await until(lambda: world.sample("journal_depth") == 0, "it was learned")
-        assert await learner.accept(world.exchange(BUDGET)) is Stored.DUPLICATE
+        assert await learner.accept(world.exchange(BUDGET)) is TurnOutcome.DUPLICATE
         world.now += timedelta(hours=1)
         old = replace(world.exchange(BUDGET), history=(Message(Role.USER, "x"),))
-        assert await learner.accept(old) is Stored.JOURNALLED
+        assert await learner.accept(old) is TurnOutcome.JOURNALLED
     assert {row.source for row in await world.rows()} == {Source.VERBATIM}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Earlier, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import LearnLimits
@@ -29,13 +29,13 @@ AT_ONCE = replace(LIMITS, batch=1)
 
 def a_world(limits: LearnLimits = AT_ONCE) -> tuple[Surroundings, ListingExtractor, ListingExtractor]:
     """A model that is away, and a stand-in."""
-    model, stand_in = ListingExtractor(), ListingExtractor()
-    model.failing = TryLaterError("the model is down")
-    return Surroundings(limits=limits, extractor=model, stand_in=stand_in), model, stand_in
+    model, fallback = ListingExtractor(), ListingExtractor()
+    model.failing = TransientError("the model is down")
+    return Surroundings(limits=limits, extractor=model, fallback=fallback), model, fallback
 
 
 async def test_while_the_model_is_away_the_rules_serve_once_and_the_turns_wait_for_it() -> None:
-    world, model, stand_in = a_world()
+    world, model, fallback = a_world()
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await until(lambda: world.reconciler.facts == [(ANN, BUDGET)], "the stand-in's fact is there")
@@ -45,7 +45,7 @@ async def test_while_the_model_is_away_the_rules_serve_once_and_the_turns_wait_f
         model.failing = None
         await until(lambda: len(model.batches) == 2, "the model has read them all the same")
         await until(lambda: world.sample("journal_depth") == 0, "nothing is left")
-    assert stand_in.batches == [[BUDGET], [PARIS]]
+    assert fallback.batches == [[BUDGET], [PARIS]]
 
 
 async def test_turns_older_than_the_patience_wait_no_longer() -> None:
@@ -227,18 +227,18 @@ async def test_a_message_goes_with_the_last_of_its_facts(said: list[str], left: 
 
 
 async def test_another_batch_and_another_patience_hold_from_the_next_turn_on() -> None:
-    world, _, stand_in = a_world(replace(LIMITS, batch=10))
+    world, _, fallback = a_world(replace(LIMITS, batch=10))
     async with world.learner() as learner:
         await learner.accept(world.exchange(PARIS))
-        await learner.settled(Caller(ANN))
+        await learner.wait_visible(Caller(ANN))
         assert not world.reconciler.facts
-        learner.use(replace(AT_ONCE, patience=timedelta(0)))
+        learner.reconfigure(replace(AT_ONCE, patience=timedelta(0)))
         exchange = world.exchange(BUDGET)
         world.now += timedelta(seconds=1)
         await learner.accept(exchange)
         await until(lambda: (ANN, BUDGET) in world.reconciler.facts, "extracted at once")
         await until(lambda: world.sample("journal_depth") == 0, "the stand-in's word is the last")
-    assert BUDGET in [words for batch in stand_in.batches for words in batch]
+    assert BUDGET in [words for batch in fallback.batches for words in batch]
 
 
 async def test_fewer_attempts_hold_from_the_next_turn_on() -> None:
@@ -246,6 +246,6 @@ async def test_fewer_attempts_hold_from_the_next_turn_on() -> None:
     extractor.failing = ValueError("a bug")
     world = Surroundings(limits=replace(AT_ONCE, attempts=1000), extractor=extractor)
     async with world.learner() as learner:
-        learner.use(replace(AT_ONCE, attempts=1))
+        learner.reconfigure(replace(AT_ONCE, attempts=1))
         await learner.accept(world.exchange(BUDGET))
         await until(lambda: world.sample("journal_dead_letters") == 1, "one attempt, and it is put aside")

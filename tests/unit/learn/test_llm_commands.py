@@ -7,7 +7,7 @@ import json
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.commands.parser import Act, Command, LlmCommands
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.observe.metrics import Metrics
@@ -59,15 +59,15 @@ async def test_an_answer_that_does_not_hold_is_asked_for_again_and_then_nothing_
 
 
 async def test_a_message_that_tells_us_nothing_is_asked_about_once() -> None:
-    asked = Asked(answer(), GiveUpError("not again"))
+    asked = Asked(answer(), PermanentError("not again"))
     assert await asked.doubts.commands(SAID) == []
     assert await asked.doubts.commands(SAID) == ()
     assert asked.outcome("none") == 1
 
 
 async def test_a_model_that_is_away_is_waited_for_and_one_too_dear_is_not_asked() -> None:
-    with pytest.raises(TryLaterError):
-        await Asked(TryLaterError("away")).doubts.commands(SAID)
+    with pytest.raises(TransientError):
+        await Asked(TransientError("away")).doubts.commands(SAID)
     poor = Asked(answer(("forget", "my ex")), limits=BudgetLimits(caller=Allowance(hour=0)))
     assert await poor.doubts.commands(SAID) == ()
     assert poor.completes.asked == []

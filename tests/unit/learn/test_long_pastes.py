@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.chunking import PieceLimits, both_ends, pieces
+from memory_extproc.learn.chunking import ChunkLimits, both_ends, pieces
 
-USUAL = PieceLimits()
+USUAL = ChunkLimits()
 LINES = [
     f"2026-03-01 12:{at % 60:02d} worker-{at} finished batch {at * 37} in {at % 900} ms" for at in range(2_000)
 ]
@@ -75,7 +75,7 @@ def test_a_line_without_end_has_own_words_of_nobody() -> None:
 )
 def test_pieces_of_what_is_too_long_stand_in_order_and_hold_nothing_twice(lines: list[str], most: int) -> None:
     text = "\n".join(f"{at} {line}" for at, line in enumerate(lines))
-    found = pieces(text, PieceLimits(tokens=12, pieces=most))
+    found = pieces(text, ChunkLimits(tokens=12, pieces=most))
     assert len(found.texts) <= most
     at = 0
     for piece in found.texts:

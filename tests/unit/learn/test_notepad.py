@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -29,7 +29,7 @@ async def test_a_note_is_a_reflective_memory_beside_the_facts() -> None:
     ]
 
 
-@pytest.mark.parametrize("answers", [("{}", "nonsense"), (TryLaterError("away"),), ('{"notes": []}',)])
+@pytest.mark.parametrize("answers", [("{}", "nonsense"), (TransientError("away"),), ('{"notes": []}',)])
 async def test_without_a_note_the_facts_are_what_they_are(answers: tuple[str | Exception, ...]) -> None:
     facts = await noting(*answers).extract([a_turn("I live in Oslo.")])
     assert [fact.content for fact in facts] == ["User lives in Oslo"]

@@ -7,19 +7,19 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.learner import Learner
-from memory_extproc.model import Stored
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.model import TurnOutcome
+from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
 MINUTES = 60
 
 
-async def talk_for_an_hour(world: Surroundings, learner: Learner) -> list[Stored]:
+async def talk_for_an_hour(world: Surroundings, learner: Learner) -> list[TurnOutcome]:
     """Each of two people says something each minute."""
-    outcomes: list[Stored] = []
+    outcomes: list[TurnOutcome] = []
     for minute in range(MINUTES):
         words = f"I own {minute} red bicycles."
         outcomes += [await learner.accept(world.exchange(words, owner=owner)) for owner in (ANN, BOB)]
@@ -47,7 +47,7 @@ async def test_a_store_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> 
     world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5), attempts=1))
     async with world.learner() as learner:
         world.weather.down = True
-        assert set(await talk_for_an_hour(world, learner)) == {Stored.JOURNALLED}
+        assert set(await talk_for_an_hour(world, learner)) == {TurnOutcome.JOURNALLED}
         await until(
             lambda: world.sample("journal_oldest_seconds") == MINUTES * 60, "the age of the backlog is shown"
         )
@@ -61,8 +61,8 @@ async def test_a_model_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> 
     limits = replace(LIMITS, idle=timedelta(milliseconds=5), attempts=1)
     world = Surroundings(limits=limits, extractor=extractor)
     async with world.learner() as learner:
-        extractor.failing = TryLaterError("the endpoint is down")
-        assert set(await talk_for_an_hour(world, learner)) == {Stored.JOURNALLED}
+        extractor.failing = TransientError("the endpoint is down")
+        assert set(await talk_for_an_hour(world, learner)) == {TurnOutcome.JOURNALLED}
         await until(
             lambda: world.sample("journal_oldest_seconds") == MINUTES * 60, "the age of the backlog is shown"
         )
@@ -74,14 +74,14 @@ async def test_a_model_that_is_down_for_an_hour_costs_nothing_but_the_hour() -> 
 
 async def test_a_backlog_is_bounded_and_says_so() -> None:
     world = Surroundings(limits=replace(LIMITS, idle=timedelta(milliseconds=5)))
-    world.journal = TransientJournal(now=lambda: world.now, max_turns=10)
+    world.journal = InMemoryJournal(now=lambda: world.now, max_turns=10)
     async with world.learner() as learner:
         world.weather.down = True
         outcomes = await talk_for_an_hour(world, learner)
-        assert (outcomes.count(Stored.JOURNALLED), outcomes.count(Stored.JOURNAL_FULL)) == (10, 110)
+        assert (outcomes.count(TurnOutcome.JOURNALLED), outcomes.count(TurnOutcome.JOURNAL_FULL)) == (10, 110)
         world.weather.down = False
         await until(lambda: world.sample("journal_depth") == 0, "the backlog is learned")
-        assert await learner.accept(world.exchange("There is room again.")) is Stored.JOURNALLED
+        assert await learner.accept(world.exchange("There is room again.")) is TurnOutcome.JOURNALLED
     assert await world.stored() == [*said(5), "There is room again."]
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.chunking import PieceLimits, pieces, weigh
+from memory_extproc.learn.chunking import ChunkLimits, pieces, weigh
 
-USUAL = PieceLimits()
-ALL = PieceLimits(pieces=1_000_000)
+USUAL = ChunkLimits()
+ALL = ChunkLimits(pieces=1_000_000)
 LETTERS = (
     "abcdefgh ABC \u00e9\u00df \u0416\u0438 \u05d0\u05d1 \u0e01\u0e33 \ud55c\uad6d \u6f22\u5b57\u304b\u306a\u3002"
     "0123 .,;!?-#`*|\n\n\t\u0301\U0001f468\u200d\U0001f469"
 )
 TEXTS = st.text(st.sampled_from(LETTERS), max_size=400) | st.text(max_size=400)
 SMALL = st.builds(
-    PieceLimits,
+    ChunkLimits,
     tokens=st.integers(min_value=1, max_value=30),
     bytes=st.integers(min_value=4, max_value=200),
     pieces=st.just(1_000_000),
@@ -32,7 +32,7 @@ def solid(text: str) -> str:
 
 
 @given(TEXTS, SMALL)
-def test_pieces_hold_every_character_in_order_and_none_twice(text: str, limits: PieceLimits) -> None:
+def test_pieces_hold_every_character_in_order_and_none_twice(text: str, limits: ChunkLimits) -> None:
     found = pieces(text, limits)
     assert found.whole
     assert solid("".join(found.texts)) == solid(text)
@@ -40,7 +40,7 @@ def test_pieces_hold_every_character_in_order_and_none_twice(text: str, limits: 
 
 
 @given(TEXTS, SMALL)
-def test_no_piece_is_longer_than_its_bounds(text: str, limits: PieceLimits) -> None:
+def test_no_piece_is_longer_than_its_bounds(text: str, limits: ChunkLimits) -> None:
     for piece in pieces(text, limits).texts:
         assert len(piece.encode("utf-8", "surrogatepass")) <= limits.bytes
         # A sign that weighs more than a piece may is a piece of its own.
@@ -50,7 +50,7 @@ def test_no_piece_is_longer_than_its_bounds(text: str, limits: PieceLimits) -> N
 @given(st.lists(st.text("abcdefghijk", min_size=1, max_size=12), max_size=200))
 def test_words_that_fit_stay_whole(words: list[str]) -> None:
     text = " ".join(words)
-    found = pieces(text, PieceLimits(tokens=8, pieces=1_000_000)).texts
+    found = pieces(text, ChunkLimits(tokens=8, pieces=1_000_000)).texts
     assert " ".join(found).split() == words
 
 
@@ -62,7 +62,7 @@ def test_a_message_that_fits_is_one_piece_with_its_own_whitespace(text: str) -> 
 
 @given(st.text("\u0301\u0300ae\u200d\U0001f468\U0001f469\U0001f1e9\U0001f1ea\U0001f3fd", max_size=200))
 def test_what_is_seen_as_one_character_stays_whole(text: str) -> None:
-    for piece in pieces(text, PieceLimits(tokens=40, pieces=1_000_000)).texts[1:]:
+    for piece in pieces(text, ChunkLimits(tokens=40, pieces=1_000_000)).texts[1:]:
         stuck = unicodedata.category(piece[0])[0] == "M" or piece[0] in "\u200d\U0001f3fd"
         # More than thirty of them in a row are nobody's character.
         assert not stuck or any(run in text for run in _runs(piece[0]))
@@ -76,7 +76,7 @@ def _runs(first: str) -> list[str]:
 def test_a_family_and_a_flag_are_never_parted() -> None:
     family, flag = "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea"
     for count in range(1, 9):
-        found = pieces("x" * count + (family + flag) * 50, PieceLimits(tokens=10, pieces=1_000_000)).texts
+        found = pieces("x" * count + (family + flag) * 50, ChunkLimits(tokens=10, pieces=1_000_000)).texts
         joined = "|".join(found)
         assert joined.count(family) == 50
         assert joined.count(flag) == 50
@@ -153,10 +153,10 @@ def test_a_short_rest_is_not_left_alone() -> None:
 
 
 def test_no_more_pieces_than_allowed_and_it_is_told() -> None:
-    found = pieces("word " * 10_000, PieceLimits(pieces=3))
+    found = pieces("word " * 10_000, ChunkLimits(pieces=3))
     assert len(found.texts) == 3
     assert not found.whole
-    assert pieces("word " * 500 + "\n" * 50, PieceLimits(pieces=3)).whole
+    assert pieces("word " * 500 + "\n" * 50, ChunkLimits(pieces=3)).whole
 
 
 def test_nothing_is_no_piece() -> None:

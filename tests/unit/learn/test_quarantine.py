@@ -125,7 +125,7 @@ async def test_what_is_held_is_listed_for_its_owner_released_and_dropped() -> No
         await learner.accept(world.exchange(POISON))
         await learner.accept(world.exchange(f"{POISON} Now.", session="t"))
         await learner.accept(world.exchange(INNOCENT))
-        await learner.settled(world.exchange("").caller)
+        await learner.wait_visible(world.exchange("").caller)
         assert not await world.findable(POISON)
         assert await world.findable(INNOCENT)
     async with world.partitions:

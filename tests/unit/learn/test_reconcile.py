@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.conflicts import (
     VERDICTS,
     Add,
     Confirm,
-    Likeness,
+    FactRelation,
     Outdate,
     Replace,
     about,
@@ -30,7 +30,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Decision, Reconciler, row_of
 from memory_extproc.model import (
     Embedded,
-    Found,
+    Hit,
     Memory,
     MemoryState,
     MemoryType,
@@ -43,7 +43,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore, Weather
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
@@ -66,9 +66,9 @@ def a_fact(
     return replace(fact, **changes)  # type: ignore[arg-type]  # builders take any field
 
 
-def stored(fact: Fact, at: datetime = MONDAY, cosine: float = 1.0, **changes: object) -> Found:
+def stored(fact: Fact, at: datetime = MONDAY, cosine: float = 1.0, **changes: object) -> Hit:
     row = row_of(fact, a_turn(fact.content, at=at), 0, "canned")
-    return Found(replace(row, **changes), cosine)  # type: ignore[arg-type]  # builders take any field
+    return Hit(replace(row, **changes), cosine)  # type: ignore[arg-type]  # builders take any field
 
 
 OLD = a_fact("User's budget for the Hawaii trip is $10,000")
@@ -82,7 +82,7 @@ def row(fact: Fact, at: datetime) -> Memory:
 
 # --- the decision ------------------------------------------------------------------------------------
 def test_there_is_a_verdict_for_every_likeness_and_age() -> None:
-    assert set(VERDICTS) == {(likeness, newer) for likeness in Likeness for newer in (True, False)}
+    assert set(VERDICTS) == {(likeness, newer) for likeness in FactRelation for newer in (True, False)}
 
 
 def test_with_nothing_there_a_fact_is_new() -> None:
@@ -119,7 +119,7 @@ def test_an_older_value_that_comes_late_does_not_end_the_newer() -> None:
 
 
 def test_messages_other_projects_and_other_owners_are_no_facts_to_reconcile_with() -> None:
-    message = Found(a_message(OLD.content), 1.0)
+    message = Hit(a_message(OLD.content), 1.0)
     elsewhere = stored(OLD, project="work")
     anothers = stored(OLD, owner=OTHER_ANN)
     assert reconcile_fact(NEW, row(NEW, later(hours=1)), [message, elsewhere, anothers]) == Add()
@@ -133,22 +133,22 @@ def test_what_one_member_says_of_themselves_neither_replaces_nor_confirms_what_a
         return replace(fact, turn_id=turn.id), row_of(replace(fact, turn_id=turn.id), turn, 0, "canned")
 
     _, anns = of("ann", "Vim", "user", MONDAY)
-    there = [Found(anns, 0.97)]
+    there = [Hit(anns, 0.97)]
     assert reconcile_fact(*of("bob", said, "user", later(hours=1)), there) == Add()
     assert reconcile_fact(*of("bob", said, "user's sister", later(hours=1)), there) == Add()
     assert reconcile_fact(*of("ann", "Emacs", "user", later(hours=1)), there) == Replace((anns.id,))
     _, projects = of("ann", "Vim", "Atlas project", MONDAY)
     theirs = of("bob", "Emacs", "Atlas project", later(hours=1))
-    assert reconcile_fact(*theirs, [Found(projects, 0.97)]) == Replace((projects.id,))
+    assert reconcile_fact(*theirs, [Hit(projects, 0.97)]) == Replace((projects.id,))
 
 
 def test_a_memory_with_the_same_words_is_confirmed_whoever_wrote_it() -> None:
-    told = Found(a_memory("The user's budget for the Hawaii trip is 10k.", source=Source.API), 0.8)
+    told = Hit(a_memory("The user's budget for the Hawaii trip is 10k.", source=Source.API), 0.8)
     assert reconcile_fact(OLD, row(OLD, later(hours=1)), [told]) == Confirm(told.memory.id)
 
 
 def test_what_only_repeats_an_injected_memory_is_never_new() -> None:
-    told = Found(a_memory("User prefers tea over coffee", source=Source.API), 0.95)
+    told = Hit(a_memory("User prefers tea over coffee", source=Source.API), 0.95)
     part = a_fact("User prefers tea", attribute="hot drink", value="tea")
     turned = a_fact("User prefers coffee over tea", attribute="hot drink", value="coffee over tea")
     injected = (told.memory.content,)
@@ -176,7 +176,7 @@ THERES = st.lists(
 
 @given(THERES, st.randoms(use_true_random=False), VALUES, st.booleans())
 def test_the_order_in_which_a_search_finds_things_decides_nothing(
-    there: list[Found],
+    there: list[Hit],
     random: object,
     value: str,
     exclusive: bool,
@@ -190,7 +190,7 @@ def test_the_order_in_which_a_search_finds_things_decides_nothing(
 
 
 @given(THERES, VALUES)
-def test_a_fact_is_never_lost_it_is_stored_or_something_says_the_same(there: list[Found], value: str) -> None:
+def test_a_fact_is_never_lost_it_is_stored_or_something_says_the_same(there: list[Hit], value: str) -> None:
     fact = a_fact(f"User's Hawaii budget is {value}", "Hawaii budget", value)
     change = reconcile_fact(fact, row(fact, later(hours=3)), there)
     if isinstance(change, Confirm):
@@ -235,7 +235,7 @@ class CrashError(Exception):
 
 
 class CrashingKeeper:
-    """KeepsMemories that ends the process after *left* writes."""
+    """MemoryWriter that ends the process after *left* writes."""
 
     def __init__(self, keeps: Partitions, left: int) -> None:
         self._keeps = keeps
@@ -296,7 +296,7 @@ class Rig:
         found = (await self.keeps.nearest(owner, anything, 100, Scope())).found
         return sorted(one.memory.content for one in found)
 
-    async def rows(self, store: TransientStore) -> dict[str, tuple[MemoryState, str, str, object]]:
+    async def rows(self, store: InMemoryStore) -> dict[str, tuple[MemoryState, str, str, object]]:
         return {
             one.memory.id: (
                 one.memory.state,
@@ -310,11 +310,11 @@ class Rig:
 
 
 @asynccontextmanager
-async def a_rig(store: TransientStore, crash_after: int | None = None) -> AsyncIterator[Rig]:
+async def a_rig(store: InMemoryStore, crash_after: int | None = None) -> AsyncIterator[Rig]:
     metrics = Metrics(CollectorRegistry(), "0")
     partitions = Partitions(
         store,
-        TransientCoordination(now=lambda: MONDAY),
+        InMemoryCoordination(now=lambda: MONDAY),
         PartitionLimits(),
         now=lambda: later(days=1),
         metrics=metrics,
@@ -325,8 +325,8 @@ async def a_rig(store: TransientStore, crash_after: int | None = None) -> AsyncI
         yield Rig(partitions, store.weather, metrics, Reconciler(keeps, embedder, metrics))  # type: ignore[arg-type]  # the crashing one answers with object
 
 
-def a_store() -> TransientStore:
-    return TransientStore(DIMENSION, now=lambda: later(days=1))
+def a_store() -> InMemoryStore:
+    return InMemoryStore(DIMENSION, now=lambda: later(days=1))
 
 
 FIRST = a_turn("My budget for the Hawaii trip is $10,000.", seq=0)
@@ -464,7 +464,7 @@ async def test_a_fact_carries_the_place_and_the_origin_of_its_turn() -> None:
 
 async def test_a_fact_of_a_turn_that_was_not_given_is_a_fault() -> None:
     async with a_rig(a_store()) as rig:
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await rig.reconciler.apply(ANN, [OLD], [SECOND])
         assert await rig.reconciler.apply(ANN, [], []) == {}
 
@@ -472,7 +472,7 @@ async def test_a_fact_of_a_turn_that_was_not_given_is_a_fault() -> None:
 async def test_a_store_that_is_down_is_tried_again_without_doubling() -> None:
     async with a_rig(a_store()) as rig:
         rig.weather.down = True
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await rig.learn(*STORY)
         rig.weather.down = False
         await rig.learn(*STORY)

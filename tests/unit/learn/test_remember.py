@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.chunking import PieceLimits
+from memory_extproc.learn.chunking import ChunkLimits
 from memory_extproc.learn.messages import Decision, cut, judge, provenance
 from memory_extproc.model import MemoryType, Origin, Role, Source, message_ids
 from memory_extproc.store.rules import check_name
@@ -135,7 +135,7 @@ def test_every_id_a_turn_may_leave_behind_is_known_whatever_was_answered() -> No
 
 
 def test_no_memory_is_longer_than_the_stores_field() -> None:
-    limits = PieceLimits(tokens=10_000, bytes=100)
+    limits = ChunkLimits(tokens=10_000, bytes=100)
     for memory in memories_of(a_turn("蜜蜂" * 500, "🐝" * 500), MONDAY, limits):
         assert len(memory.content.encode()) <= 100
 

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
-from memory_extproc.errors import TryLaterError
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
-from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Stored, Turn
+from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import Sharing
 from memory_extproc.safety.policy import Found, Policy
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings
 
@@ -26,26 +26,26 @@ MOST = 65_536
 CALLER = Caller(ANN)
 
 
-class Watched(TransientJournal):
+class Watched(InMemoryJournal):
     """A journal that tells all that was ever written to it."""
 
     def __init__(self, now: Now) -> None:
         super().__init__(now=now)
         self.written: list[bytes] = []
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         self.written.append(msgspec.json.encode(turn))
         return await super().append(turn)
 
 
-class AwayCoordination(TransientCoordination):
+class AwayCoordination(InMemoryCoordination):
     """Records out of reach."""
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        raise TryLaterError("away")
+        raise TransientError("away")
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        raise TryLaterError("away")
+        raise TransientError("away")
 
 
 class Door:
@@ -54,7 +54,7 @@ class Door:
     def __init__(self, quota: QuotaLimits | None = None, default: Consent = Consent.ON) -> None:
         self.world = Surroundings()
         now = lambda: self.world.now  # noqa: E731
-        self.consent = Consents(TransientConsent(), ConsentTerms(default=default), ConsentLimits(), now=now)
+        self.consent = Consents(InMemoryConsent(), ConsentTerms(default=default), ConsentLimits(), now=now)
         self.incognito = Incognito(self.world.coordination, IncognitoLimits())
         self.screening = Screening(
             self.consent,
@@ -100,7 +100,7 @@ async def test_who_said_no_leaves_nothing_in_the_journal_nor_in_any_record() -> 
     door = Door()
     await door.consent.set(ANN, Consent.OFF, by="ann")
     async with door.world.learner() as learner:
-        assert await learner.accept(said("I like pizza.")) is Stored.NO_CONSENT
+        assert await learner.accept(said("I like pizza.")) is TurnOutcome.NO_CONSENT
         assert (await door.world.journal.depth()).turns == 0
     assert await door.world.stored() == []
 
@@ -116,7 +116,7 @@ async def test_a_secret_is_in_neither_journal_nor_memories_nor_vectors() -> None
     door = Door()
     journal = door.world.journal = Watched(lambda: door.world.now)
     async with door.world.learner() as learner:
-        assert await learner.accept(said(f"The password of my router is {PASSWORD}.")) is Stored.JOURNALLED
+        assert await learner.accept(said(f"The password of my router is {PASSWORD}.")) is TurnOutcome.JOURNALLED
     assert journal.written
     assert not any(PASSWORD.encode() in turn for turn in journal.written)
     assert await door.world.stored() == ["The password of my router is [masked: password].", "Fine."]
@@ -136,7 +136,7 @@ async def test_a_caller_has_so_much_kept_and_others_are_not_the_poorer() -> None
     door = Door(QuotaLimits(turns_per_hour=60, burst=2))
     async with door.world.learner() as learner:
         answers = [await learner.accept(said(f"I like number {n}.")) for n in range(3)]
-    assert answers[2] is Stored.OVER_QUOTA
+    assert answers[2] is TurnOutcome.OVER_QUOTA
     assert await door.lets_in(said("I like pizza.", caller=Caller(BOB)))
     door.world.now += timedelta(minutes=1)
     assert await door.lets_in(said("I like number 4."))
@@ -160,7 +160,7 @@ async def test_a_named_session_stays_incognito() -> None:
     door = Door()
     caller = Caller(ANN, session="s-1")
     await door.incognito.mark(caller, (), "I see a doctor.", "")
-    assert await door.screening.screened(said("And I like pizza.", caller=caller)) is Stored.INCOGNITO
+    assert await door.screening.screened(said("And I like pizza.", caller=caller)) is TurnOutcome.INCOGNITO
     assert await door.lets_in(said("And I like pizza.", caller=replace(caller, session="s-2")))
     assert await door.lets_in(said("And I like pizza.", caller=Caller(BOB, session="s-1")))
 
@@ -172,7 +172,7 @@ async def test_a_conversation_that_is_sent_again_stays_incognito_for_all_its_tur
     history += ["I see a doctor.", "The answer, as the client wrapped it."]
     for turn in range(6):
         exchanged = said(f"more {turn}", *history)
-        assert await door.screening.screened(exchanged) is Stored.INCOGNITO
+        assert await door.screening.screened(exchanged) is TurnOutcome.INCOGNITO
         history += [exchanged.asked, "an answer"]
     assert await door.lets_in(said("more 0", "Something else", "ok", "I see a doctor.", "ok"))
 
@@ -181,7 +181,7 @@ async def test_a_turn_sent_again_without_the_header_is_incognito_still() -> None
     door = Door()
     before = said("I see a doctor.", "Hello", "Hi!")
     await door.incognito.mark(Caller(ANN), before.history, before.asked, "")
-    assert await door.screening.screened(before) is Stored.INCOGNITO
+    assert await door.screening.screened(before) is TurnOutcome.INCOGNITO
 
 
 async def test_a_chat_that_only_begins_alike_is_incognito_for_a_short_time_at_most() -> None:
@@ -196,8 +196,13 @@ async def test_a_chat_that_only_begins_alike_is_incognito_for_a_short_time_at_mo
 async def test_what_continues_an_incognito_response_is_incognito_and_so_on() -> None:
     door = Door()
     await door.incognito.mark_response(ANN, "resp_1")
-    assert await door.screening.screened(said("go on", continues="resp_1", response="resp_2")) is Stored.INCOGNITO
-    assert await door.screening.screened(said("and on", continues="resp_2", response="resp_3")) is Stored.INCOGNITO
+    assert (
+        await door.screening.screened(said("go on", continues="resp_1", response="resp_2")) is TurnOutcome.INCOGNITO
+    )
+    assert (
+        await door.screening.screened(said("and on", continues="resp_2", response="resp_3"))
+        is TurnOutcome.INCOGNITO
+    )
     assert await door.lets_in(said("elsewhere", continues="resp_9"))
 
 
@@ -211,9 +216,9 @@ async def test_what_goes_on_in_a_projects_name_stays_incognito() -> None:
     await door.incognito.mark(ann, (), "I see a doctor.", "resp_1")
     await door.incognito.mark(unnamed, said("", *history[:2]).history, history[2], "")
     for caller in (in_atlas, replace(in_atlas, session="elsewhere"), replace(unnamed, project="home")):
-        assert await door.screening.screened(said("And more.", *history, caller=caller)) is Stored.INCOGNITO
-    assert await door.screening.screened(said("And more.", caller=in_atlas)) is Stored.INCOGNITO
-    assert await door.screening.screened(said("On.", caller=in_atlas, continues="resp_1")) is Stored.INCOGNITO
+        assert await door.screening.screened(said("And more.", *history, caller=caller)) is TurnOutcome.INCOGNITO
+    assert await door.screening.screened(said("And more.", caller=in_atlas)) is TurnOutcome.INCOGNITO
+    assert await door.screening.screened(said("On.", caller=in_atlas, continues="resp_1")) is TurnOutcome.INCOGNITO
     bob = sharing.learned_as(Caller(BOB, project="atlas", session="s-1", projects=("atlas",)))
     assert await door.lets_in(said("And more.", *history, caller=bob)), "another member's conversation is theirs"
 
@@ -235,7 +240,7 @@ async def test_marks_reach_other_replicas() -> None:
 
 
 async def test_a_mark_that_takes_long_is_written_all_the_same_and_waited_for_at_the_end() -> None:
-    class Slow(TransientCoordination):
+    class Slow(InMemoryCoordination):
         async def put_record(self, *record: Any) -> None:
             await slow.wait()
             await super().put_record(*record)
@@ -255,7 +260,7 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
     screening = Screening(door.consent, incognito, None, Policy().kept, door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
-    assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is Stored.UNDECIDED
+    assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is TurnOutcome.UNDECIDED
 
 
 async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
@@ -280,9 +285,9 @@ async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
 def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() -> None:
     quota = Quota(QuotaLimits(turns_per_hour=60, burst=1), now=lambda: MONDAY)
     assert [quota.take(ANN) for _ in range(2)] == [True, False]
-    quota.use(QuotaLimits(turns_per_hour=0, burst=1))
+    quota.reconfigure(QuotaLimits(turns_per_hour=0, burst=1))
     assert all(quota.take(ANN) for _ in range(100))
-    quota.use(QuotaLimits(turns_per_hour=60, burst=1))
+    quota.reconfigure(QuotaLimits(turns_per_hour=60, burst=1))
     assert not quota.take(ANN), "what was used up stays used up"
 
 
@@ -290,7 +295,7 @@ async def test_marks_are_written_again_where_the_records_were_lost() -> None:
     door = Door()
     caller = Caller(ANN, session="s-1")
     await door.incognito.mark(caller, (), "I like pizza.", "")
-    lost = Incognito(TransientCoordination(now=lambda: MONDAY), IncognitoLimits())
+    lost = Incognito(InMemoryCoordination(now=lambda: MONDAY), IncognitoLimits())
     door.incognito._records = lost._records
     assert not await lost.holds(said("And more.", caller=caller))
     await door.incognito.write_again()

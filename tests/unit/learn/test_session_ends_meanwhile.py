@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from memory_extproc.learn.extract.extractor import Extracts
+from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.model import Caller, Owner, Turn
 from tests.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
@@ -33,7 +33,7 @@ class Topics:
 
 
 @pytest.mark.parametrize("extractor", [ListingExtractor(), None], ids=["with facts", "without"])
-async def test_an_end_that_comes_while_the_last_turn_is_noted_is_noted_too(extractor: Extracts | None) -> None:
+async def test_an_end_that_comes_while_the_last_turn_is_noted_is_noted_too(extractor: FactExtractor | None) -> None:
     topics = Topics()
     around = Surroundings(topics=topics, extractor=extractor)
     async with around.learner() as learner:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Message, Origin, Owner, Role, Turn
 from memory_extproc.ports import Chain
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.builders import ANN, MONDAY, OTHER_ANN
 
 Said = Sequence[str]  # what user and assistant said in turn, the user first
@@ -32,12 +32,12 @@ class World:
     """Sessions over records of its own, and a clock that moves when told."""
 
     now: datetime = MONDAY
-    records: TransientCoordination = field(init=False)
+    records: InMemoryCoordination = field(init=False)
     sessions: Sessions = field(init=False)
 
     def __post_init__(self) -> None:
         names = (f"s{n}" for n in itertools.count(1))
-        self.records = TransientCoordination(lambda: self.now)
+        self.records = InMemoryCoordination(lambda: self.now)
         self.sessions = Sessions(self.records, SessionLimits(), new_session=lambda: next(names))
 
     def exchange(self, history: Said, asked: str, answered: str, owner: Owner = ANN, **changes: Any) -> Exchanged:
@@ -294,9 +294,9 @@ async def test_an_unknown_previous_response_begins_a_session(world: World) -> No
 
 
 # --- faults and bounds -------------------------------------------------------------------------------
-class DownCoordination(TransientCoordination):
+class DownCoordination(InMemoryCoordination):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        raise TryLaterError("down")
+        raise TransientError("down")
 
 
 @pytest.mark.parametrize("session", ["", "named"])

@@ -12,9 +12,9 @@ import grpc
 import pytest
 from pymilvus import MilvusException, exceptions
 
-from memory_extproc.errors import GiveUpError, UnknownFaultError
+from memory_extproc.errors import PermanentError, UnknownFaultError
 from memory_extproc.model import Embedded, Matrix, Owner
-from memory_extproc.testing.adapters import TransientStore
+from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.fixtures.ailing import MilvusWeather
@@ -60,7 +60,7 @@ async def test_an_outage_of_the_store_makes_no_dead_letter_whatever_it_is_called
     assert (await world.journal.depth()).dead == 0
 
 
-class PickyStore(TransientStore):
+class PickyStore(InMemoryStore):
     """Fails for rows that name *poison*, with an error that nobody has sorted."""
 
     poison = "poison"
@@ -105,7 +105,7 @@ async def test_a_turn_that_alone_is_refused_for_good_becomes_a_dead_letter_while
 
     class Refusing(CannedEmbedder):
         async def embed(self, texts: Sequence[str]) -> Matrix:
-            raise GiveUpError("no vector for that")
+            raise PermanentError("no vector for that")
 
     world.embeds = Refusing(32)
     async with world.learner() as learner:
@@ -113,7 +113,7 @@ async def test_a_turn_that_alone_is_refused_for_good_becomes_a_dead_letter_while
         await until(lambda: world.sample("journal_dead_letters") == 1, "nobody else fails, and nothing is away")
 
 
-@pytest.mark.parametrize("reason", ["GiveUpError", "UnknownFaultError"])
+@pytest.mark.parametrize("reason", ["PermanentError", "UnknownFaultError", "GiveUpError", "TryLaterError"])
 async def test_dead_letters_of_an_outage_are_tried_again_by_themselves_and_not_for_ever(reason: str) -> None:
     """An older version made them while the store failed."""
     world, weather = ailing(attempts=1)

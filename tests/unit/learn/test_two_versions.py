@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Origin, Outcome, Owner, Stored, Turn
+from memory_extproc.model import Origin, Outcome, Owner, Turn, TurnOutcome
 from memory_extproc.request.replay import Record
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ async def journalled(path: Path, body: Mapping[str, Any]) -> Turn:
     async with SqliteJournal(path, now=lambda: NOW) as journal:
         ann = Owner("acme", "ann")
         written = Turn(id=TURN["id"], owner=ann, project="", session="s1", seq=0, asked="", answered="", at=NOW)
-        assert await journal.append(written) is Stored.JOURNALLED
+        assert await journal.append(written) is TurnOutcome.JOURNALLED
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE turns SET turn = ?", (json.dumps(body).encode(),))
     async with SqliteJournal(path, now=lambda: NOW) as journal:

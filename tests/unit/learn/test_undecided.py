@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, TransientConsent
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
-from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Stored, Turn
+from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY
 from tests.unit.learn.learning import Surroundings, until
 
@@ -35,10 +35,10 @@ class Outage:
     def check(self) -> None:
         self.asked += 1
         if self.on:
-            raise TryLaterError("away")
+            raise TransientError("away")
 
 
-class Records(TransientCoordination):
+class Records(InMemoryCoordination):
     def __init__(self, outage: Outage) -> None:
         super().__init__(lambda: MONDAY)
         self.outage = outage
@@ -58,7 +58,7 @@ class Records(TransientCoordination):
         return await super().replace_record(kind, owner, key, old, new, ttl)
 
 
-class Choices(TransientConsent):
+class Choices(InMemoryConsent):
     def __init__(self, outage: Outage) -> None:
         super().__init__()
         self.outage = outage
@@ -72,13 +72,13 @@ class Choices(TransientConsent):
         return await super().history(owner)
 
 
-class Failing(TransientJournal):
+class Failing(InMemoryJournal):
     def __init__(self, now: datetime) -> None:
         super().__init__(now=lambda: now)
         self.error: Exception | None = None
         self.before: Callable[[], object] = lambda: None
 
-    async def append(self, turn: Turn) -> Stored:
+    async def append(self, turn: Turn) -> TurnOutcome:
         self.before()
         if self.error is not None:
             raise self.error
@@ -120,7 +120,7 @@ class Replica:
         exchanged = self.world.exchange(asked, owner=owner, session=session)
         return replace(exchanged, history=tuple(Message(Role.USER, text) for text in history))
 
-    def outcomes(self, outcome: Stored) -> float:
+    def outcomes(self, outcome: TurnOutcome) -> float:
         return self.world.sample("turns_total", outcome=outcome.value)
 
     @property
@@ -142,7 +142,7 @@ async def test_what_cannot_be_decided_waits_and_is_learned_in_order_when_it_can_
         for number in range(3):
             for owner in (ANN, BOB):
                 said = replica.said(f"I own {number} bicycles.", owner)
-                assert await learner.accept(said) is Stored.UNDECIDED
+                assert await learner.accept(said) is TurnOutcome.UNDECIDED
         assert replica.undecided == 6
         assert await replica.learned() == []
         assert learner.oldest_waiting(ANN) == MONDAY
@@ -152,7 +152,7 @@ async def test_what_cannot_be_decided_waits_and_is_learned_in_order_when_it_can_
             await until(partial(_has, replica, owner, 3), "they are learned")
             assert await replica.learned(owner) == [f"I own {number} bicycles." for number in range(3)]
         assert learner.oldest_waiting() is None
-        assert replica.outcomes(Stored.JOURNALLED) == 6, "what they were decided to be"
+        assert replica.outcomes(TurnOutcome.JOURNALLED) == 6, "what they were decided to be"
 
 
 async def _has(replica: Replica, owner: Owner, count: int) -> bool:
@@ -168,9 +168,9 @@ async def test_who_said_no_is_not_learned_from_whatever_was_away_when_they_asked
         await replica.choices.add(ANN, ConsentChange(Consent.OFF, MONDAY - timedelta(days=1)))
     async with replica.running() as learner:
         replica.outage.on = True
-        assert await learner.accept(replica.said(PIZZA)) is Stored.UNDECIDED
+        assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.UNDECIDED
         replica.outage.on = False
-        await until(lambda: replica.outcomes(Stored.NO_CONSENT) == 1, "it is turned away")
+        await until(lambda: replica.outcomes(TurnOutcome.NO_CONSENT) == 1, "it is turned away")
         assert (await replica.learned(), replica.undecided) == ([], 0)
     assert list(replica.directory.iterdir()) == [], "and nothing of it is left"
 
@@ -179,19 +179,19 @@ async def test_a_yes_that_came_after_the_words_does_not_let_them_be_learned(tmp_
     replica = Replica(tmp_path, default=Consent.OFF)
     async with replica.running() as learner:
         replica.outage.on = True
-        assert await learner.accept(replica.said(PIZZA)) is Stored.UNDECIDED
+        assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.UNDECIDED
         await replica.choices.add(ANN, ConsentChange(Consent.ON, MONDAY + timedelta(seconds=1)))
         replica.outage.on = False
-        await until(lambda: replica.outcomes(Stored.NO_CONSENT) == 1, "it is turned away")
+        await until(lambda: replica.outcomes(TurnOutcome.NO_CONSENT) == 1, "it is turned away")
 
 
 async def test_the_grace_of_recall_is_none_for_learning(replica: Replica) -> None:
     async with replica.running() as learner:
-        assert await learner.accept(replica.said(PIZZA)) is Stored.JOURNALLED
+        assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.JOURNALLED
         replica.outage.on = True
         replica.world.now += timedelta(seconds=10)
         assert await replica.consents.allowed(ANN) is Consent.ON
-        assert await learner.accept(replica.said("I own a bicycle.")) is Stored.UNDECIDED
+        assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.UNDECIDED
 
 
 async def test_an_incognito_conversation_is_not_learned_from_whichever_replica_was_told(tmp_path: Path) -> None:
@@ -201,12 +201,12 @@ async def test_an_incognito_conversation_is_not_learned_from_whichever_replica_w
         async with other.running():
             one.outage.on = True
             await other.incognito.mark(Caller(ANN, session="secret"), (), "Hush.", "")
-            assert await learner.accept(one.said(PIZZA, ANN, "secret")) is Stored.UNDECIDED
-            assert await learner.accept(one.said("I own a bicycle.", ANN, "open")) is Stored.UNDECIDED
+            assert await learner.accept(one.said(PIZZA, ANN, "secret")) is TurnOutcome.UNDECIDED
+            assert await learner.accept(one.said("I own a bicycle.", ANN, "open")) is TurnOutcome.UNDECIDED
         async with other.running():  # it ended with the mark unshared, and comes again
             one.outage.on = False
             await until(lambda: one.undecided == 0, "all are decided")
-        assert one.outcomes(Stored.INCOGNITO) == 1
+        assert one.outcomes(TurnOutcome.INCOGNITO) == 1
         assert await one.learned() == ["I own a bicycle."]
 
 
@@ -216,10 +216,10 @@ async def test_what_waited_is_incognito_by_a_mark_however_far_back(replica: Repl
     async with replica.running() as learner:
         await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
         replica.outage.on = True
-        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is Stored.UNDECIDED
+        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is TurnOutcome.UNDECIDED
         replica.outage.on = False
         await until(lambda: replica.undecided == 0, "it is decided")
-        assert replica.outcomes(Stored.INCOGNITO) == 1
+        assert replica.outcomes(TurnOutcome.INCOGNITO) == 1
         assert await replica.learned() == []
 
 
@@ -229,7 +229,7 @@ async def test_an_incognito_conversation_stays_one_while_another_replica_has_sev
     said = ("Hush.", *(f"I own {number} bicycles." for number in range(8)))
     async with replica.running() as learner:
         await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
-        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is Stored.INCOGNITO
+        assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is TurnOutcome.INCOGNITO
 
 
 async def test_a_mark_outlives_a_killed_process(replica: Replica, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_a_mark_outlives_a_killed_process(replica: Replica, tmp_path: Path
         shutil.copytree(replica.directory, tmp_path / "killed")
     heir = Replica(tmp_path / "killed", shared=replica)
     async with heir.running() as learner:
-        assert await learner.accept(heir.said(PIZZA, ANN, "secret")) is Stored.INCOGNITO, "known at once"
+        assert await learner.accept(heir.said(PIZZA, ANN, "secret")) is TurnOutcome.INCOGNITO, "known at once"
         replica.outage.on = False
         await until(heir.incognito.is_shared, "it is shared")
     assert await Incognito(heir.world.coordination, IncognitoLimits()).holds(heir.said("x", ANN, "secret"))
@@ -249,28 +249,28 @@ async def test_what_was_accepted_when_the_process_was_killed_is_learned_once_by_
     replica: Replica, tmp_path: Path
 ) -> None:
     async with replica.running() as learner:
-        replica.journal.error = TryLaterError("locked")
+        replica.journal.error = TransientError("locked")
         for number in range(3):
             said = replica.said(f"I own {number} bicycles.")
-            assert await learner.accept(said) is Stored.JOURNAL_LATE
+            assert await learner.accept(said) is TurnOutcome.JOURNAL_LATE
         shutil.copytree(replica.directory, tmp_path / "killed")
         replica.journal.error = None
         await until(lambda: _has(replica, ANN, 3), "they are learned here")
     heir = Replica(tmp_path / "killed", shared=replica)
     heir.world.store = replica.world.store
     async with heir.running():
-        await until(lambda: heir.outcomes(Stored.DUPLICATE) == 3, "and known there")
+        await until(lambda: heir.outcomes(TurnOutcome.DUPLICATE) == 3, "and known there")
     assert await replica.learned() == [f"I own {number} bicycles." for number in range(3)]
 
 
 async def test_what_waits_when_we_leave_is_learned_by_the_next(replica: Replica, tmp_path: Path) -> None:
     async with replica.running() as learner:
         replica.outage.on = True
-        assert await learner.accept(replica.said(PIZZA)) is Stored.UNDECIDED
+        assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.UNDECIDED
     replica.outage.on = False
     async with replica.running() as learner:
         await until(lambda: _has(replica, ANN, 1), "it is learned")
-    assert await learner.accept(replica.said("I own a bicycle.")) is Stored.JOURNAL_FAILED, "the log is closed"
+    assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.JOURNAL_FAILED, "the log is closed"
 
 
 async def test_beyond_its_bound_the_log_takes_nothing_and_says_so(replica: Replica) -> None:
@@ -278,7 +278,7 @@ async def test_beyond_its_bound_the_log_takes_nothing_and_says_so(replica: Repli
     async with replica.running() as learner:
         replica.outage.on = True
         outcomes = [await learner.accept(replica.said(f"I own {n} bicycles.")) for n in range(3)]
-        assert outcomes == [Stored.UNDECIDED, Stored.UNDECIDED, Stored.JOURNAL_FULL]
+        assert outcomes == [TurnOutcome.UNDECIDED, TurnOutcome.UNDECIDED, TurnOutcome.JOURNAL_FULL]
         replica.outage.on = False
         await until(lambda: _has(replica, ANN, 2), "the others are learned")
 
@@ -288,29 +288,29 @@ async def test_a_caller_cannot_fill_the_log_beyond_their_quota(replica: Replica)
     async with replica.running() as learner:
         replica.outage.on = True
         outcomes = [await learner.accept(replica.said(f"I own {n} bicycles.")) for n in range(3)]
-        assert outcomes == [Stored.UNDECIDED, Stored.UNDECIDED, Stored.OVER_QUOTA]
+        assert outcomes == [TurnOutcome.UNDECIDED, TurnOutcome.UNDECIDED, TurnOutcome.OVER_QUOTA]
         replica.outage.on = False
         await until(lambda: _has(replica, ANN, 2), "what was within it is learned, and counted once")
 
 
 async def test_a_journal_that_fails_for_now_delays_and_one_that_refuses_a_turn_ends_it(replica: Replica) -> None:
     async with replica.running() as learner:
-        replica.journal.error = TryLaterError("locked")
-        assert await learner.accept(replica.said(PIZZA)) is Stored.JOURNAL_LATE
-        assert await learner.accept(replica.said("I own a bicycle.")) is Stored.JOURNAL_LATE, "behind it"
+        replica.journal.error = TransientError("locked")
+        assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.JOURNAL_LATE
+        assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.JOURNAL_LATE, "behind it"
         replica.journal.error = None
         await until(lambda: _has(replica, ANN, 2), "they are learned")
         assert await replica.learned() == [PIZZA, "I own a bicycle."]
-        replica.journal.error = GiveUpError("refused")
-        assert await learner.accept(replica.said("I own a car.")) is Stored.JOURNAL_LATE
-        await until(lambda: replica.outcomes(Stored.JOURNAL_FAILED) == 1, "it is given up")
+        replica.journal.error = PermanentError("refused")
+        assert await learner.accept(replica.said("I own a car.")) is TurnOutcome.JOURNAL_LATE
+        await until(lambda: replica.outcomes(TurnOutcome.JOURNAL_FAILED) == 1, "it is given up")
         assert learner.oldest_waiting() is None
 
 
 async def test_a_crowd_that_comes_at_once_waits_its_turn(replica: Replica) -> None:
     replica.world.limits = replace(replica.world.limits, accepting=0)
     async with replica.running() as learner:
-        assert await learner.accept(replica.said(PIZZA)) is Stored.JOURNAL_LATE
+        assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.JOURNAL_LATE
         await until(lambda: _has(replica, ANN, 1), "it is learned")
 
 
@@ -331,7 +331,7 @@ async def test_what_was_forgotten_while_it_waited_is_erased(replica: Replica) ->
 async def test_words_that_no_utf_8_can_hold_wait_as_others_do(replica: Replica) -> None:
     async with replica.running() as learner:
         replica.outage.on = True
-        assert await learner.accept(replica.said("I like \ud83c pizza.")) is Stored.UNDECIDED
+        assert await learner.accept(replica.said("I like \ud83c pizza.")) is TurnOutcome.UNDECIDED
         replica.outage.on = False
         await until(lambda: _has(replica, ANN, 1), "they are learned")
 
@@ -370,9 +370,9 @@ async def test_a_backlog_is_decided_in_time_that_grows_as_it_does(tmp_path: Path
 
 async def test_what_is_erased_while_it_is_taken_in_waits_no_longer(replica: Replica) -> None:
     async with replica.running() as learner:
-        replica.journal.error = TryLaterError("locked")
+        replica.journal.error = TransientError("locked")
         replica.journal.before = lambda: learner.erase_waiting(ANN, MONDAY)
         await learner.accept(replica.said(PIZZA))
         assert (replica.undecided, learner.oldest_waiting()) == (0, None)
         replica.journal.error = None
-        assert await learner.accept(replica.said("I own a bicycle.")) is Stored.JOURNALLED
+        assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.JOURNALLED

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, MemoryExtprocError, TryLaterError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verdict, agree, judged, says
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.reconcile import Judges, Reconciler
+from memory_extproc.learn.reconcile import ConflictJudge, Reconciler
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -31,7 +31,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
 
@@ -44,7 +44,7 @@ class Desk:
     """What is known of Ann, told turn by turn, a minute apart."""
 
     keeps: Partitions
-    store: TransientStore
+    store: InMemoryStore
     reconciler: Reconciler
     told: int = 0
 
@@ -69,10 +69,10 @@ class Desk:
 
 
 @asynccontextmanager
-async def a_desk(judges: Judges | None = None) -> AsyncIterator[Desk]:
+async def a_desk(judges: ConflictJudge | None = None) -> AsyncIterator[Desk]:
     metrics = Metrics(CollectorRegistry(), "0")
-    store = TransientStore(64, now=lambda: later(days=1))
-    coordination = TransientCoordination(now=lambda: MONDAY)
+    store = InMemoryStore(64, now=lambda: later(days=1))
+    coordination = InMemoryCoordination(now=lambda: MONDAY)
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: later(days=1)) as keeps:
         yield Desk(keeps, store, Reconciler(keeps, EMBEDDER, metrics, judges=judges))
 
@@ -242,7 +242,7 @@ async def test_no_verdict_ends_a_memory_about_another_person() -> None:
     assert (await judged_known(WIFE, Verdict.DELETE))[0] == sorted([TEA.content, WIFE.content])
 
 
-@pytest.mark.parametrize("error", [TryLaterError("down"), GiveUpError("malformed"), OverBudgetError("spent")])
+@pytest.mark.parametrize("error", [TransientError("down"), PermanentError("malformed"), OverBudgetError("spent")])
 async def test_without_the_models_word_both_stay(error: MemoryExtprocError) -> None:
     assert (await judged_known(NO_TEA, error))[0] == sorted([TEA.content, NO_TEA.content])
 
@@ -336,7 +336,7 @@ async def test_a_model_sees_numbers_and_words_and_never_an_id() -> None:
 async def test_an_answer_that_does_not_judge_each_note_once_is_none(bad: str) -> None:
     model = CannedCompletions([bad, verdicts_on(1, 2)])
     assert await LlmJudge(model, UNBOUNDED).judge(ANN, TEA, NOTES) == [Verdict.ADD, Verdict.ADD]
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         await LlmJudge(CannedCompletions([bad, bad]), UNBOUNDED).judge(ANN, TEA, NOTES)
 
 

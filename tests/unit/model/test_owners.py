@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Owner, OwnerKind
-from memory_extproc.request.identity import accepted, optional
+from memory_extproc.request.identity import accept_name, optional
 
 ATLAS = Owner.of_project("acme", "atlas")
 
@@ -22,7 +22,7 @@ def test_each_kind_of_owner_is_told_from_the_others() -> None:
 
 @given(st.text())
 def test_no_name_that_a_door_lets_in_is_a_shared_owners(name: str) -> None:
-    assert Owner("acme", accepted(name)).kind is OwnerKind.OWN
+    assert Owner("acme", accept_name(name)).kind is OwnerKind.OWN
     assert optional(ATLAS.user) is None
     assert optional(Owner.of_everyone().tenant) is None
 

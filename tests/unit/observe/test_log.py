@@ -42,7 +42,7 @@ def test_for_people_a_line_is_plain_text() -> None:
     stream = Failing()
     configure("warning", "console", stream)
     log.info("not.shown")
-    log.error("store.down", kind="TryLaterError")
+    log.error("store.down", kind="TransientError")
     assert "store.down" in stream.getvalue()
     assert "not.shown" not in stream.getvalue()
 

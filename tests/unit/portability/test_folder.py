@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import MemoryType
 from memory_extproc.portability.folder_sync import Folder, Mirrored, Repository, page_of, read_folder
 from memory_extproc.portability.records import Record, Refused
@@ -74,7 +74,7 @@ def test_a_link_is_replaced_and_not_written_through(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_told_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "facts").write_text("a file where the folder should be")
-    with pytest.raises(GiveUpError, match="facts"):
+    with pytest.raises(PermanentError, match="facts"):
         mirror(tmp_path, a_record("a"))
 
 
@@ -159,5 +159,5 @@ def test_commits_do_not_depend_on_whose_machine_it_is(tmp_path: Path, monkeypatc
 
 def test_where_git_fails_it_is_said(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("nonsense")
-    with pytest.raises(GiveUpError, match="git"):
+    with pytest.raises(PermanentError, match="git"):
         Repository(tmp_path).commit(Mirrored())

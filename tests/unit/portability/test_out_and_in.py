@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Consent,
     ConsentChange,
@@ -30,7 +30,7 @@ from memory_extproc.portability.importer import Exporter, ExportLimits, Importer
 from memory_extproc.portability.records import line_of, record_of
 from memory_extproc.ports import Exported, JournalEntry
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientJournal, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
@@ -38,7 +38,7 @@ EMBEDDER = CannedEmbedder(64)
 
 
 class SaidConsent:
-    """KnowsConsent that says what it is told to."""
+    """ConsentRegistry that says what it is told to."""
 
     def __init__(self) -> None:
         self.said: Consent | None = Consent.ON
@@ -58,7 +58,7 @@ class SaidConsent:
 
 
 class ForgottenWords:
-    """KnowsForgotten that covers what holds a word, and some ids."""
+    """TombstoneReader that covers what holds a word, and some ids."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -77,7 +77,7 @@ class ForgottenWords:
         return turns
 
 
-class BusyStore(TransientStore):
+class BusyStore(InMemoryStore):
     """Refuses the next *busy* writes."""
 
     busy = 0
@@ -85,7 +85,7 @@ class BusyStore(TransientStore):
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         if self.busy:
             self.busy -= 1
-            raise TryLaterError("the store is busy")
+            raise TransientError("the store is busy")
         await super().put(owner, rows)
 
 
@@ -94,8 +94,8 @@ class Desk:
 
     def __init__(self) -> None:
         self.store = BusyStore(EMBEDDER.dimension, now=lambda: MONDAY)
-        self.coordination = TransientCoordination(lambda: MONDAY)
-        self.journal = TransientJournal(now=lambda: MONDAY)
+        self.coordination = InMemoryCoordination(lambda: MONDAY)
+        self.journal = InMemoryJournal(now=lambda: MONDAY)
         self.consent = SaidConsent()
         self.forgotten = ForgottenWords("CANARY")
         metrics = Metrics(CollectorRegistry(), "test")
@@ -180,7 +180,7 @@ async def test_an_export_that_broke_off_goes_on_where_it_was(desk: Desk) -> None
 
 async def test_a_place_that_is_none_is_refused(desk: Desk) -> None:
     for after in ("m.1", "m.x.y", "m.1.a b", "j.1", "rest."):
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await desk.out(after=after)
 
 
@@ -377,7 +377,7 @@ async def test_what_it_is_marked_with_is_kept(desk: Desk) -> None:
 
 async def test_a_store_that_is_down_is_told_and_the_import_can_be_made_again(desk: Desk) -> None:
     desk.store.weather.down = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await desk.bring(a_fact())
     desk.store.weather.down = False
     report = await desk.bring(a_fact())

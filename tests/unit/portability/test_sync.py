@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import ImportProblem, ImportReport, MemoryType
 from memory_extproc.portability.folder_sync import LIST, FolderSync, page_of
 from memory_extproc.portability.records import Record
@@ -24,7 +24,7 @@ class Far:
     def records(self) -> Iterator[Record]:
         for record in list(self.held.values()):
             if self.failing:
-                raise GiveUpError("the store is away")
+                raise PermanentError("the store is away")
             yield record
 
     def bring(self, records: Sequence[Record]) -> ImportReport:
@@ -146,12 +146,12 @@ def test_a_store_that_goes_away_leaves_the_folder_as_it_is(tmp_path: Path) -> No
     sync = FolderSync(tmp_path, far)
     sync.round()
     far.failing = True
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         sync.round()
     assert len(list((tmp_path / "facts").iterdir())) == 2
 
 
 def test_a_list_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / LIST).write_text("{")
-    with pytest.raises(GiveUpError, match="begin anew"):
+    with pytest.raises(PermanentError, match="begin anew"):
         FolderSync(tmp_path, Far()).round()

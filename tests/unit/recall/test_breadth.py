@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Memory
-from memory_extproc.recall.fusion import FIRST, LOOKED_AT, LOSES, broadened
+from memory_extproc.recall.fusion import FIRST, LOOKED_AT, LOSES, diversify_sessions
 from tests.builders import a_memory, a_message
 
 OTHERS = [a_message(f"other {at}", session=f"other {at}", seq=0) for at in range(FIRST - 1)]
@@ -20,7 +20,7 @@ FIVE = [FOUND, *OTHERS]
 def in_order(memories: Sequence[Memory], scores: Sequence[float]) -> list[str]:
     points = np.array(scores)
     order = np.argsort(-points, kind="stable").tolist()
-    return [memories[at].content for at in broadened(order, points, memories)]
+    return [memories[at].content for at in diversify_sessions(order, points, memories)]
 
 
 def test_behind_the_first_five_a_message_beside_one_of_them_lets_others_go_ahead() -> None:

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, Recalled, Wish
+from memory_extproc.errors import TransientError
+from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, RecallRequest, RecallResult
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
-from memory_extproc.request.identity import accepted
+from memory_extproc.request.identity import accept_name
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.fixtures.sidecar import NOON
 from tests.fixtures.waiting import until
@@ -25,7 +25,7 @@ from tests.fixtures.waiting import until
 ANSWERS = {asked: said for said, asked in KNOWN}
 
 
-async def stored(store: TransientStore) -> list[Memory]:
+async def stored(store: InMemoryStore) -> list[Memory]:
     return [row.memory async for page in store.pages(OWNER, 100, fresh=True) for row in page]
 
 
@@ -33,31 +33,31 @@ async def stored(store: TransientStore) -> list[Memory]:
 class Finds:
     """Recall that finds what the question is for, out of what is in the store; but for what a test takes away."""
 
-    store: TransientStore
+    store: InMemoryStore
     lost: set[str] = field(default_factory=set)
     broken: bool = False
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[RecallRequest] = field(default_factory=list)
 
-    async def recall(self, wish: Wish) -> Recalled:
+    async def recall(self, wish: RecallRequest) -> RecallResult:
         self.wishes.append(wish)
         if self.broken:
             raise RuntimeError("a bug")
         there = await stored(self.store)
         found = [each for each in there if each.content == ANSWERS[wish.asked] and each.content not in self.lost]
-        return Recalled(
+        return RecallResult(
             outcome=Outcome.USED if found else Outcome.NOTHING_RELEVANT,
             memories=tuple(Ranked(each, 1.0) for each in found),
         )
 
 
-class Away(TransientStore):
+class Away(InMemoryStore):
     """A store that can be away."""
 
     away = False
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         if self.away:
-            raise TryLaterError("store unreachable")
+            raise TransientError("store unreachable")
         return await super().get(owner, ids)
 
 
@@ -80,7 +80,7 @@ async def bench() -> AsyncIterator[Bench]:
     clock = [NOON]
     embedder = CannedEmbedder()
     store = Away(embedder.dimension, now=lambda: clock[0])
-    coordination = TransientCoordination(lambda: clock[0])
+    coordination = InMemoryCoordination(lambda: clock[0])
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: clock[0]) as partitions:
         finds = Finds(store)
         limits = CanaryLimits(every=timedelta(milliseconds=1), limit=3, threshold=0.7)
@@ -143,7 +143,7 @@ async def test_a_fault_of_ours_shows_as_nothing_found(bench: Bench) -> None:
 
 
 def test_nobody_can_be_called_as_it_is() -> None:
-    assert accepted(OWNER.user) == ""
+    assert accept_name(OWNER.user) == ""
     assert OWNER.kind is OwnerKind.CANARY
     others = {Owner.of_project(OWNER.tenant, "canary"), Owner.of_everyone(), Owner.of_everyone("canary")}
     assert OWNER not in others

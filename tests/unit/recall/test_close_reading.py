@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.index.features import ANOTHER, CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE, FOREIGN
-from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, Sought
+from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, SearchQuery
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.late_interaction import (
     FADES,
-    CloseReader,
     CloseReading,
     CloseReadingLimits,
+    LateInteractionScorer,
     matches,
     surroundings,
     telling,
 )
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.models import CannedWords
 from tests.builders import MONDAY, a_memory, a_message
 
@@ -39,18 +39,18 @@ class Bench:
     def __init__(self, embedder: CannedWords | None = None, limits: CloseReadingLimits | None = None) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = CloseReader(self.embedder, limits or CloseReadingLimits(), self.metrics)
+        self.reader = LateInteractionScorer(self.embedder, limits or CloseReadingLimits(), self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
 
     async def candidates_of(self, *memories: Memory, vectors: bool = True) -> Candidates:
-        held = Held()
+        held = ResidentRows()
         rows = await self.embedder.embed([memory.content for memory in memories])
         for memory, vector in zip(memories, rows, strict=True):
             held.put(Embedded(memory, vector))
         vector = await self.embedder.embed_query(ASKED) if vectors else None
-        return held.candidates(Sought(ASKED, vector), 10, Scope(), MONDAY)
+        return held.candidates(SearchQuery(ASKED, vector), 10, Scope(), MONDAY)
 
     def ended(self, how: CloseReading) -> float:
         labels = {"outcome": how.value}
@@ -257,7 +257,7 @@ async def test_a_model_that_fails_leaves_the_candidates_as_they_are() -> None:
     bench = Bench(limits=PATIENT)
     found = await bench.candidates(*TEXTS)
     bench.embedder.forget_words()
-    bench.embedder.failing = TryLaterError("down")
+    bench.embedder.failing = TransientError("down")
     assert (await bench.reader.read(ASKED, found)) is found
     assert bench.ended(CloseReading.FAILED) == 1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memory_extproc.model import Vector
-from memory_extproc.recall.recaller import Coming, Vectors
+from memory_extproc.recall.recaller import PendingEmbeddings, Vectors
 
 EAST: Vector = np.array([1.0, 0.0], dtype=np.float32)
 
@@ -28,7 +28,7 @@ class Embedding:
 
 async def test_it_has_begun_before_anything_else_is_done() -> None:
     embedding = Embedding()
-    async with Coming(embedding(), lambda: 7.0) as coming:
+    async with PendingEmbeddings(embedding(), lambda: 7.0) as coming:
         assert embedding.begun.is_set()
         assert not coming.there
         embedding.done.set()
@@ -39,7 +39,7 @@ async def test_it_has_begun_before_anything_else_is_done() -> None:
 
 async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
     embedding = Embedding()
-    async with Coming(embedding(), lambda: 0.0) as coming:
+    async with PendingEmbeddings(embedding(), lambda: 0.0) as coming:
         impatient = asyncio.create_task(coming.at(0))
         other = asyncio.create_task(coming.at(0))
         await asyncio.sleep(0)
@@ -52,6 +52,6 @@ async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
 async def test_it_ends_with_the_question() -> None:
     embedding = Embedding()
     with pytest.raises(ZeroDivisionError):
-        async with Coming(embedding(), lambda: 0.0):
+        async with PendingEmbeddings(embedding(), lambda: 0.0):
             raise ZeroDivisionError
     assert embedding.ended

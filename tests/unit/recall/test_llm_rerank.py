@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits, completed, positions
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits, complete_order, positions
 from memory_extproc.testing.models import CannedCompletions
 
 TEXTS = ["tea", "budget", "dog", "flight"]
@@ -48,7 +48,7 @@ async def test_known_places_are_taken_in_their_order_and_the_others_follow(answe
      "[[1]]", "{", "null", "\ud800", '{"best": 2}', '{"order": [1], "why": ' + "[" * 100_000],
 )  # fmt: skip
 async def test_an_answer_that_is_no_order_is_refused(answer: str) -> None:
-    with pytest.raises(GiveUpError, match="cannot be read"):
+    with pytest.raises(PermanentError, match="cannot be read"):
         await reranked(answer)
 
 
@@ -74,14 +74,14 @@ async def test_chunks_are_asked_at_one_time_and_each_holds_as_good_texts_as_the_
 
 
 async def test_a_chunk_that_fails_keeps_its_order() -> None:
-    model = CannedCompletions([TryLaterError("busy"), '{"order": [2, 1]}'])
+    model = CannedCompletions([TransientError("busy"), '{"order": [2, 1]}'])
     scores = list(await LlmReranker(model, LlmRerankLimits(chunk=2)).rerank("q", TEXTS))
     assert scores == [1.0, 0.5, 0.5, 1.0]
 
 
 async def test_when_every_chunk_fails_the_first_ones_error_says_so() -> None:
-    model = CannedCompletions([TryLaterError("busy"), GiveUpError("refused")])
-    with pytest.raises(TryLaterError, match="busy"):
+    model = CannedCompletions([TransientError("busy"), PermanentError("refused")])
+    with pytest.raises(TransientError, match="busy"):
         await LlmReranker(model, LlmRerankLimits(chunk=2)).rerank("q", TEXTS)
 
 
@@ -107,7 +107,7 @@ async def test_a_text_cannot_pass_for_the_next_number_and_is_cut() -> None:
 
 @given(st.lists(st.integers(-3, 12)), st.integers(0, 10))
 def test_every_place_comes_exactly_once(named: list[int], count: int) -> None:
-    order = completed(named, count)
+    order = complete_order(named, count)
     assert sorted(order) == list(range(count))
     known = [place for place in dict.fromkeys(named) if 0 <= place < count]
     assert list(order[: len(known)]) == known
@@ -117,6 +117,6 @@ def test_every_place_comes_exactly_once(named: list[int], count: int) -> None:
 def test_any_answer_is_an_order_or_refused(answer: str) -> None:
     try:
         found = positions(answer)
-    except GiveUpError:
+    except PermanentError:
         return
     assert all(type(number) is int for number in found)

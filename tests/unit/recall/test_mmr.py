@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rank import alike_in_words, mmr, varied
+from memory_extproc.recall.rank import alike_in_words, diversify_mmr, mmr
 from tests.builders import a_memory
 
 TEXTS = ["My budget for Hawaii is $10,000", "The budget for Hawaii is 10k", "I fly on May 3"]
@@ -34,18 +34,18 @@ def candidates(*relevances: float) -> list[Candidate]:
 
 def test_what_is_new_moves_ahead_and_nothing_is_lost() -> None:
     given = candidates(0.9, 0.85, 0.7, 0.1)
-    found = varied(given, 0.5, 2, 0.6, on_cosine=False)
+    found = diversify_mmr(given, 0.5, 2, 0.6, on_cosine=False)
     assert found == [given[0], given[2], given[1], given[3]]
 
 
 def test_variety_never_brings_in_what_is_below_the_threshold() -> None:
     given = candidates(0.9, 0.85, 0.5)
-    assert varied(given, 0.1, 3, 0.6, on_cosine=False) == given
-    assert varied(given, 0.1, 3, 0.6, on_cosine=True) == given
+    assert diversify_mmr(given, 0.1, 3, 0.6, on_cosine=False) == given
+    assert diversify_mmr(given, 0.1, 3, 0.6, on_cosine=True) == given
 
 
 def test_no_candidates_have_no_variety() -> None:
-    assert varied([], 0.5, 3, 0.6, on_cosine=False) == []
+    assert diversify_mmr([], 0.5, 3, 0.6, on_cosine=False) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(0, 15), st.floats(0, 1))

@@ -9,7 +9,7 @@ import pytest
 
 from memory_extproc.model import Memory, Role, Source
 from memory_extproc.recall.candidate import Candidate, Verdict
-from memory_extproc.recall.rank import chosen, weigh
+from memory_extproc.recall.rank import choose_ranked, weigh
 from tests.builders import ANN, BOB, a_memory, a_message, later
 
 NOW = later(days=3)
@@ -28,7 +28,7 @@ def told(asked: str, *memories: Memory, limit: int = 5, **more: Any) -> list[Mem
     """Whom of *memories*, the best first, are injected when this is *asked*."""
     ordered = [Candidate(one, 9.0 - at, 0.9 - at / 100) for at, one in enumerate(memories)]
     weighed = weigh(ordered, now=NOW, threshold=0.6, limit=limit, asked=asked, **more)
-    return [one.memory for one in chosen(weighed)]
+    return [one.memory for one in choose_ranked(weighed)]
 
 
 INITECH = said(
@@ -192,10 +192,12 @@ def test_a_fact_too_weak_by_itself_goes_in_for_the_message_where_it_covers_what_
     found = weigh(weak, now=NOW, threshold=0.6, limit=5, asked=asked)
     assert [(one.memory, one.relevance) for one in found if one.verdict is Verdict.INJECTED] == [(works, 0.8)]
     found = weigh(weak, now=NOW, threshold=0.6, limit=5, asked=asked, in_view=[message.content])
-    assert chosen(found) == ()  # what is in view needs no other words
+    assert choose_ranked(found) == ()  # what is in view needs no other words
     cosine = [replace_cosine(one, 0.7 if one.memory is message else 0.4) for one in weak]
     found = weigh(cosine, now=NOW, threshold=0.6, limit=5, asked=asked, on_cosine=True)
-    assert [one.memory for one in chosen(found)] == [message]  # there nothing but its own cosine lets it pass
+    assert [one.memory for one in choose_ranked(found)] == [
+        message
+    ]  # there nothing but its own cosine lets it pass
 
 
 def replace_cosine(one: Candidate, cosine: float) -> Candidate:

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Memory, Role, Source, Wish
+from memory_extproc.errors import TransientError
+from memory_extproc.model import Memory, RecallRequest, Role, Source
 from memory_extproc.recall.topic_context import Ongoing
 from tests.builders import a_memory, a_message, a_wish
 from tests.unit.recall.reading import Reads
@@ -28,11 +28,11 @@ PART = a_summary("Of networks.", TOPIC)
 SESSION = a_summary("The user asked about networks.", PART)
 
 
-def a_request(*seen: Memory, asked: str = "And recurrent networks?", behind: str = "") -> Wish:
+def a_request(*seen: Memory, asked: str = "And recurrent networks?", behind: str = "") -> RecallRequest:
     return a_wish(asked, in_view=frozenset({asked, *(one.content for one in seen)}), behind=behind)
 
 
-async def told(wish: Wish, *found: Memory, reads: Reads | None = None) -> set[str]:
+async def told(wish: RecallRequest, *found: Memory, reads: Reads | None = None) -> set[str]:
     known = reads or Reads(*SAID, TOPIC, PART, SESSION)
     ids = await Ongoing(known).told(found or (TOPIC, SESSION), wish, SECOND)
     return {one.content for one in (TOPIC, SESSION) if one.id in ids}
@@ -73,5 +73,5 @@ async def test_a_summary_of_which_no_message_is_left_is_told() -> None:
 @pytest.mark.parametrize("behind", ["", "s"])
 async def test_a_fault_leaves_what_was_found(behind: str) -> None:
     reads = Reads(*SAID)
-    reads.failing = TryLaterError("away")
+    reads.failing = TransientError("away")
     assert await told(a_request(*SAID, behind=behind), reads=reads) == (BOTH if behind else set())

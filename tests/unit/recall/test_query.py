@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.recall.query import LONGEST, MOST_REWRITES, Query, Rewrite, Rewriter, plain, queries
 from memory_extproc.testing.models import CannedCompletions
 
@@ -40,7 +40,7 @@ async def test_a_rewrite_that_changes_nothing_is_not_searched_for_twice() -> Non
 
 
 async def test_a_model_that_fails_leaves_the_parts_of_the_question() -> None:
-    query = await a_rewriter(TryLaterError("down"), take_apart=True).query(TWO, (), SOON)
+    query = await a_rewriter(TransientError("down"), take_apart=True).query(TWO, (), SOON)
     assert query == plain(TWO, (), take_apart=True)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rank import chosen, weigh
+from memory_extproc.recall.rank import choose_ranked, weigh
 from tests.builders import BOB, MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)
@@ -21,13 +21,13 @@ def given(*scored: tuple[Memory, float], **bounds: Any) -> list[Memory]:
     """Whom of *scored*, each with its relevance and the best first, would be injected."""
     ordered = [Candidate(memory, relevance, relevance, {"dense": relevance / 2}) for memory, relevance in scored]
     bounds = {"now": NOW, "threshold": 0.0, "limit": 5, **bounds}
-    return [one.memory for one in chosen(weigh(ordered, **bounds))]
+    return [one.memory for one in choose_ranked(weigh(ordered, **bounds))]
 
 
 def test_only_memories_at_or_above_the_threshold_are_given_best_first() -> None:
     scored = [(BUDGET, 0.9), (SEAT, 0.6), (a_memory("User likes hiking"), 0.59)]
     assert given(*scored, threshold=0.6) == [BUDGET, SEAT]
-    ranked = chosen(weigh([Candidate(BUDGET, 4.2, 0.9)], now=NOW, threshold=0.6, limit=5))
+    ranked = choose_ranked(weigh([Candidate(BUDGET, 4.2, 0.9)], now=NOW, threshold=0.6, limit=5))
     assert ranked == (Ranked(BUDGET, 0.9),)
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Considered, Verdict
 from memory_extproc.recall.topic_context import ThreadLimits, Threads, with_threads
@@ -61,7 +61,7 @@ async def test_what_may_not_be_recalled_is_not_fetched() -> None:
 
 async def test_a_fault_leaves_what_was_found() -> None:
     reads = Reads(FLIGHT, BUDGET)
-    reads.failing = TryLaterError("away")
+    reads.failing = TransientError("away")
     assert await extended(reads) == [TOPIC.content]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import (
     Caller,
     Candidates,
@@ -23,10 +23,10 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     Scope,
+    SearchQuery,
     Signals,
-    Sought,
     Source,
-    Stored,
+    TurnOutcome,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -40,8 +40,8 @@ from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.store.resident import Held
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.store.resident import ResidentRows
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder, CannedReranker
 from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
@@ -53,7 +53,7 @@ BUDGET = "User's budget for the Hawaii trip is $10,000"
 class Bench:
     """A recaller with everything behind it in reach."""
 
-    store: TransientStore
+    store: InMemoryStore
     partitions: Partitions
     embedder: CannedEmbedder
     metrics: Metrics
@@ -86,8 +86,8 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     metrics = Metrics(CollectorRegistry(), "test")
     embedder = CannedEmbedder()
-    store = TransientStore(embedder.dimension, now=lambda: MONDAY)
-    coordination = TransientCoordination(lambda: MONDAY)
+    store = InMemoryStore(embedder.dimension, now=lambda: MONDAY)
+    coordination = InMemoryCoordination(lambda: MONDAY)
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: MONDAY) as partitions:
         yield Bench(store, partitions, embedder, metrics)
 
@@ -170,10 +170,10 @@ async def test_a_store_that_is_down_is_unavailable(bench: Bench) -> None:
 
 class BrokenEmbedder(CannedEmbedder):
     async def embed_query(self, text: str) -> Vector:
-        raise TryLaterError("the model is away")
+        raise TransientError("the model is away")
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        raise TryLaterError("the model is away")
+        raise TransientError("the model is away")
 
 
 async def test_while_the_embedding_model_fails_memories_are_found_by_their_words(bench: Bench) -> None:
@@ -213,14 +213,14 @@ class Parked:
     async def candidates(
         self,
         owner: Owner,
-        sought: Sought,
+        sought: SearchQuery,
         limit: int,
         scope: Scope,
         vector: ComingVector | None = None,
     ) -> Candidates:
         self.begun.set()
         await self.let_go.wait()
-        return Held().candidates(sought, limit, scope, MONDAY)
+        return ResidentRows().candidates(sought, limit, scope, MONDAY)
 
 
 async def test_more_recalls_at_once_than_allowed_pass_untouched(bench: Bench) -> None:
@@ -241,13 +241,13 @@ class SlowLearner:
     def __init__(self, bench: Bench, *, ever: bool = True) -> None:
         self._bench, self._ever = bench, ever
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         if not self._ever:
             await asyncio.Event().wait()
         await self._bench.remember(a_memory(BUDGET, caller.owner))
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
-        return Stored.JOURNALLED
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
+        return TurnOutcome.JOURNALLED
 
     async def end_session(self, caller: Caller) -> None: ...
 
@@ -283,7 +283,7 @@ async def test_a_supposed_answer_is_searched_beside_the_question(bench: Bench) -
 
 async def test_a_model_that_fails_leaves_the_plain_query(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    model = CannedCompletions([TryLaterError("down"), TryLaterError("down")])
+    model = CannedCompletions([TransientError("down"), TransientError("down")])
     rewriter = Rewriter(model, Rewrite.ALWAYS, hyde=True)
     recalled = await bench.recaller(rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
     assert recalled.outcome is Outcome.USED
@@ -333,7 +333,7 @@ async def test_a_reranker_that_fails_changes_nothing(bench: Bench) -> None:
     await bench.remember(*map(a_memory, ALIKE))
     wish = a_wish("my Hawaii trip budget")
     canned = CannedReranker()
-    canned.failing = TryLaterError("busy")
+    canned.failing = TransientError("busy")
     plain = await bench.recaller().recall(wish)
     recalled = await bench.recaller(reranker=a_reranker(bench, canned)).recall(wish)
     assert recalled.memories == plain.memories

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Reranks
+from memory_extproc.ports import RerankModel
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blended
+from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blend_order
 from memory_extproc.testing.models import CannedReranker
 from tests.builders import a_memory
 
@@ -65,7 +65,7 @@ class SilentReranker:
 
 
 def a_reranker(
-    reranks: Reranks, limits: RerankLimits | None = None, watch: Watch | None = None
+    reranks: RerankModel, limits: RerankLimits | None = None, watch: Watch | None = None
 ) -> tuple[Reranker, Metrics]:
     metrics = Metrics(CollectorRegistry(), "test")
     return Reranker(reranks, limits or RerankLimits(), metrics=metrics, clock=watch or Watch()), metrics
@@ -112,7 +112,7 @@ async def test_what_has_no_order_is_not_reranked(texts: list[str]) -> None:
     assert counted(metrics, RerankOutcome.TOO_FEW) == 1
 
 
-@pytest.mark.parametrize("error", [TryLaterError("busy"), GiveUpError("refused")])
+@pytest.mark.parametrize("error", [TransientError("busy"), PermanentError("refused")])
 async def test_a_reranker_that_fails_leaves_the_fused_order(error: Exception) -> None:
     canned = CannedReranker()
     canned.failing = error
@@ -199,7 +199,7 @@ async def test_a_failure_says_nothing_of_how_long_a_success_takes() -> None:
     slow = SlowReranker(watch, takes=0.2)
     reranker, metrics = a_reranker(slow, watch=watch)
     await order(reranker, PLENTY)
-    slow.failing, slow.takes = TryLaterError("refused"), 0.0
+    slow.failing, slow.takes = TransientError("refused"), 0.0
     for _ in range(50):
         await order(reranker, PLENTY)
     assert await order(reranker, timedelta(milliseconds=100)) is None
@@ -210,22 +210,22 @@ async def test_a_failure_says_nothing_of_how_long_a_success_takes() -> None:
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0, 1)), max_size=30), st.floats(0, 1))
 def test_every_candidate_keeps_exactly_one_place(pairs: list[tuple[float, float]], weight: float) -> None:
     scores, opinions = [score for score, _ in pairs], [opinion for _, opinion in pairs]
-    assert sorted(blended(scores, opinions, weight)) == list(range(len(pairs)))
+    assert sorted(blend_order(scores, opinions, weight)) == list(range(len(pairs)))
 
 
 @given(st.lists(st.floats(-10, 10), max_size=30).map(lambda found: sorted(found, reverse=True)))
 def test_a_reranker_without_weight_or_without_an_opinion_changes_nothing(scores: list[float]) -> None:
     backwards = [at / max(1, len(scores)) for at in range(len(scores))]
-    assert list(blended(scores, backwards, 0.0)) == list(range(len(scores)))
-    assert list(blended(scores, [0.5] * len(scores), 0.6)) == list(range(len(scores)))
+    assert list(blend_order(scores, backwards, 0.0)) == list(range(len(scores)))
+    assert list(blend_order(scores, [0.5] * len(scores), 0.6)) == list(range(len(scores)))
 
 
 def test_with_all_the_weight_the_reranker_alone_decides() -> None:
-    assert blended([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
+    assert blend_order([3.0, 2.0, 1.0], [0.0, 0.5, 1.0], 1.0) == (2, 1, 0)
 
 
 def test_a_clear_favourite_of_the_fusion_stays_above_a_faint_preference() -> None:
-    assert blended([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
+    assert blend_order([9.0, 1.0, 0.9], [0.8, 1.0, 0.0], 0.6) == (0, 1, 2)
 
 
 async def test_as_many_as_before_stand_above_any_threshold_and_the_reranker_says_which() -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Caller,
     Candidates,
@@ -21,19 +21,19 @@ from memory_extproc.model import (
     Outcome,
     Owner,
     OwnerKind,
+    RecallRequest,
     Scope,
-    Sought,
-    Stored,
-    Wish,
+    SearchQuery,
+    TurnOutcome,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ComingVector, Learns
+from memory_extproc.ports import ComingVector, TurnLearner
 from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
@@ -54,7 +54,7 @@ class Finds:
     cancelled: int = 0
 
     async def candidates(
-        self, owner: Owner, sought: Sought, limit: int, scope: Scope, vector: ComingVector | None = None
+        self, owner: Owner, sought: SearchQuery, limit: int, scope: Scope, vector: ComingVector | None = None
     ) -> Candidates:
         if owner in self.failing:
             raise self.failing[owner]
@@ -76,7 +76,7 @@ class Bench:
     def recaller(self) -> Recaller:
         return self.made()
 
-    def made(self, learns: Learns | None = None) -> Recaller:
+    def made(self, learns: TurnLearner | None = None) -> Recaller:
         return Recaller(
             self.finds,
             self.embedder,
@@ -102,14 +102,14 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     metrics = Metrics(CollectorRegistry(), "test")
     embedder = CannedEmbedder()
-    store = TransientStore(embedder.dimension, now=lambda: MONDAY)
-    coordination = TransientCoordination(lambda: MONDAY)
+    store = InMemoryStore(embedder.dimension, now=lambda: MONDAY)
+    coordination = InMemoryCoordination(lambda: MONDAY)
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: MONDAY) as partitions:
         finds = Finds(partitions)
         yield Bench(finds, embedder, metrics)
 
 
-def asks(words: str, *shared: Owner, **changes: object) -> Wish:
+def asks(words: str, *shared: Owner, **changes: object) -> RecallRequest:
     return replace(a_wish(words), shared=shared or SHARED, **changes)  # type: ignore[arg-type]
 
 
@@ -198,7 +198,7 @@ async def test_a_shared_memory_the_model_already_sees_is_not_given_again(bench: 
     assert [one.verdict for one in explained.considered] == [Verdict.IN_VIEW]
 
 
-@pytest.mark.parametrize("error", [TryLaterError("down"), GiveUpError("broken")])
+@pytest.mark.parametrize("error", [TransientError("down"), PermanentError("broken")])
 async def test_shared_memories_out_of_reach_cost_the_callers_own_nothing(bench: Bench, error: Exception) -> None:
     await bench.remember(a_memory(HOTLINE), a_memory(HOTLINE + " too", EVERYONE))
     bench.finds.failing[ATLAS] = error
@@ -218,7 +218,7 @@ async def test_shared_memories_that_come_too_late_are_left_out_and_let_go(bench:
 
 
 async def test_the_callers_own_out_of_reach_is_said_and_no_search_is_left_behind(bench: Bench) -> None:
-    bench.finds.failing[ANN] = TryLaterError("down")
+    bench.finds.failing[ANN] = TransientError("down")
     bench.finds.slow.add(ATLAS)
     recalled = await bench.recaller.recall(asks("What is the hotline of the travel desk?"))
     assert recalled.outcome is Outcome.UNAVAILABLE
@@ -237,10 +237,10 @@ class Settling:
     def __init__(self) -> None:
         self.waited: list[Owner] = []
 
-    async def accept(self, exchanged: Exchanged) -> Stored:
+    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         raise NotImplementedError
 
-    async def settled(self, caller: Caller) -> None:
+    async def wait_visible(self, caller: Caller) -> None:
         self.waited.append(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import BadBodyError
-from memory_extproc.request.content_encoding import OversizeError, Unpacker, packed, unpack
+from memory_extproc.request.content_encoding import OversizeError, Unpacker, is_encoded, unpack
 
 Pack = Callable[[bytes], bytes]
 
@@ -110,7 +110,7 @@ def test_bytes_after_the_end_are_a_bad_body() -> None:
 
 @pytest.mark.parametrize(("encoding", "expected"), [("", False), ("identity", False), ("gzip", True), ("BR", True)])
 def test_what_has_to_be_unpacked(encoding: str, expected: bool) -> None:
-    assert packed(encoding) is expected
+    assert is_encoded(encoding) is expected
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])

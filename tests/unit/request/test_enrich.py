@@ -14,15 +14,15 @@ import pytest
 
 from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.openai_chat import ChatCompletions
-from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, Recalled, Signals, Switch
+from memory_extproc.errors import TransientError
+from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, RecallResult, Signals, Switch
 from memory_extproc.ports import Chain
 from memory_extproc.request.admission import Mode
 from memory_extproc.request.body import Enriched
 from memory_extproc.request.identity import IdentityOptions
 from memory_extproc.request.policy import Rule, Then, When, in_control_group
 from memory_extproc.request.replay import Decision
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.desk import Desk, a_chat, in_a_tool_loop
 from tests.fixtures.sidecar import BLOCK, used
 
@@ -40,7 +40,7 @@ class Known:
 
     async def chain(self, owner: Owner, previous_response_id: str) -> Chain | None:
         if self.chain_of is None:
-            raise TryLaterError("out of reach")
+            raise TransientError("out of reach")
         return self.chain_of if (owner, previous_response_id) == (ANN, "resp_1") else None
 
 
@@ -235,7 +235,7 @@ async def test_a_packed_body_comes_out_unpacked_and_says_so() -> None:
 
 async def test_a_packed_body_in_which_nothing_changes_goes_on_packed() -> None:
     body = gzip.compress(json.dumps(a_chat("my budget?")).encode())
-    assert (await Desk(Recalled(outcome=Outcome.EMPTY)).enrich(body, content_encoding="gzip")).body is None
+    assert (await Desk(RecallResult(outcome=Outcome.EMPTY)).enrich(body, content_encoding="gzip")).body is None
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ async def test_a_tool_loop_keeps_the_block_it_began_with() -> None:
 
 
 async def test_a_tool_loop_that_began_without_a_block_gets_none_later() -> None:
-    desk = Desk(Recalled(outcome=Outcome.NOTHING_RELEVANT))
+    desk = Desk(RecallResult(outcome=Outcome.NOTHING_RELEVANT))
     chat = in_a_tool_loop("my budget?")
     await desk.enrich({**chat, "messages": chat["messages"][:1]})
     desk.recalls.recalled = used()
@@ -351,20 +351,20 @@ async def test_another_callers_tool_loop_is_another() -> None:
 
 
 async def test_a_tool_loop_goes_on_at_another_replica() -> None:
-    shared = TransientCoordination(now=lambda: used().memories[0].memory.created_at)
+    shared = InMemoryCoordination(now=lambda: used().memories[0].memory.created_at)
     chat = in_a_tool_loop("my budget?")
     await Desk(shared=shared).enrich({**chat, "messages": chat["messages"][:1]})
-    there = Desk(Recalled(outcome=Outcome.EMPTY), shared=shared)
+    there = Desk(RecallResult(outcome=Outcome.EMPTY), shared=shared)
     assert (await there.enrich(chat)).outcome is Outcome.USED
     assert there.recalls.wishes == []
 
 
-class Unreachable(TransientCoordination):
+class Unreachable(InMemoryCoordination):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        raise TryLaterError("out of reach")
+        raise TransientError("out of reach")
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        raise TryLaterError("out of reach")
+        raise TransientError("out of reach")
 
 
 async def test_replicas_out_of_reach_of_each_other_just_recall_again() -> None:

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, hmac, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.request.jwt import MAX_KEYS_BYTES, TokenOptions, Tokens, parse_keys
 from tests.fixtures.waiting import until
 
@@ -48,7 +48,7 @@ class Served:
     async def __call__(self) -> bytes:
         self.reads += 1
         if self.content is None:
-            raise TryLaterError("down")
+            raise TransientError("down")
         return self.content
 
 
@@ -242,7 +242,7 @@ NO_DOCUMENTS = [b"", b"[]", b"{}", b'{"keys": 1}', b"\xff", b"[" * 100_000, b" "
 
 @pytest.mark.parametrize("content", NO_DOCUMENTS, ids=range(len(NO_DOCUMENTS)))
 def test_what_is_no_key_document_is_a_fault_that_may_pass(content: bytes) -> None:
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         parse_keys(content, ("ES256",))
 
 
@@ -262,6 +262,6 @@ async def test_other_demands_hold_for_tokens_that_were_believed_too_and_for_the_
     async with Tokens(OPTIONS, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
         token = signed()
         assert tokens.claims(token)
-        tokens.use(replace(OPTIONS, audience="another", algorithms=("RS256",)))
+        tokens.reconfigure(replace(OPTIONS, audience="another", algorithms=("RS256",)))
         assert tokens.claims(token) is None
         assert tokens.claims(signed({"aud": "another"})), "the algorithms are those that keys were read for"

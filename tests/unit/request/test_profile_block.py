@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
-from memory_extproc.model import Caller, Outcome, Profile, Recalled
+from memory_extproc.errors import TransientError
+from memory_extproc.model import Caller, Outcome, Profile, RecallResult
 from memory_extproc.recall.prompt_block import CLOSING, OPENING_PROFILE
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.desk import Desk
 from tests.fixtures.sidecar import NOON, used
 
-NOTHING = Recalled(outcome=Outcome.NOTHING_RELEVANT)
+NOTHING = RecallResult(outcome=Outcome.NOTHING_RELEVANT)
 
 
 class Known:
-    """Implements ports.KnowsProfile by what it is told."""
+    """Implements ports.ProfileReader by what it is told."""
 
     def __init__(self, *facts: str) -> None:
         self.facts = facts
@@ -35,9 +35,9 @@ class Known:
 
 
 class Talk:
-    def __init__(self, recalled: Recalled = NOTHING, *facts: str, mode: str = "always", **options: Any) -> None:
+    def __init__(self, recalled: RecallResult = NOTHING, *facts: str, mode: str = "always", **options: Any) -> None:
         self.known = Known(*(facts or ("home: Oslo",)))
-        shared = TransientCoordination(now=lambda: NOON)
+        shared = InMemoryCoordination(now=lambda: NOON)
         self.desk = Desk(recalled, shared=shared, profile=mode, profiles=self.known, **options)
         self.items: list[dict[str, Any]] = []
         self.sent: list[bytes] = []
@@ -97,14 +97,14 @@ async def test_it_stands_in_a_block_of_its_own_before_the_memories() -> None:
 
 
 @pytest.mark.parametrize(("recalled", "told"), [(used(), True), (NOTHING, False)])
-async def test_when_relevant_it_is_told_beside_memories_alone(recalled: Recalled, *, told: bool) -> None:
+async def test_when_relevant_it_is_told_beside_memories_alone(recalled: RecallResult, *, told: bool) -> None:
     talk = Talk(recalled, mode="when_relevant")
     assert ("home: Oslo" in await talk.ask("What is my budget?")) is told
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNAVAILABLE, Outcome.OUT_OF_TIME, Outcome.OVERLOADED, Outcome.NO_ROOM])
 async def test_while_recall_cannot_answer_nothing_is_told(outcome: Outcome) -> None:
-    assert "Oslo" not in await Talk(Recalled(outcome=outcome)).ask("Hello there")
+    assert "Oslo" not in await Talk(RecallResult(outcome=outcome)).ask("Hello there")
 
 
 async def test_off_nothing_is_told() -> None:
@@ -113,7 +113,7 @@ async def test_off_nothing_is_told() -> None:
 
 async def test_the_request_goes_on_while_it_cannot_be_read() -> None:
     talk = Talk()
-    talk.known.failing = TryLaterError("away")
+    talk.known.failing = TransientError("away")
     assert await talk.ask("Hello there") == "Hello there"
 
 
@@ -123,6 +123,6 @@ async def test_it_is_left_out_where_there_is_no_room() -> None:
 
 @pytest.mark.parametrize(("seen", "told"), [({"id of home: Oslo"}, True), ({"another"}, False), (set(), False)])
 async def test_what_is_to_the_point_and_stands_in_it_makes_it_relevant(seen: set[str], *, told: bool) -> None:
-    recalled = Recalled(outcome=Outcome.NOTHING_RELEVANT, in_view=frozenset(seen))
+    recalled = RecallResult(outcome=Outcome.NOTHING_RELEVANT, in_view=frozenset(seen))
     talk = Talk(recalled, mode="when_relevant")
     assert ("home: Oslo" in await talk.ask("Where do I live?")) is told

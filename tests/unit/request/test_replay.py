@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Outcome
 from memory_extproc.recall.prompt_block import CLOSING, OPENING, OPENING_AGAIN
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.sidecar import NOON
 from tests.unit.extproc.talking import (
     BUDGET,
@@ -88,7 +88,7 @@ async def test_only_the_first_block_of_a_conversation_is_introduced_at_length() 
 
 
 async def test_what_stopped_the_recall_is_said_and_the_blocks_go_back_all_the_same() -> None:
-    shared = TransientCoordination(now=lambda: NOON)
+    shared = InMemoryCoordination(now=lambda: NOON)
     talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
     talk.desk = a_desk(shared=shared, give_up_after=timedelta(milliseconds=50))

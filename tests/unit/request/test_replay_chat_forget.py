@@ -9,7 +9,7 @@ from memory_extproc.learn.commands.parser import Act, Command
 from memory_extproc.learn.commands.runner import CommandOptions, Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.model import Recalled, Wish
+from memory_extproc.model import RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import CLOSING
 from tests.builders import a_turn
 from tests.fixtures.desk import Desk
@@ -59,7 +59,7 @@ async def test_a_request_under_way_while_its_owner_forgets_gives_the_block_back_
     await talk.ask("my budget?")
     recall = desk.recalls.recall
 
-    async def meanwhile(wish: Wish) -> Recalled:
+    async def meanwhile(wish: RecallRequest) -> RecallResult:
         desk.recalls.recall = recall  # type: ignore[method-assign]  # this once
         await forgotten(desk, around)
         return await recall(wish)

@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.recall.prompt_block import CLOSING
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.sidecar import NOON, wire_options
 from tests.unit.extproc.talking import ANN, BUDGET, HOTEL, SEAT, WORDS, Faulty, Remembers, Talk, a_desk, now_known
 
 
 async def test_a_conversation_goes_on_at_another_replica() -> None:
-    shared = TransientCoordination(now=lambda: NOON)
+    shared = InMemoryCoordination(now=lambda: NOON)
     talk = Talk(a_desk(shared=shared))
     for words in WORDS:
         talk.desk = a_desk(shared=shared)
@@ -28,14 +28,14 @@ async def test_records_out_of_reach_cost_a_cache_miss_and_nothing_else(what: str
     await talk.ask("my budget?")
     shared.down, shared.slow = {what}, what == "slow"
     if shared.slow:
-        talk.desk.replays.use(wire_options(replay_wait=timedelta(milliseconds=10)))
+        talk.desk.replays.reconfigure(wire_options(replay_wait=timedelta(milliseconds=10)))
     body = await talk.ask("which hotel?")
     assert talk.last.status == "used;n=1;path=hybrid"
     assert BUDGET not in body
     outcome = "out_of_time" if what == "slow" else "unavailable"
     assert talk.desk.metrics.registry.get_sample_value("memory_extproc_replays_total", {"outcome": outcome}) == 1
     shared.down, shared.slow = set(), False
-    talk.desk.replays.use(wire_options())
+    talk.desk.replays.reconfigure(wire_options())
     await talk.ask("thanks")
     assert talk.sent[2].startswith(talk.sent[0].removesuffix(b"]}"))
 
@@ -51,7 +51,7 @@ async def test_what_cannot_be_written_is_found_in_this_process() -> None:
 
 async def test_a_conversation_is_known_for_so_long_after_its_last_turn() -> None:
     clock = [NOON]
-    talk = Talk(a_desk(shared=TransientCoordination(now=lambda: clock[0]), replay_keep=timedelta(hours=2)))
+    talk = Talk(a_desk(shared=InMemoryCoordination(now=lambda: clock[0]), replay_keep=timedelta(hours=2)))
     await talk.ask("my budget?")
     for _ in range(3):
         clock[0] += timedelta(hours=1.5)

@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.dialect.base import Form
 from memory_extproc.model import Outcome
 from memory_extproc.recall.prompt_block import CLOSING
-from memory_extproc.request.replay import Decision, Given, InView, Record, fitting, tokens_of
+from memory_extproc.request.replay import Decision, InjectedBlock, InView, Record, fitting, tokens_of
 from tests.unit.extproc.talking import ANN, BUDGET, Remembers, Talk, a_desk
 
 
@@ -62,8 +62,8 @@ async def test_the_room_for_a_new_block_is_what_the_old_ones_leave() -> None:
     assert first - second > 80  # the block and what was said
 
 
-def blocks_of(*sizes: int) -> tuple[Given, ...]:
-    return tuple(Given(at, Form.USER_SUFFIX, "word" * size, (), ()) for at, size in enumerate(sizes))
+def blocks_of(*sizes: int) -> tuple[InjectedBlock, ...]:
+    return tuple(InjectedBlock(at, Form.USER_SUFFIX, "word" * size, (), ()) for at, size in enumerate(sizes))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from memory_extproc.model import Outcome, Switch
 from memory_extproc.recall.prompt_block import CLOSING
 from memory_extproc.request.admission import Mode
 from memory_extproc.request.policy import Rule, Then, When
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.sidecar import NOON
 from tests.unit.extproc.talking import BUDGET, Talk, a_desk
 
@@ -38,7 +38,7 @@ async def test_a_request_without_memory_gets_none_back_and_the_next_one_does(hea
 
 
 async def test_nothing_is_kept_of_an_incognito_turn() -> None:
-    shared = TransientCoordination(now=lambda: NOON)
+    shared = InMemoryCoordination(now=lambda: NOON)
     talk = Talk(a_desk(shared=shared))
     assert BUDGET in await talk.ask("my budget?", x_memory_incognito="true")
     assert shared.records == {}

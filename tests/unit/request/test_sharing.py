@@ -13,7 +13,7 @@ from memory_extproc.model.headers import Headers
 from memory_extproc.request.admission import Everyone, Sharing, circle_of
 from memory_extproc.request.identity import ClaimNames, Identity, IdentityOptions, MetadataPath
 from memory_extproc.request.policy import Rule, Then, When
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.builders import MONDAY
 from tests.fixtures.desk import Desk, a_chat
 
@@ -171,7 +171,7 @@ async def test_a_rule_keeps_what_is_shared_from_an_upstream_and_lets_only_some_o
 
 
 async def test_who_leaves_a_project_gets_none_of_its_blocks_back() -> None:
-    desk = a_desk(shared=TransientCoordination(lambda: MONDAY))
+    desk = a_desk(shared=InMemoryCoordination(lambda: MONDAY))
     await desk.enrich(a_chat("my budget?"), metadata=member("atlas"))
     follow = a_chat("my budget?", "It is $10,000.", "thanks, and the hotel?")
     stays = await desk.enrich(follow, metadata=member("atlas"))
@@ -181,7 +181,7 @@ async def test_who_leaves_a_project_gets_none_of_its_blocks_back() -> None:
 
 
 async def test_a_conversation_begins_anew_when_something_shared_was_forgotten() -> None:
-    coordination = TransientCoordination(lambda: MONDAY)
+    coordination = InMemoryCoordination(lambda: MONDAY)
     desk = a_desk(shared=coordination)
     await desk.enrich(a_chat("my budget?"), metadata=member("atlas"))
     await coordination.advance_epoch(Owner.of_project("", "atlas"))
@@ -191,7 +191,7 @@ async def test_a_conversation_begins_anew_when_something_shared_was_forgotten() 
 
 async def test_a_block_is_not_put_back_on_its_way_to_an_upstream_that_is_told_less() -> None:
     desk = a_desk(
-        rules=[Rule(When(upstream="partner"), Then(shared=False))], shared=TransientCoordination(lambda: MONDAY)
+        rules=[Rule(When(upstream="partner"), Then(shared=False))], shared=InMemoryCoordination(lambda: MONDAY)
     )
     await desk.enrich(a_chat("my budget?"), metadata=member("atlas"), attributes={"xds.cluster_name": "ours"})
     follow = a_chat("my budget?", "It is $10,000.", "thanks, and the hotel?")

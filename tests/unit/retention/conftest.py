@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import Clock, later
 from tests.unit.retention.keeping import Desk
@@ -17,7 +17,7 @@ from tests.unit.retention.keeping import Desk
 def desk() -> Desk:
     clock = Clock(later(days=40))
     embedder = CannedEmbedder()
-    store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
+    store, coordination = InMemoryStore(embedder.dimension, now=clock), InMemoryCoordination(clock)
     metrics = Metrics(CollectorRegistry(), "test")
     partitions = Partitions(store, coordination, PartitionLimits(), metrics, now=clock)
     return Desk(clock, store, coordination, partitions, embedder, metrics)

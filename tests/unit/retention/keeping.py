@@ -12,11 +12,11 @@ from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.store.partition import Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, Clock, a_memory, later
 
@@ -29,18 +29,18 @@ class Desk:
     """A store, its partitions and a keeper before them."""
 
     clock: Clock
-    store: TransientStore
-    coordination: TransientCoordination
+    store: InMemoryStore
+    coordination: InMemoryCoordination
     partitions: Partitions
     embedder: CannedEmbedder
     metrics: Metrics
 
     def keeper(
         self, *, reads: MemoryStore | None = None, embedder: CannedEmbedder | None = None, **rules: Any
-    ) -> Keeper:
-        given = KeeperRules(retention=RetentionRules(**rules))
+    ) -> RetentionPass:
+        given = RetentionPassRules(retention=RetentionRules(**rules))
         partitions, embeds = self.partitions, embedder or self.embedder
-        return Keeper(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
+        return RetentionPass(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
 
     def job(
         self,
@@ -58,7 +58,7 @@ class Desk:
             self.metrics,
             holder="one",
             now=self.clock,
-            chance=lambda: 0.5,
+            rng=lambda: 0.5,
             clocks=clocks,
         )
 

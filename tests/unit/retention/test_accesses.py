@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from memory_extproc.model import Embedded, Outcome, Ranked, Recalled, Wish
+from memory_extproc.model import Embedded, Outcome, Ranked, RecallRequest, RecallResult
 from memory_extproc.retention.usage import Accesses, AccessLimits, CountedRecalls
 from tests.builders import ANN, MONDAY, a_memory, a_wish
 from tests.fixtures.waiting import until
@@ -14,7 +14,7 @@ from tests.unit.retention.keeping import Desk
 
 
 def counting(desk: Desk, **limits: Any) -> Accesses:
-    return Accesses(desk.partitions, AccessLimits(**limits), now=desk.clock, chance=lambda: 0.5)
+    return Accesses(desk.partitions, AccessLimits(**limits), now=desk.clock, rng=lambda: 0.5)
 
 
 async def test_accesses_are_counted_without_a_write_each_and_written_together(desk: Desk) -> None:
@@ -79,8 +79,8 @@ async def test_what_recall_gave_is_counted_and_what_it_only_found_is_not(desk: D
     class Recaller:
         outcome = Outcome.USED
 
-        async def recall(self, wish: Wish) -> Recalled:
-            return Recalled(outcome=self.outcome, block="one", memories=(Ranked(one, 0.9),))
+        async def recall(self, wish: RecallRequest) -> RecallResult:
+            return RecallResult(outcome=self.outcome, block="one", memories=(Ranked(one, 0.9),))
 
     recaller, accesses = Recaller(), counting(desk)
     counted = CountedRecalls(recaller, accesses)

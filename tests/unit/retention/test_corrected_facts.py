@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.app.api import Understanding
-from memory_extproc.curation.editor import Correction, Curator
+from memory_extproc.curation.editor import Correction, MemoryEditor
 from memory_extproc.learn.commands.parser import Act, Command
 from memory_extproc.learn.commands.runner import CommandOptions, Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
-from memory_extproc.testing.adapters import TransientJournal
+from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, a_turn, later
 from tests.unit.retention.keeping import Desk, three_budgets
@@ -32,7 +32,7 @@ class Told:
     async def corrects(self, content: str) -> Memory:
         partitions = self.desk.partitions
         understanding = Understanding(RulesExtractor(), self.desk.clock)
-        curator = Curator(partitions, partitions, self.desk.embedder, understanding, now=self.desk.clock)
+        curator = MemoryEditor(partitions, partitions, self.desk.embedder, understanding, now=self.desk.clock)
         self.desk.clock.now += timedelta(seconds=5)
         corrected = await curator.correct(ANN, self.made.id, Correction(values={"content": content}))
         assert corrected is not None
@@ -47,7 +47,7 @@ class Told:
             desk.embedder,
             RulesExtractor(),
             Reconciler(desk.partitions, desk.embedder, desk.metrics),
-            TransientJournal(now=desk.clock, max_turns=10),
+            InMemoryJournal(now=desk.clock, max_turns=10),
             desk.coordination,
             desk.metrics,
             now=desk.clock,
@@ -96,7 +96,7 @@ async def test_what_is_brought_back_after_a_chat_stays_though_its_sources_are_go
     await budget.says_forget("$10,000")
     partitions = budget.desk.partitions
     understanding = Understanding(RulesExtractor(), budget.desk.clock)
-    curator = Curator(partitions, partitions, budget.desk.embedder, understanding, now=budget.desk.clock)
+    curator = MemoryEditor(partitions, partitions, budget.desk.embedder, understanding, now=budget.desk.clock)
     budget.desk.clock.now += timedelta(seconds=5)
     await curator.restore(ANN, budget.made.id)
     assert budget.made.content in await budget.told()
@@ -132,7 +132,9 @@ async def test_a_correction_in_the_second_in_which_something_was_made_counts(des
     desk.clock.now += timedelta(milliseconds=200)
     told = Told(desk, made)
     partitions = desk.partitions
-    curator = Curator(partitions, partitions, embedder, Understanding(RulesExtractor(), desk.clock), now=desk.clock)
+    curator = MemoryEditor(
+        partitions, partitions, embedder, Understanding(RulesExtractor(), desk.clock), now=desk.clock
+    )
     await curator.correct(ANN, made.id, Correction(values={"content": "Hawaii trip budget: $9."}))
     await told.told()
     assert (await desk.rows())["insight"].state is MemoryState.DELETED

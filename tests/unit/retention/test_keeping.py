@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.erasure.cascade import closure
+from memory_extproc.erasure.cascade import cascade
 from memory_extproc.model import Embedded, ForgetScope, MemoryState, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.rules import Reason
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, Clock, a_memory, later
 from tests.unit.retention.keeping import DAY, Desk, a_budget, a_fact, three_budgets
@@ -113,7 +113,7 @@ async def test_of_things_with_several_values_at_a_time_each_stays(desk: Desk) ->
 async def test_when_an_earlier_value_is_forgotten_the_current_one_speaks_for_itself_again(desk: Desk) -> None:
     await desk.put(*three_budgets())
     await desk.keeper().keep(ANN)
-    taken = closure((await desk.rows()).values(), ForgetScope(ids=("budget-1",)), later(days=99).timestamp())
+    taken = cascade((await desk.rows()).values(), ForgetScope(ids=("budget-1",)), later(days=99).timestamp())
     assert "budget-3" not in taken.memories
     await desk.partitions.delete(ANN, sorted(taken.memories))
     await desk.keeper().keep(ANN)
@@ -127,7 +127,7 @@ async def test_forgetting_what_was_made_takes_its_sources_along(desk: Desk) -> N
     await desk.keeper().keep(ANN)
     (made,) = await desk.active()
     rows = (await desk.rows()).values()
-    assert closure(rows, ForgetScope(ids=(made.id,)), later(days=99).timestamp()).memories.keys() == {
+    assert cascade(rows, ForgetScope(ids=(made.id,)), later(days=99).timestamp()).memories.keys() == {
         memory.id for memory in rows
     }
 
@@ -140,7 +140,7 @@ values = st.lists(st.integers(1, 6).map(lambda number: f"${number},000"), min_si
 async def test_no_value_is_lost_that_was_current(things: dict[str, list[str]]) -> None:
     clock = Clock(later(days=40))
     embedder = CannedEmbedder()
-    store, coordination = TransientStore(embedder.dimension, now=clock), TransientCoordination(clock)
+    store, coordination = InMemoryStore(embedder.dimension, now=clock), InMemoryCoordination(clock)
     metrics = Metrics(CollectorRegistry(), "test")
     partitions = Partitions(store, coordination, PartitionLimits(), metrics, now=clock)
     desk = Desk(clock, store, coordination, partitions, embedder, metrics)
@@ -195,7 +195,7 @@ async def test_what_goes_is_recalled_by_nobody_at_once_and_gone_for_good_after_i
     assert worst.id not in await desk.rows()
 
 
-class Meanwhile(TransientStore):
+class Meanwhile(InMemoryStore):
     """Something happens between the reading and the writing."""
 
     happens: Callable[[], Any]

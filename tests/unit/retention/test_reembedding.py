@@ -15,7 +15,7 @@ from memory_extproc.model import Embedded, Matrix, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.reembed import Pace, Reembedding
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_memory, later
 
@@ -39,12 +39,12 @@ class Watched(CannedEmbedder):
 
 @dataclass
 class Place:
-    old: TransientStore
-    store: TransientStore
+    old: InMemoryStore
+    store: InMemoryStore
     partitions: Partitions
     embedder: Watched
 
-    def reembedding(self, lists: TransientStore | None = None) -> Reembedding:
+    def reembedding(self, lists: InMemoryStore | None = None) -> Reembedding:
         pace = Pace(page=2, pause=timedelta())
         partitions = self.partitions
         return Reembedding(lists or self.store, self.store, partitions, partitions, self.embedder, pace)
@@ -70,10 +70,10 @@ def now() -> Any:
 
 @pytest.fixture
 def place() -> Place:
-    store = TransientStore(384, now=now)
+    store = InMemoryStore(384, now=now)
     metrics = Metrics(CollectorRegistry(), "test")
-    partitions = Partitions(store, TransientCoordination(now), PartitionLimits(), metrics, now=now)
-    return Place(TransientStore(384, now=now), store, partitions, Watched())
+    partitions = Partitions(store, InMemoryCoordination(now), PartitionLimits(), metrics, now=now)
+    return Place(InMemoryStore(384, now=now), store, partitions, Watched())
 
 
 async def test_memories_of_another_model_are_counted_and_embedded_once(place: Place) -> None:
@@ -137,7 +137,7 @@ async def test_what_is_newer_here_is_not_undone_by_what_was_there(place: Place) 
 
 
 async def test_one_owner_that_cannot_be_seen_to_holds_up_nobody(place: Place) -> None:
-    class Lists(TransientStore):
+    class Lists(InMemoryStore):
         async def owners(self) -> Any:
             yield [Owner("", "\0"), ANN]
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmReflector
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, a_memory, later
 
@@ -39,18 +39,18 @@ class Place:
     def __init__(self, *answers: str | Exception) -> None:
         self.completes = CannedCompletions(answers)
         self.embedder = CannedEmbedder()
-        self.store = TransientStore(384, now=self.now)
-        coordination = TransientCoordination(self.now)
+        self.store = InMemoryStore(384, now=self.now)
+        coordination = InMemoryCoordination(self.now)
         metrics = Metrics(CollectorRegistry(), "test")
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
         reflector = LlmReflector(self.completes, Budget(BudgetLimits(), now=self.now))
         limits = ReflectionLimits(themes=ThemeRules(above=3, near=0.3))
-        self.keeper = Keeper(
+        self.keeper = RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            KeeperRules(),
+            RetentionPassRules(),
             Wording(says=saying, about=about, agree=agree),
             now=self.now,
             reflections=Reflections(
@@ -131,7 +131,7 @@ async def test_a_conclusion_goes_when_its_evidence_is_forgotten_and_stays_when_t
     assert await place.concluded() == []
 
 
-@pytest.mark.parametrize("fault", [TryLaterError("away"), GiveUpError("refused")])
+@pytest.mark.parametrize("fault", [TransientError("away"), PermanentError("refused")])
 async def test_a_model_that_is_away_holds_up_nothing_and_is_asked_again(fault: Exception) -> None:
     place = Place(fault, an_answer((TROUBLE, [1, 2, 3])))
     await place.put(*FACTS)

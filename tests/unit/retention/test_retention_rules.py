@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.erasure.tombstones import moment_of
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner
-from memory_extproc.retention.rules import Reason, RetentionRules, leaving, merged, retired, score
+from memory_extproc.retention.rules import Reason, RetentionRules, leaving, merge_memory, retire_memory, score
 from tests.builders import ANN, MONDAY, a_memory, later
 
 RULES = RetentionRules(max_memories=10, prune_share=0.2)
@@ -106,7 +106,7 @@ def test_what_has_expired_goes_even_when_it_is_pinned() -> None:
 
 
 def test_what_was_deleted_softly_is_erased_when_its_grace_is_over_and_not_before() -> None:
-    gone = retired(a_memory("gone"), Reason.CAP, MONDAY)
+    gone = retire_memory(a_memory("gone"), Reason.CAP, MONDAY)
     assert gone.state is MemoryState.DELETED
     assert gone.metadata["retired"] == "cap"
     assert not leaving([gone], RULES, later(days=29)).erase
@@ -131,12 +131,15 @@ def test_sources_of_a_memory_that_holds_are_not_erased() -> None:
     old = superseded("budget 10,000")
     made = a_memory("budget 12,000 (first 10,000)", metadata={"sources": [old.id]})
     assert not leaving([old, made], RULES, later(days=400)).erase
-    assert leaving([old, retired(made, Reason.CAP, MONDAY)], RULES, later(days=400)).erase == {old.id, made.id}
+    assert leaving([old, retire_memory(made, Reason.CAP, MONDAY)], RULES, later(days=400)).erase == {
+        old.id,
+        made.id,
+    }
 
 
 def test_what_was_made_of_a_forgotten_memory_goes_and_the_rest_of_its_sources_speaks_again() -> None:
     made = a_memory("budget 12,000 (first 10,000)", metadata={"sources": ["forgotten", "current"]})
-    current = merged(a_memory("budget 12,000", id="current"), made.id, MONDAY)
+    current = merge_memory(a_memory("budget 12,000", id="current"), made.id, MONDAY)
     due = leaving([made, current], RULES, NOW)
     assert due.retire == {made.id: Reason.SOURCES}
     assert due.revive == {"current"}
@@ -144,16 +147,16 @@ def test_what_was_made_of_a_forgotten_memory_goes_and_the_rest_of_its_sources_sp
 
 
 def test_after_a_crash_between_the_two_the_source_still_speaks_again() -> None:
-    made = retired(a_memory("made", metadata={"sources": ["forgotten"]}), Reason.SOURCES, MONDAY)
-    current = merged(a_memory("current"), made.id, MONDAY)
+    made = retire_memory(a_memory("made", metadata={"sources": ["forgotten"]}), Reason.SOURCES, MONDAY)
+    current = merge_memory(a_memory("current"), made.id, MONDAY)
     assert leaving([made, current], RULES, NOW).revive == {current.id}
     assert leaving([current], RULES, NOW).revive == {current.id}
 
 
 def test_what_was_merged_into_a_memory_that_was_pruned_goes_with_it_and_never_comes_back() -> None:
     made = a_memory("made", importance=0.1)
-    under = merged(a_memory("under"), made.id, MONDAY)
-    pruned = retired(made, Reason.CAP, MONDAY)
+    under = merge_memory(a_memory("under"), made.id, MONDAY)
+    pruned = retire_memory(made, Reason.CAP, MONDAY)
     assert not leaving([pruned, under], RULES, later(days=10)).revive
     due = leaving([pruned, under], RULES, later(days=31))
     assert due.erase == {pruned.id, under.id}

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 import structlog.testing
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import MemoryState, Owner
-from memory_extproc.retention.passes import Kept
+from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.scheduler import Clocks, JobLimits
 from tests.builders import ANN, BOB, MONDAY, a_memory, later
 from tests.fixtures.waiting import until
@@ -74,11 +74,11 @@ async def test_a_listing_that_is_cut_short_leaves_to_the_next_round_what_it_did_
         async def owners(self) -> AsyncIterator[list[Owner]]:
             for owner in rounds.pop(0):
                 if owner is None:
-                    raise TryLaterError("one answer took too long")
+                    raise TransientError("one answer took too long")
                 yield [owner]
 
     job = desk.job(Lists(), limits=JobLimits(pause=timedelta()))
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await job.round()
     report = await job.round()
     assert (report.owners, report.passed_over, report.failed) == (1, 1, 0)
@@ -91,7 +91,7 @@ async def test_a_bug_that_one_owners_memories_bring_out_ends_no_round(desk: Desk
     class Broken:
         """The one method that a round asks for."""
 
-        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
             if owner == ANN:
                 raise ValueError("what nobody thought of")
             return await keeper.keep(owner, dry_run=dry_run)
@@ -148,7 +148,7 @@ async def test_who_forgot_something_is_seen_to_soon(desk: Desk) -> None:
     await job.one(ANN)
     async with job:
         await desk.partitions.delete(ANN, ["budget-1"])
-        job.soon(ANN)
+        job.request_pass(ANN)
 
         async def speaks_again() -> bool:
             return [one.id for one in await desk.active()] == ["budget-3"]
@@ -165,15 +165,15 @@ async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_
             yield callers
 
     class Keeps:
-        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
             if not seen:
-                job.soon(BOB)  # who forgets something while the round is with its first caller
+                job.request_pass(BOB)  # who forgets something while the round is with its first caller
             seen.append(owner)
-            return Kept()
+            return PassReport()
 
-        async def mend(self, owner: Owner) -> Kept:
+        async def mend(self, owner: Owner) -> PassReport:
             seen.append(owner)
-            return Kept()
+            return PassReport()
 
     job = desk.job(Lists(), keeper=Keeps(), limits=JobLimits(pause=timedelta(), settle=timedelta()))
     report = await job.round()
@@ -186,7 +186,7 @@ async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_
     await desk.keeper(half_life=DAY).mend(ANN)
     async with desk.job(limits=JobLimits(every=None, pause=timedelta(), settle=timedelta())) as job:
         await desk.partitions.delete(ANN, ["budget-1"])
-        job.soon(ANN)
+        job.request_pass(ANN)
 
         async def made_anew() -> bool:
             return any("(first $11,000)" in one.content for one in await desk.active()) or not any(
@@ -205,12 +205,12 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
     class Keeps:
         """Whom a round keeps is counted by the round itself; who is seen to soon stands in *seen*."""
 
-        async def keep(self, owner: Owner, *, dry_run: bool = False) -> Kept:
-            return Kept()
+        async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
+            return PassReport()
 
-        async def mend(self, owner: Owner) -> Kept:
+        async def mend(self, owner: Owner) -> PassReport:
             seen.append(owner)
-            return Kept()
+            return PassReport()
 
     by_command = JobLimits(every=None, pause=timedelta(), settle=timedelta())
     job = desk.job(limits=by_command, keeper=Keeps())
@@ -219,7 +219,7 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
         """Twice through what it does when it is woken: sees to who is to be seen to, then looks at the schedule."""
         for _ in range(2):
             before = len(seen)
-            job.soon(BOB)
+            job.request_pass(BOB)
 
             async def seen_to(before: int = before) -> bool:
                 return len(seen) > before
@@ -232,12 +232,12 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
     async with job:
         await came_round()
         assert not desk.rounds(), "by command alone"
-        job.use(replace(by_command, every=timedelta(hours=24)))
+        job.reconfigure(replace(by_command, every=timedelta(hours=24)))
         await came_round()
         assert not desk.rounds(), "the first of a day's rounds is minutes away"
-        job.use(replace(by_command, every=timedelta(milliseconds=1)))
+        job.reconfigure(replace(by_command, every=timedelta(milliseconds=1)))
         await until(went_round, "the round is over")
-        job.use(by_command)
+        job.reconfigure(by_command)
         await came_round()
         done = desk.rounds()
         await came_round()
@@ -246,5 +246,5 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
 
 async def test_the_store_not_being_there_is_told_to_who_asked_for_a_round(desk: Desk) -> None:
     desk.store.weather.down = True
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await desk.job().round()

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rank import chosen, weigh
-from memory_extproc.retention.passes import Keeper, KeeperRules
+from memory_extproc.recall.rank import choose_ranked, weigh
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules
 from memory_extproc.retention.reflection import SubjectRules, Subjects
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.testing.models import CannedCompletions
@@ -43,14 +43,14 @@ class Model:
             consolidator, desk.partitions, desk.embedder, SubjectRules(above=3, grown=2), about, now=desk.clock
         )
 
-    def keeper(self, **rules: Any) -> Keeper:
+    def keeper(self, **rules: Any) -> RetentionPass:
         desk = self.desk
-        return Keeper(
+        return RetentionPass(
             desk.store,
             desk.partitions,
             desk.partitions,
             desk.embedder,
-            KeeperRules(retention=RetentionRules(**rules)),
+            RetentionPassRules(retention=RetentionRules(**rules)),
             WORDING,
             now=desk.clock,
             subjects=self.subjects,
@@ -108,7 +108,7 @@ async def test_without_tokens_or_a_model_at_hand_the_facts_stay_as_they_are(desk
     await desk.put(*FACTS)
     assert (await poor.keeper().keep(ANN)).derived == 0
     assert poor.completes.asked == []
-    away = Model(desk, TryLaterError("away"))
+    away = Model(desk, TransientError("away"))
     assert (await away.keeper().keep(ANN)).derived == 0
 
 
@@ -175,7 +175,7 @@ def test_recall_gives_the_whole_where_several_facts_are_asked_for_and_the_one_fa
     def given(*scored: tuple[Memory, float]) -> list[str]:
         ordered = [Candidate(memory, relevance, relevance) for memory, relevance in scored]
         weighed = weigh(ordered, now=later(days=50), threshold=0.6, limit=5)
-        return [one.memory.content for one in chosen(weighed)]
+        return [one.memory.content for one in choose_ranked(weighed)]
 
     assert given((PORT, 0.9), (OWNER, 0.8), (whole, 0.7)) == [TEXT]
     assert given((PORT, 0.9), (whole, 0.8), (OWNER, 0.5)) == [PORT.content]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from memory_extproc.learn.commands.parser import commands_of
-from memory_extproc.learn.extract.statements import statements
+from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.recall.prompt_block import harmless
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.safety.secrets import find_secrets
@@ -29,7 +29,7 @@ def test_a_long_run_of_anything_is_read_in_no_time(run: str, reads: Callable[[st
     reads(run * (60_000 // len(run)) + "my password is x")
 
 
-@pytest.mark.parametrize("reads", [commands_of, statements], ids=lambda reads: reads.__name__)
+@pytest.mark.parametrize("reads", [commands_of, first_person_statements], ids=lambda reads: reads.__name__)
 @pytest.mark.no_cover
 @pytest.mark.parametrize("run", RUNS, ids=repr)
 def test_what_a_person_means_is_found_in_no_time(run: str, reads: Callable[[str], object]) -> None:

@@ -16,7 +16,7 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import MemoryType
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.api import jwt_of, ways_of
-from memory_extproc.settings.docs import example, shown
+from memory_extproc.settings.docs import dump_effective, example
 from memory_extproc.settings.loading import read
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.types import (
@@ -254,8 +254,8 @@ def test_a_secret_may_stand_in_a_file_and_is_never_shown(file: Path, tmp_path: P
     settings = load(file, {})
     assert settings.coordination.password.get_secret_value() == "hunter2"
     assert "hunter2" not in repr(settings)
-    assert "hunter2" not in str(shown(settings))
-    assert shown(settings)["coordination"]["password"] == "**********"
+    assert "hunter2" not in str(dump_effective(settings))
+    assert dump_effective(settings)["coordination"]["password"] == "**********"
 
 
 @pytest.mark.parametrize(("content", "fault"), [(b"\n", "password_file is empty"), (b"\xff", "not UTF-8 text")])

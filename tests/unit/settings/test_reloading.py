@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings
 from memory_extproc.settings.docs import keys_of
-from memory_extproc.settings.reload import RELOADABLE, Fixed, merged, reloadable, secret_files
+from memory_extproc.settings.reload import RELOADABLE, Fixed, merge_reload, reloadable, secret_files
 
 FIXED = Fixed(patience=timedelta(seconds=1), message_bytes=64 << 20)
 QWEN = {
@@ -25,7 +25,7 @@ def settings(**given: Any) -> Settings:
 
 
 def test_what_may_change_is_taken_up_and_the_rest_waits_for_a_restart_by_name() -> None:
-    change = merged(
+    change = merge_reload(
         settings(),
         settings(
             memory={"default_similarity_threshold": 0.9, "milvus": {"shards": 3}},
@@ -45,7 +45,7 @@ def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:
     endpoint = QWEN["llm_endpoint"]
     assert isinstance(endpoint, dict)
     renewed = {**QWEN, "llm_model_name": "qwen4", "llm_endpoint": {**endpoint, "access_key": "new"}}
-    change = merged(settings(external_models=[QWEN]), settings(external_models=[renewed]), FIXED)
+    change = merge_reload(settings(external_models=[QWEN]), settings(external_models=[renewed]), FIXED)
     model = change.settings.external_models[0]
     assert (model.llm_endpoint.access_key.get_secret_value(), model.llm_model_name) == ("new", "qwen3")
     assert change.changed == ("external_models[0].llm_endpoint.access_key",)
@@ -61,7 +61,7 @@ def test_a_key_that_came_with_another_server_is_not_told_to_the_one_in_use(how: 
         "llm_endpoint": {"address": "other", "port": 1, "access_key": "of other"},
     }
     wanted = [other, mine] if how == "changed places" else [{**mine, "llm_endpoint": other["llm_endpoint"]}, other]
-    change = merged(settings(external_models=[mine, other]), settings(external_models=wanted), FIXED)
+    change = merge_reload(settings(external_models=[mine, other]), settings(external_models=wanted), FIXED)
     told = {
         model.llm_endpoint.address: model.llm_endpoint.access_key.get_secret_value()
         for model in change.settings.external_models
@@ -73,23 +73,23 @@ def test_a_key_that_came_with_another_server_is_not_told_to_the_one_in_use(how: 
 
 def test_a_password_that_came_with_another_redis_waits_with_it() -> None:
     here = settings(coordination={"url": "redis://here:6379/0", "password": "old"})
-    change = merged(here, settings(coordination={"url": "redis://there:6379/0", "password": "new"}), FIXED)
+    change = merge_reload(here, settings(coordination={"url": "redis://there:6379/0", "password": "new"}), FIXED)
     assert change.settings.coordination.password.get_secret_value() == "old"
     assert set(change.waiting) == {"coordination.url", "coordination.password"}
 
 
 def test_another_number_of_models_waits_for_a_restart() -> None:
-    change = merged(settings(), settings(external_models=[QWEN]), FIXED)
+    change = merge_reload(settings(), settings(external_models=[QWEN]), FIXED)
     assert not change
     assert change.waiting == ("external_models",)
 
 
 def test_a_value_that_needs_one_which_waits_is_refused_and_says_which() -> None:
     wanted = settings(recall={"settle": "900ms", "deadline": "950ms"}, envoy={"message_timeout": "10s"})
-    assert merged(settings(), wanted, FIXED).waiting == ("envoy.message_timeout",)
+    assert merge_reload(settings(), wanted, FIXED).waiting == ("envoy.message_timeout",)
     wanted = settings(recall={"deadline": "5s"}, envoy={"message_timeout": "10s"})
     with pytest.raises(ConfigurationError) as refused:
-        merged(settings(), wanted, FIXED)
+        merge_reload(settings(), wanted, FIXED)
     (fault,) = refused.value.faults
     assert "recall.deadline: 5s is not below the message_timeout" in fault
     assert "envoy.message_timeout" in fault
@@ -99,9 +99,12 @@ def test_membership_cannot_be_opened_by_reload_without_the_source_that_verifies_
     scopes = {"project": {"recall": True}}
     jwt = {"jwks_file": "/keys", "issuer": "https://issuer", "audience": "memory", "projects_claim": "projects"}
     with pytest.raises(ConfigurationError, match=r"identity\.jwt: names no keys.*until a restart"):
-        merged(settings(), settings(scopes=scopes, identity={"jwt": jwt}), FIXED)
+        merge_reload(settings(), settings(scopes=scopes, identity={"jwt": jwt}), FIXED)
     wanted = settings(scopes=scopes, identity={"metadata_projects": "jwt:projects"})
-    assert set(merged(settings(), wanted, FIXED).changed) == {"scopes.project.recall", "identity.metadata_projects"}
+    assert set(merge_reload(settings(), wanted, FIXED).changed) == {
+        "scopes.project.recall",
+        "identity.metadata_projects",
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_membership_cannot_be_opened_by_reload_without_the_source_that_verifies_
 )
 def test_a_value_beyond_what_was_agreed_on_at_the_start_is_refused(wanted: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        merged(settings(), settings(**wanted), FIXED)
+        merge_reload(settings(), settings(**wanted), FIXED)
     assert refused.value.faults[0].startswith(fault)
 
 
@@ -128,8 +131,8 @@ def test_what_is_fixed_is_what_the_process_started_with() -> None:
 def test_another_source_of_identity_needs_a_restart_for_the_keys_it_needs() -> None:
     jwt = {"jwks_file": "/keys", "issuer": "https://issuer", "audience": "memory"}
     with pytest.raises(ConfigurationError, match=r"identity\.jwt: names no keys.*identity\.jwt\.jwks_file"):
-        merged(settings(), settings(identity={"jwt": jwt}), FIXED)
-    change = merged(
+        merge_reload(settings(), settings(identity={"jwt": jwt}), FIXED)
+    change = merge_reload(
         settings(identity={"jwt": jwt}), settings(identity={"jwt": {**jwt, "audience": "other"}}), FIXED
     )
     assert change.changed == ("identity.jwt.audience",)

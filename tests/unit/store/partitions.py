@@ -10,10 +10,10 @@ from datetime import timedelta
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.model import Embedded, Owner, Scope, Searched, Vector
+from memory_extproc.model import Embedded, Owner, Scope, SearchResult, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from tests.builders import ANN, Clock, a_memory
 
 DIMENSION = 4
@@ -35,8 +35,8 @@ class Setting:
     """One store and one coordination, with as many processes in front of them as a test wants."""
 
     clock: Clock
-    store: TransientStore
-    coordination: TransientCoordination
+    store: InMemoryStore
+    coordination: InMemoryCoordination
     registry: CollectorRegistry
 
     def process(self, **limits: object) -> Partitions:
@@ -48,8 +48,8 @@ class Setting:
 
 def a_setting(*, lags: bool = False, finds_words: bool = False) -> Setting:
     clock = Clock()
-    store = TransientStore(DIMENSION, now=clock, lags=lags, finds_words=finds_words)
-    return Setting(clock, store, TransientCoordination(clock), CollectorRegistry())
+    store = InMemoryStore(DIMENSION, now=clock, lags=lags, finds_words=finds_words)
+    return Setting(clock, store, InMemoryCoordination(clock), CollectorRegistry())
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -62,11 +62,11 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def search(
     partitions: Partitions, owner: Owner = ANN, limit: int = 10, scope: Scope = EVERYTHING
-) -> Searched:
+) -> SearchResult:
     return await partitions.nearest(owner, pointing(0.0), limit, scope)
 
 
-async def up_to_date(partitions: Partitions, owner: Owner = ANN) -> Searched:
+async def up_to_date(partitions: Partitions, owner: Owner = ANN) -> SearchResult:
     """The first answer of a partition that knows of every write."""
     for _ in range(10):
         searched = await search(partitions, owner)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.store.archive import Head, read_head, read_rows, writing
 from memory_extproc.store.milvus.rows import SCALARS, VECTOR
 from tests.fixtures.older_store import ROW
@@ -62,19 +62,19 @@ def test_no_rows_are_a_file_too(tmp_path: Path) -> None:
 def break_off(path: Path) -> None:
     with writing(path, HEAD) as file:
         file.write(ROWS)
-        raise TryLaterError("the store went away")
+        raise TransientError("the store went away")
 
 
 def test_what_breaks_off_leaves_the_former_file_as_it_was(path: Path) -> None:
     before = path.read_bytes()
-    with pytest.raises(TryLaterError, match="the store went away"):
+    with pytest.raises(TransientError, match="the store went away"):
         break_off(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TryLaterError, match=r"rows\.gz cannot be written: No such"):
+    with pytest.raises(TransientError, match=r"rows\.gz cannot be written: No such"):
         break_off(tmp_path / "nowhere" / "rows.gz")
 
 
@@ -94,14 +94,14 @@ def test_a_file_that_is_not_whole_or_not_ours_is_refused(
     path: Path, harm: Callable[[Sequence[bytes]], Sequence[bytes]], why: str
 ) -> None:
     path.write_bytes(gzip.compress(b"".join(harm(lines(path)))))
-    with pytest.raises(GiveUpError, match=why):
+    with pytest.raises(PermanentError, match=why):
         read_head(path)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
 def test_a_file_that_broke_off_in_the_middle_is_refused(path: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(GiveUpError, match="cannot be read"):
+    with pytest.raises(PermanentError, match="cannot be read"):
         read_head(path)
 
 
@@ -117,7 +117,7 @@ def test_one_changed_byte_is_found_out(path: Path, at: int, other: int) -> None:
         read_head(path)
         # Bits behind the end of the compressed stream, up to the next whole byte, hold nothing either.
         assert gzip.decompress(harmed) == gzip.decompress(whole)
-    except GiveUpError:
+    except PermanentError:
         pass
     finally:
         path.write_bytes(whole)

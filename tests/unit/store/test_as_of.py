@@ -7,8 +7,8 @@ from datetime import datetime
 
 import pytest
 
-from memory_extproc.model import Embedded, Memory, MemoryState, Period, Scope, Sought
-from memory_extproc.store.resident import Held
+from memory_extproc.model import Embedded, Memory, MemoryState, Period, Scope, SearchQuery
+from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import a_memory, later
 
@@ -23,11 +23,11 @@ TEA = a_memory("User likes tea")
 async def found(
     as_of: Period | None, *, project: str = "", rows: tuple[Memory, ...] = (GONE, NEW, TEA)
 ) -> set[str]:
-    held = Held()
+    held = ResidentRows()
     for row in rows:
         held.put(Embedded(row, await EMBEDDER.embed_query(row.content)))
     text = "What was my budget for the Hawaii trip?"
-    sought = Sought(text, await EMBEDDER.embed_query(text))
+    sought = SearchQuery(text, await EMBEDDER.embed_query(text))
     candidates = held.candidates(sought, 10, Scope(as_of=as_of, project=project), later(days=DAYS))
     assert len(candidates.features) == len(candidates.memories)
     assert all(memory.state is MemoryState.ACTIVE for memory in candidates.memories)

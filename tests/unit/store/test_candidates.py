@@ -11,29 +11,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.index.features import DENSE, FEATURES
 from memory_extproc.model import (
     Candidates,
     Embedded,
-    Found,
+    Hit,
     MemoryState,
     MemoryType,
     Owner,
     Role,
     Scope,
-    Sought,
+    SearchQuery,
     Source,
     Vector,
 )
 from memory_extproc.store.partition import Partitions
-from memory_extproc.store.resident import Held, candidates_among
+from memory_extproc.store.resident import ResidentRows, candidates_among
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
 from tests.unit.store.partitions import a_row, a_setting, pointing, until, up_to_date
 
 EVERYTHING = Scope()
-TEA = Sought("tea", pointing(0.0))
-BY_WORDS = Sought("tea")
+TEA = SearchQuery("tea", pointing(0.0))
+BY_WORDS = SearchQuery("tea")
 
 
 def contents(found: Candidates) -> set[str]:
@@ -47,7 +47,7 @@ def column(found: Candidates, name: str) -> dict[str, float]:
     }
 
 
-async def ask(partitions: Partitions, sought: Sought = TEA, owner: Owner = ANN, limit: int = 50) -> Candidates:
+async def ask(partitions: Partitions, sought: SearchQuery = TEA, owner: Owner = ANN, limit: int = 50) -> Candidates:
     return await partitions.candidates(owner, sought, limit, EVERYTHING)
 
 
@@ -83,7 +83,7 @@ async def test_while_the_partition_cannot_be_filled_the_stores_own_search_answer
         found = await ask(partitions)
         assert (contents(found), found.path) == ({"User likes tea", "User likes green tea"}, "store")
         assert column(found, "covered")["User likes tea"] == 1.0
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await ask(partitions, BY_WORDS)
 
 
@@ -98,7 +98,7 @@ async def test_the_store_is_read_while_the_vector_of_the_question_is_made() -> N
             await until(lambda: not partitions.filling, "it is read")
             return TEA.vector
 
-        found = await partitions.candidates(ANN, Sought(TEA.text), 10, EVERYTHING, made_once_the_store_is_read)
+        found = await partitions.candidates(ANN, SearchQuery(TEA.text), 10, EVERYTHING, made_once_the_store_is_read)
         assert (contents(found), found.path, found.total) == ({"User likes tea"}, "hybrid", 1)
 
 
@@ -198,7 +198,7 @@ ROWS = st.lists(
 def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
     changes: list[tuple[int, str, bool]],
 ) -> None:
-    grown, kept = Held(), dict[str, Embedded]()
+    grown, kept = ResidentRows(), dict[str, Embedded]()
     for number, words, put in changes * 4:  # so that places are left and ranks are closed
         row = Embedded(
             a_message(words, id=f"{number}", session=f"s{number % 2}", seq=number), pointing(number / 10)
@@ -209,7 +209,7 @@ def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
         else:
             grown.remove(row.memory.id)
             kept.pop(row.memory.id, None)
-    fresh = Held()
+    fresh = ResidentRows()
     for row in reversed(kept.values()):
         fresh.put(row)
     assert (len(grown), {row.memory.id for row in grown}) == (len(fresh), set(kept))
@@ -221,8 +221,8 @@ def test_after_any_writes_and_deletions_it_gives_what_one_filled_afresh_gives(
         assert (held.vector == row.vector).all()
 
 
-def as_told(held: Held) -> dict[str, list[float]]:
-    found = held.candidates(Sought("the tea and the dog", pointing(0.2)), 5, EVERYTHING, later(days=1))
+def as_told(held: ResidentRows) -> dict[str, list[float]]:
+    found = held.candidates(SearchQuery("the tea and the dog", pointing(0.2)), 5, EVERYTHING, later(days=1))
     return {
         memory.id: [round(float(value), 4) for value in np.nan_to_num(row, nan=-9.0)]
         for memory, row in zip(found.memories, found.features, strict=True)
@@ -230,7 +230,7 @@ def as_told(held: Held) -> dict[str, list[float]]:
 
 
 def test_what_is_held_is_counted_with_its_index_and_let_go_again() -> None:
-    held = Held()
+    held = ResidentRows()
     for number in range(200):
         held.put(a_row(f"tea number {number} with many other words beside it"))
     full = held.size
@@ -279,7 +279,7 @@ async def test_without_the_vector_that_was_waited_for_words_alone_find() -> None
 
 
 @pytest.mark.parametrize("sought", [TEA, BY_WORDS])
-async def test_features_stand_in_one_order_whoever_searched(sought: Sought) -> None:
+async def test_features_stand_in_one_order_whoever_searched(sought: SearchQuery) -> None:
     """What held before is found by another search and laid beside what holds now."""
     setting = a_setting()
     async with setting.process() as partitions:
@@ -289,4 +289,4 @@ async def test_features_stand_in_one_order_whoever_searched(sought: Sought) -> N
     names = [name for name in FEATURES if sought.vector is not None or name not in DENSE]
     assert list(held.names) == names
     memory = held.memories[0]
-    assert list(candidates_among([Found(memory, 1.0)], sought, 5, MONDAY).names) == names
+    assert list(candidates_among([Hit(memory, 1.0)], sought, 5, MONDAY).names) == names

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from pymilvus import MilvusException, exceptions
 from structlog.testing import capture_logs
 
-from memory_extproc.errors import GiveUpError, NotReadyError, TryLaterError, UnknownFaultError
+from memory_extproc.errors import NotReadyError, PermanentError, TransientError, UnknownFaultError
 from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus import rows
@@ -28,7 +28,7 @@ from memory_extproc.store.milvus.connect import Capabilities
 from memory_extproc.store.milvus.options import Layout, MilvusOptions, Placement
 from memory_extproc.store.milvus.schema import check, schema
 from memory_extproc.store.milvus.session import Gate
-from memory_extproc.store.resident import Held
+from memory_extproc.store.resident import ResidentRows
 from memory_extproc.store.rules import fit
 from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
 
@@ -57,7 +57,7 @@ def test_upserting_is_trusted_from_the_version_that_mended_it(version: str, upse
 
 @pytest.mark.parametrize("version", ["", "lite", "v1.1.1", "v2.2.16", "milvus_lite-2.5.1", "unknown-2.4.0"])
 def test_a_version_that_is_too_old_or_none_is_named_and_refused(version: str) -> None:
-    with pytest.raises(GiveUpError, match=f"{version!r}"):
+    with pytest.raises(PermanentError, match=f"{version!r}"):
         Capabilities.of(version)
 
 
@@ -108,14 +108,14 @@ def test_a_kind_of_error_that_is_not_sorted_is_transient() -> None:
 def test_an_error_is_sorted_by_what_can_be_done_about_it(error: Exception, fault: Fault) -> None:
     assert fault_of(error) is fault
     kind = {
-        Fault.TIMEOUT: TryLaterError,
-        Fault.DOWN: TryLaterError,
+        Fault.TIMEOUT: TransientError,
+        Fault.DOWN: TransientError,
         Fault.NOT_LOADED: NotReadyError,
         Fault.NOT_READY: NotReadyError,
         Fault.MISSING: NotReadyError,
-        Fault.DENIED: TryLaterError,
+        Fault.DENIED: TransientError,
         Fault.UNKNOWN: UnknownFaultError,
-        Fault.REFUSED: GiveUpError,
+        Fault.REFUSED: PermanentError,
     }[fault]
     assert type(as_error(error, "nearest")) is kind
 
@@ -158,7 +158,7 @@ def broken(clock: Seconds) -> Breaker:
 def test_after_three_failures_in_a_row_nobody_waits() -> None:
     breaker = broken(Seconds())
     assert not breaker.closed
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         breaker.admit()
 
 
@@ -176,10 +176,10 @@ def test_after_the_pause_one_call_probes_and_decides() -> None:
     breaker = broken(clock)
     clock.now = 1.0
     breaker.admit()
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         breaker.admit()
     breaker.failed()
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         breaker.admit()
     clock.now = 2.0
     breaker.admit()
@@ -226,9 +226,9 @@ async def test_a_call_is_bounded_measured_and_sorted() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     for _ in range(3):
-        with pytest.raises(TryLaterError, match="timeout"):
+        with pytest.raises(TransientError, match="timeout"):
             await calls.run("nearest", timedelta(milliseconds=1), never)
-    with pytest.raises(TryLaterError, match="a moment ago"):
+    with pytest.raises(TransientError, match="a moment ago"):
         await calls.run("nearest", timedelta(seconds=1), answer)
     outcomes = ("ok", "not_loaded", "cancelled", "timeout", "refused_by_breaker")
     assert [count(outcome) for outcome in outcomes] == [1, 5, 1, 3, 1]
@@ -252,7 +252,7 @@ async def test_the_store_is_not_up_while_writes_fail_though_reads_are_answered(e
 
     await calls.run("nearest", timedelta(seconds=1), answer)
     assert (up(), calls.failing_for) == (1, timedelta())
-    with pytest.raises((GiveUpError, TryLaterError)):
+    with pytest.raises((PermanentError, TransientError)):
         await calls.run("put", timedelta(seconds=1), fail)
     for _ in range(3):
         clock.now += 1
@@ -330,9 +330,9 @@ async def test_readers_go_together_and_a_writer_alone() -> None:
 
 async def test_a_reader_that_fails_leaves_the_gate() -> None:
     gate = Gate()
-    with pytest.raises(GiveUpError):
+    with pytest.raises(PermanentError):
         async with gate.reading():
-            raise GiveUpError("no")
+            raise PermanentError("no")
     async with gate.writing():
         pass
 
@@ -361,9 +361,9 @@ def test_a_row_with_words_of_a_later_version_is_named_and_not_guessed_at() -> No
     row = rows.to_row(Embedded(a_memory("said"), np.zeros(4, dtype=np.float32)))
     assert rows.to_memory(row) == a_memory("said")
     for change in ({"source": "telepathy"}, {"metadata": "{"}, {"created_at": None}):
-        with pytest.raises(GiveUpError, match="a row that is no memory"):
+        with pytest.raises(PermanentError, match="a row that is no memory"):
             rows.to_memory({**row, **change})
-    with pytest.raises(GiveUpError, match="a row that is no memory"):
+    with pytest.raises(PermanentError, match="a row that is no memory"):
         rows.to_memory({})
 
 
@@ -426,14 +426,14 @@ def test_a_schema_uses_nothing_that_an_old_server_drops_or_dies_of() -> None:
 def test_a_collection_without_our_properties_is_not_ours() -> None:
     options = MilvusOptions(collection="m", dimension=8, fingerprint="f")
     for described in ({}, {"collection_name": "m", "properties": {"memory_extproc.shards": "0"}}):
-        with pytest.raises(GiveUpError, match="not made by memory-extproc"):
+        with pytest.raises(PermanentError, match="not made by memory-extproc"):
             check(cast("dict[str, object]", described), options)
 
 
 # --- rows held ----------------------------------------------------------------------------------------
 @given(st.lists(st.tuples(st.sampled_from(["put", "question", "remove"]), st.integers(0, 60)), max_size=150))
 def test_held_rows_are_those_that_were_put_and_not_removed(steps: list[tuple[str, int]]) -> None:
-    held = Held()
+    held = ResidentRows()
     expected: dict[str, Embedded] = {}
     for step, (kind, n) in enumerate(steps):
         source = Source.QUESTION if kind == "question" else Source.RULES
@@ -473,7 +473,7 @@ async def test_a_call_whose_channel_is_closed_is_to_be_tried_again_and_ends_nobo
         asyncio.get_running_loop().call_soon(under_way.cancel)
         return await asyncio.wait_for(under_way, limit)
 
-    with pytest.raises(TryLaterError, match="down"):
+    with pytest.raises(TransientError, match="down"):
         await calls.run("put", timedelta(seconds=30), call)
     told = {"operation": "put", "outcome": "down"}
     assert registry.get_sample_value("memory_extproc_store_operations_seconds_count", told) == 1

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.model import Embedded, MemoryState, MemoryType, Scope, Searched, Source
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.model import Embedded, MemoryState, MemoryType, Scope, SearchResult, Source
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
 
@@ -32,7 +32,7 @@ async def test_an_owner_without_memories_is_known_to_have_none() -> None:
     await setting.store.put(BOB, [a_row("Bob's", BOB)])
     async with setting.process() as partitions:
         searched = await search(partitions)
-    assert searched == Searched(found=(), total=0, path="hybrid")
+    assert searched == SearchResult(found=(), total=0, path="hybrid")
 
 
 @pytest.mark.parametrize("lags", [False, True])
@@ -68,7 +68,7 @@ async def test_what_a_store_that_is_down_did_not_take_stays_visible_and_can_be_p
         if warm:
             await search(partitions)
         setting.store.weather.down = True
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await partitions.put(ANN, [a_row("not stored yet")])
         assert await said(partitions) == ["not stored yet"]
         setting.store.weather.down = False
@@ -84,7 +84,7 @@ async def test_what_the_store_refuses_is_not_shown() -> None:
         await partitions.put(ANN, [a_row("good")])
         await search(partitions)
         setting.store.weather.refuse = "no room in the schema"
-        with pytest.raises(GiveUpError, match="no room"):
+        with pytest.raises(PermanentError, match="no room"):
             await partitions.put(ANN, [a_row("refused")])
         setting.store.weather.refuse = ""
         assert await said(partitions) == ["good"]
@@ -97,7 +97,7 @@ async def test_a_store_that_is_down_does_not_stop_a_filled_partition() -> None:
         await search(partitions)
         setting.store.weather.down = True
         assert await said(partitions) == ["held"]
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await search(partitions, BOB)
 
 
@@ -106,7 +106,7 @@ async def test_a_failed_fill_is_tried_again_later_and_not_at_every_request() -> 
     setting.store.weather.down = True
     async with setting.process() as partitions:
         for _ in range(5):
-            with pytest.raises(TryLaterError):
+            with pytest.raises(TransientError):
                 await search(partitions)
         assert setting.store.weather.calls.count("pages") == 1
         setting.store.weather.down = False
@@ -213,7 +213,7 @@ async def test_a_row_of_another_owner_is_refused() -> None:
     setting = a_setting()
     async with setting.process() as partitions:
         for stranger in (BOB, OTHER_ANN):
-            with pytest.raises(GiveUpError, match="another owner"):
+            with pytest.raises(PermanentError, match="another owner"):
                 await partitions.put(ANN, [a_row("not Ann's", stranger)])
             assert await said(partitions, stranger) == []
         assert await said(partitions) == []

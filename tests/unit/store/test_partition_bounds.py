@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
 from tests.builders import ANN
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
@@ -31,7 +31,7 @@ async def test_what_is_not_stored_yet_is_never_let_go() -> None:
     setting = a_setting()
     async with setting.process(bytes=50_000, patience=AT_ONCE) as partitions:
         setting.store.weather.down = True
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await partitions.put(ANN, [a_row("precious")])
         setting.store.weather.down = False
         for n in range(40):
@@ -74,7 +74,7 @@ async def test_what_is_dropped_of_an_owner_counts_no_longer_while_a_write_of_the
     async with setting.process() as partitions:
         await search(partitions)
         setting.store.weather.down = True
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await partitions.put(ANN, [a_row("waits")])
         before = partitions.size
         partitions.drop(ANN)

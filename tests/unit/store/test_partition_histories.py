@@ -8,7 +8,7 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.model import Memory, Owner, Searched
+from memory_extproc.model import Memory, Owner, SearchResult
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
 from tests.unit.store.partitions import Setting, a_row, a_setting, search, up_to_date
@@ -50,7 +50,7 @@ async def take(step: tuple[str, Owner, int, int], setting: Setting, mine: Partit
             setting.store.settle()
 
 
-def shown(searched: Searched) -> Sequence[tuple[Memory, float]]:
+def shown(searched: SearchResult) -> Sequence[tuple[Memory, float]]:
     return [(one.memory, round(one.cosine, 6)) for one in searched.found]
 
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.builders import ANN, BOB
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until, up_to_date
 
@@ -74,14 +74,14 @@ async def test_nobody_waits_for_a_lagging_store_to_be_read_afresh() -> None:
         assert asked.result().path == "store"
 
 
-class Mute(TransientCoordination):
+class Mute(InMemoryCoordination):
     """Coordination that cannot be reached after the first `open_for` versions."""
 
     down = False
 
     async def version(self, owner: Owner) -> int:
         if self.down:
-            raise TryLaterError("no word")
+            raise TransientError("no word")
         return await super().version(owner)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import GiveUpError
+from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, MemoryState, Owner
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB, MONDAY
@@ -68,10 +68,10 @@ async def test_a_row_is_changed_in_one_step_or_not_at_all() -> None:
             return [Embedded(replace(there.memory, content="after"), there.vector)]
 
         def refused(_: Embedded) -> Sequence[Embedded]:
-            raise GiveUpError("it has changed since")
+            raise PermanentError("it has changed since")
 
         assert await partitions.change(ANN, row.memory.id, corrected)
         assert not await partitions.change(BOB, row.memory.id, corrected), "another's row is no row"
-        with pytest.raises(GiveUpError):
+        with pytest.raises(PermanentError):
             await partitions.change(ANN, row.memory.id, refused)
         assert await every(partitions) == ["after"]

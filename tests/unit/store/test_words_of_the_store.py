@@ -7,15 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.errors import GiveUpError, TryLaterError
-from memory_extproc.model import Candidates, MemoryState, Owner, Scope, Sought
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.model import Candidates, MemoryState, Owner, Scope, SearchQuery
 from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, BOB
 from tests.unit.store.partitions import Setting, a_row, a_setting, pointing
 
 EVERYTHING = Scope()
-TEA = Sought("Which oolong do I like?", pointing(0.0))
-BY_WORDS = Sought("Which oolong do I like?")
+TEA = SearchQuery("Which oolong do I like?", pointing(0.0))
+BY_WORDS = SearchQuery("Which oolong do I like?")
 OOLONG = a_row("User likes oolong", angle=3.0)
 
 
@@ -38,7 +38,7 @@ async def partitions(setting: Setting) -> AsyncIterator[Partitions]:
 
 
 async def ask(
-    partitions: Partitions, sought: Sought = TEA, owner: Owner = ANN, scope: Scope = EVERYTHING
+    partitions: Partitions, sought: SearchQuery = TEA, owner: Owner = ANN, scope: Scope = EVERYTHING
 ) -> set[str]:
     found = await partitions.candidates(owner, sought, 50, scope)
     assert found.path == "store"
@@ -101,8 +101,8 @@ async def test_what_we_changed_deleted_or_forgot_is_never_shown_as_the_store_has
 @pytest.mark.parametrize("refuse", ["", "a broken index"])
 async def test_an_index_of_words_that_fails_costs_what_vectors_find_nothing(refuse: str) -> None:
     class Broken(type(a_setting().store)):  # type: ignore[misc]
-        async def worded(self, *_: object) -> object:
-            raise GiveUpError(refuse) if refuse else TryLaterError("down")
+        async def search_text(self, *_: object) -> object:
+            raise PermanentError(refuse) if refuse else TransientError("down")
 
     setting = a_setting(finds_words=True)
     setting.store = Broken(4, now=setting.clock, finds_words=True)
@@ -110,7 +110,7 @@ async def test_an_index_of_words_that_fails_costs_what_vectors_find_nothing(refu
     await setting.store.put(ANN, [a_row("User likes oolong")])
     async with setting.process(patience=timedelta(0)) as partitions:
         assert await ask(partitions) == {"User likes oolong"}
-        with pytest.raises(GiveUpError if refuse else TryLaterError):
+        with pytest.raises(PermanentError if refuse else TransientError):
             await ask(partitions, BY_WORDS)
 
 
@@ -118,5 +118,5 @@ async def test_without_an_index_of_words_a_question_without_a_vector_waits_for_t
     setting = a_setting()
     setting.store.weather.hold("pages")
     async with setting.process(patience=timedelta(0)) as partitions:
-        with pytest.raises(TryLaterError):
+        with pytest.raises(TransientError):
             await ask(partitions, BY_WORDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.text.persons import Kind, kind_asked
+from memory_extproc.text.persons import Kind, expected_answer_type
 from memory_extproc.text.sentences import clauses
 
 
@@ -25,7 +25,7 @@ from memory_extproc.text.sentences import clauses
     ],
 )
 def test_its_first_words_show_what_kind_of_value_a_question_asks_for(question: str, kind: Kind | None) -> None:
-    assert kind_asked(question) is kind
+    assert expected_answer_type(question) is kind
 
 
 def test_a_sentence_is_taken_apart_where_a_statement_may_end() -> None:

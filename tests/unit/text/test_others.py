@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.persons import mentioned, of_another, subject
+from memory_extproc.text.persons import mentioned_words, of_another, subject
 
 ABOUT_SISTER = "My sister Maren has just moved to Toronto."
 
 
 def tells_of_another(question: str, text: str) -> float:
-    return of_another(mentioned(question), text)
+    return of_another(mentioned_words(question), text)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.intents import MOST_PARTS, parts
+from memory_extproc.text.intents import MOST_PARTS, decompose_question
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from memory_extproc.text.intents import MOST_PARTS, parts
     ],
 )
 def test_a_question_for_several_things_is_taken_apart(question: str, expected: tuple[str, ...]) -> None:
-    assert parts(question) == expected
+    assert decompose_question(question) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_a_question_for_several_things_is_taken_apart(question: str, expected: t
     ],
 )
 def test_a_question_for_one_thing_or_too_many_stays_whole(question: str) -> None:
-    assert parts(question) == ()
+    assert decompose_question(question) == ()
 
 
 @given(st.text(max_size=200))
 def test_any_text_gives_none_or_a_few_different_parts(text: str) -> None:
-    found = parts(text)
+    found = decompose_question(text)
     assert len(found) in {0, *range(2, MOST_PARTS + 1)}
     assert len(set(found)) == len(found)
     assert all(part.strip() for part in found)
 
 
 def test_who_writes_a_page_is_taken_at_their_word() -> None:
-    assert parts("What is my budget and " + "when do I fly and " * 10_000) == ()
+    assert decompose_question("What is my budget and " + "when do I fly and " * 10_000) == ()

@@ -6,7 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 
-from memory_extproc.text.words import remembered
+from memory_extproc.text.words import memoize_by_hash
 
 
 class Counting:
@@ -20,7 +20,7 @@ class Counting:
 
 def counting(most: int) -> tuple[Counting, Callable[[str], int]]:
     counts = Counting()
-    return counts, remembered(most)(counts.read)
+    return counts, memoize_by_hash(most)(counts.read)
 
 
 def test_a_text_is_read_once_and_others_by_themselves() -> None:
@@ -38,7 +38,7 @@ def test_answers_are_bounded_in_number_and_stay_right_beyond_it() -> None:
 def test_no_text_is_held() -> None:
     held = _Held("words of a person")
     gone = weakref.ref(held)
-    remembered(10)(len)(held)
+    memoize_by_hash(10)(len)(held)
     del held
     gc.collect()
     assert gone() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.words import rarity, related, terms, terms_in
+from memory_extproc.text.words import rarity, related_stems, terms, terms_in
 
 
 def test_forms_of_a_word_meet_and_function_words_are_left_out() -> None:
@@ -41,9 +41,9 @@ def test_a_word_of_a_hundred_thousand_letters_is_cut_before_it_is_stemmed() -> N
 
 
 def test_words_close_in_meaning_are_known_and_a_name_has_none() -> None:
-    assert dict(related("pet")).keys() >= {"dog", "cat"}
-    assert all(0.5 <= closeness <= 1 for _, closeness in related("budget"))
-    assert related("xyzzyqu") == ()
+    assert dict(related_stems("pet")).keys() >= {"dog", "cat"}
+    assert all(0.5 <= closeness <= 1 for _, closeness in related_stems("budget"))
+    assert related_stems("xyzzyqu") == ()
 
 
 def test_a_frequent_word_is_less_rare_than_a_seldom_one_and_a_name_is_rarest() -> None:

@@ -11,7 +11,7 @@ from memory_extproc.learn.messages import provenance
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
-from memory_extproc.testing.adapters import TransientCoordination, TransientStore, Weather
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Prompts, Summaries
@@ -42,8 +42,8 @@ class Surroundings:
         self.limits = limits
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.weather = Weather()
-        self.coordination = TransientCoordination(lambda: self.now)
-        self.store = TransientStore(64, now=lambda: self.now, weather=self.weather)
+        self.coordination = InMemoryCoordination(lambda: self.now)
+        self.store = InMemoryStore(64, now=lambda: self.now, weather=self.weather)
         if beside is not None:
             self.coordination, self.store = beside.coordination, beside.store
         self.embedder = CannedEmbedder(64)
@@ -70,8 +70,8 @@ class Surroundings:
             self.limits,
             self.metrics,
             now=lambda: self.now,
-            steady=self.passing,
-            chance=lambda: 0.0,
+            monotonic_now=self.passing,
+            rng=lambda: 0.0,
             holder=holder,
             provenance=lambda turn: provenance(turn.origin),
         )

@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import TryLaterError
+from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.passes import Keeper, KeeperRules, Wording
-from memory_extproc.retention.rules import RETIRED, RETIRED_AT, Reason, RetentionRules, retired
+from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
+from memory_extproc.retention.rules import RETIRED, RETIRED_AT, Reason, RetentionRules, retire_memory
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
-from memory_extproc.retention.usage import Noticing
+from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Rebuilding
 from tests.builders import ANN, BOB, a_memory
@@ -34,14 +34,14 @@ BUDGET = (
 class Aging(Surroundings):
     """With retention around it."""
 
-    def keeper(self, **rules: object) -> Keeper:
+    def keeper(self, **rules: object) -> RetentionPass:
         summaries = Summaries(self.embedder, self.metrics, prompts=self.prompts, trusted=lambda _: True)
-        return Keeper(
+        return RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            KeeperRules(retention=RetentionRules(**rules)),  # type: ignore[arg-type]  # its own keywords
+            RetentionPassRules(retention=RetentionRules(**rules)),  # type: ignore[arg-type]  # its own keywords
             Wording(says=saying, about=about, agree=agree),
             now=lambda: self.now,
             rebuilds=Rebuilding(summaries, self.embedder, now=lambda: self.now, least=3, content_bytes=8192),
@@ -160,11 +160,11 @@ async def test_what_could_not_be_made_anew_is_gone_till_it_can() -> None:
         fingerprint, dimension = around.embedder.fingerprint, around.embedder.dimension
 
         async def embed(self, texts: object) -> Vector:
-            raise TryLaterError("away")
+            raise TransientError("away")
 
     summaries = Summaries(Away(), around.metrics, prompts=None, trusted=lambda _: True)  # type: ignore[arg-type]
     keeper._rebuilds = Rebuilding(summaries, around.embedder, now=lambda: around.now, least=3, content_bytes=8192)
-    with pytest.raises(TryLaterError):
+    with pytest.raises(TransientError):
         await keeper.mend(ANN)
     assert await around.active() == {}
     assert (await around.keeper().keep(ANN)).rebuilt == 2
@@ -184,10 +184,10 @@ async def test_whoever_corrects_a_memory_has_what_was_made_of_it_made_anew_at_on
         Metrics(CollectorRegistry(), "test"),
         holder="one",
         now=lambda: around.now,
-        chance=lambda: 0.5,
+        rng=lambda: 0.5,
     )
     async with job:
-        noticing = Noticing(around.partitions, job.soon)
+        noticing = ChangeNotifier(around.partitions, job.request_pass)
         for turn in said[2:]:
             await noticing.supersede(ANN, message_id(turn, 0), "newer", around.now)
 
@@ -203,7 +203,7 @@ async def test_only_what_changes_words_or_takes_a_memory_away_is_told() -> None:
     said = turns_of(*FLIGHTS)
     told: list[Owner] = []
     await around.remember(said)
-    noticing = Noticing(around.partitions, told.append)
+    noticing = ChangeNotifier(around.partitions, told.append)
     first, second, third = (message_id(turn, 0) for turn in said)
     await noticing.confirm(ANN, first, around.now)
     await noticing.change(ANN, first, lambda row: [Embedded(replace(row.memory, importance=0.9), row.vector)])
@@ -212,7 +212,7 @@ async def test_only_what_changes_words_or_takes_a_memory_away_is_told() -> None:
     assert told == []
     await noticing.change(ANN, first, lambda row: [Embedded(replace(row.memory, content="else"), row.vector)])
     await noticing.change(
-        ANN, second, lambda row: [Embedded(retired(row.memory, Reason.CAP, around.now), row.vector)]
+        ANN, second, lambda row: [Embedded(retire_memory(row.memory, Reason.CAP, around.now), row.vector)]
     )
     await noticing.change(
         ANN, second, lambda row: [Embedded(replace(row.memory, content="not seen by anybody"), row.vector)]

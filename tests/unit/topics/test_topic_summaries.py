@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Owner, Role
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.testing.models import CannedEmbedder
@@ -41,7 +41,7 @@ class Answering:
                 return parsed(answer.encode())
             except msgspec.DecodeError:
                 continue
-        raise GiveUpError("malformed twice")
+        raise PermanentError("malformed twice")
 
 
 def summaries(*answers: str | Exception) -> tuple[Summaries, Answering]:
@@ -89,7 +89,7 @@ async def test_an_answer_that_does_not_hold_is_asked_for_again_and_then_done_wit
 
 
 async def test_a_model_that_is_away_stops_nothing() -> None:
-    made, _ = summaries(TryLaterError("away"), TryLaterError("away"), TryLaterError("away"))
+    made, _ = summaries(TransientError("away"), TransientError("away"), TransientError("away"))
     assert (await made.of_topic(ANN, SAID)).by == EXTRACTIVE
     assert (await made.of_texts(ANN, [one.text for one in SAID], 1)).by == EXTRACTIVE
     assert await made.same(ANN, SAID[:2], SAID[2]) is None

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from memory_extproc.errors import GiveUpError, TryLaterError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import MemoryState, MemoryType, Source, message_ids
-from memory_extproc.testing.adapters import TransientCoordination
+from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.boundaries import ShiftLimits
 from tests.builders import ANN, BOB, Clock
 from tests.fixtures.waiting import until
@@ -105,7 +105,7 @@ async def test_a_session_ends_when_it_has_been_silent_for_as_long_whatever_the_c
         assert len(await around.topics()) == 1
 
 
-class CountsHolds(TransientCoordination):
+class CountsHolds(InMemoryCoordination):
     """Counts how often a lease was asked for, which is a commit each time."""
 
     asked = 0
@@ -171,7 +171,7 @@ async def test_a_store_that_fails_at_any_step_leaves_neither_doubles_nor_gaps(fa
             nonlocal calls
             calls += 1
             if calls == fails:
-                raise TryLaterError("away")
+                raise TransientError("away")
             return await replaced(*args, **more)  # type: ignore[arg-type]
 
         replaced = around.coordination.replace_record
@@ -179,7 +179,7 @@ async def test_a_store_that_fails_at_any_step_leaves_neither_doubles_nor_gaps(fa
         for turn in said:
             try:
                 await topics.note(ANN, [turn])
-            except TryLaterError:
+            except TransientError:
                 await topics.note(ANN, [turn])  # as the learner's lane does
         await topics.quiet()
         spans = [memory.metadata["span"] for memory in await around.topics()]
@@ -260,7 +260,7 @@ async def test_an_outage_of_any_length_ends_no_topic_unwritten() -> None:
     around = Surroundings(limits=replace(LIMITS, longest=timedelta(milliseconds=5)))
     async with around.partitions, around.build() as topics:
         await around.remember(turns_of(*FLIGHTS))
-        around.embedder.failing = TryLaterError("away")
+        around.embedder.failing = TransientError("away")
         with structlog.testing.capture_logs() as logs:
             await topics.note(ANN, turns_of(*FLIGHTS, last=True))
             await until(lambda: waits(logs) >= 20, "it is tried without end")
@@ -279,7 +279,7 @@ async def test_a_fault_of_ours_stops_nobody_else() -> None:
         around.embedder.failing = RuntimeError("a bug")
         await topics.note(ANN, turns_of(*FLIGHTS))
         await topics.quiet()
-        around.embedder.failing = GiveUpError("no such model")
+        around.embedder.failing = PermanentError("no such model")
         await topics.note(ANN, turns_of(*FLIGHTS[:1], session="t"))
         await topics.quiet()
         around.embedder.failing = None

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from memory_extproc.erasure.cascade import closure
-from memory_extproc.erasure.tombstones import Blind, Marks
+from memory_extproc.erasure.cascade import cascade
+from memory_extproc.erasure.tombstones import KeyedHasher, Tombstones
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, ForgetScope, Memory, MemoryState, Owner
 from memory_extproc.ports import Change
@@ -17,7 +17,7 @@ from tests.builders import ANN
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 
 T = TypeVar("T")
-BLIND = Blind(bytes(32))
+BLIND = KeyedHasher(bytes(32))
 LONG = tuple((asked * 4, answered * 4) for asked, answered in FLIGHTS)
 SAID = turns_of(*LONG, last=True)
 
@@ -32,7 +32,7 @@ async def everything() -> list[Memory]:
 
 async def test_a_topic_and_the_summary_that_stands_on_it_go_with_one_of_their_messages() -> None:
     rows = await everything()
-    gone = closure(rows, ForgetScope(ids=(message_id(SAID[1], 0),)), SAID[-1].at.timestamp())
+    gone = cascade(rows, ForgetScope(ids=(message_id(SAID[1], 0),)), SAID[-1].at.timestamp())
     kinds = {row.metadata.get("kind") for row in gone.memories.values()}
     assert {"topic", "session"} <= kinds
 
@@ -40,10 +40,10 @@ async def test_a_topic_and_the_summary_that_stands_on_it_go_with_one_of_their_me
 async def test_a_summary_that_is_written_after_the_forget_is_known_for_what_it_is() -> None:
     rows = await everything()
     at = SAID[-1].at.timestamp()
-    gone = closure(
+    gone = cascade(
         [row for row in rows if "kind" not in row.metadata], ForgetScope(ids=(message_id(SAID[1], 0),)), at
     )
-    marks = Marks(BLIND, items=dict.fromkeys(gone.items(BLIND), at))
+    marks = Tombstones(BLIND, items=dict.fromkeys(gone.items(BLIND), at))
     topic = next(row for row in rows if row.metadata.get("kind") == "topic")
     assert marks.covers(topic)
 
