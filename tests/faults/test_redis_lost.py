@@ -237,9 +237,9 @@ async def test_while_milvus_cannot_be_read_nobody_serves_until_an_operator_says_
     await first.forget(ANN)
     assert place.shared is not None
     place.shared.fault = AWAY
-    await place.wipe(first)
-    await until(lambda: not first.serves and not second.serves, "both have noticed")
     with structlog.testing.capture_logs() as logs:
+        await place.wipe(first)
+        await until(lambda: not first.serves and not second.serves, "both have noticed")
         await until(lambda: any(one["event"] == "coordination.restore_waits" for one in logs), "it says why")
         for one in (first, second):
             await one.try_again()

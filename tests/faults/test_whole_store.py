@@ -34,7 +34,7 @@ async def test_a_sidecar_starts_without_milvus_serves_and_stores_its_backlog_whe
     assert faulty.logs.said("store.down")
     await link.mend()
     await until(lambda: faulty.kept == 1, "the backlog is stored", seconds=15)
-    assert faulty.sample("store_up") == 1
+    await until(lambda: faulty.sample("store_up") == 1, "writes and reads are known to work")
     assert [faulty.logs.said(event) for event in ("store.open", "store.up")] == [True, True]
     await faulty.restart()  # so that only Milvus can tell
     assert (await faulty.say(ASKED)).memory.startswith("used")
@@ -68,7 +68,7 @@ async def test_a_milvus_that_goes_away_later_costs_memories_and_no_request(
     assert (await faulty.say(ASKED)).memory.startswith("used")
     await link.mend()
     await until(lambda: faulty.kept == 2, "what was said meanwhile is stored", seconds=20)
-    assert faulty.sample("store_up") == 1
+    await until(lambda: faulty.sample("store_up") == 1, "writes and reads are known to work again")
     await faulty.restart()
     await faulty.say(ASKED)
     assert "$10,000" in faulty.shown
@@ -169,5 +169,5 @@ async def test_a_collection_that_somebody_takes_away_costs_no_turn(faulty: Fault
     finally:
         await client.close()
     await until(lambda: faulty.kept == 2, "what waited is stored", seconds=15)
-    assert faulty.sample("store_up") == 1
+    await until(lambda: faulty.sample("store_up") == 1, "writes and reads are known to work again")
     assert faulty.sample("journal_dead_letters") == 0
