@@ -147,7 +147,7 @@ def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
 
 @dataclass(frozen=True, slots=True)
 class Journals:
-    """What a command finds of a sidecar's journals, running or not. *file* is None where there is none."""
+    """The journals of a sidecar, running or not, as a command finds them. *file* is None where there is none."""
 
     path: Path
     file: SqliteJournal | None
@@ -200,7 +200,7 @@ MIRROR = "mirror.db"  # in the data directory: copies of what replicas share in 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What there is only where replicas share a Redis."""
+    """The parts that exist only where replicas share a Redis."""
 
     ledger: RedisLedger
     consent: RedisConsent
@@ -213,7 +213,7 @@ def ledger_file(settings: Settings, data: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ErasureParts:
-    """What knows of forgets, before anything that keeps memories is opened."""
+    """The ledger and its readers, opened before anything that keeps memories."""
 
     ledger: Ledger
     replicas: Replicas
@@ -227,7 +227,7 @@ class ErasureParts:
 
 @dataclass(frozen=True, slots=True)
 class FleetAdmin:
-    """What a command decides about the replicas that share a Redis."""
+    """Decisions of an operator about the replicas that share a Redis."""
 
     replicas: RedisReplicas
     accept_loss: Callable[[], Awaitable[None]]
@@ -330,7 +330,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
 
 
 def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
-    """What a replica does when it hears that something of a subject, or of anybody, was forgotten."""
+    """Make the handler for news that memories of a subject, or of any subject, were forgotten."""
 
     async def heard(subject: str) -> None:
         if subject:

@@ -42,7 +42,7 @@ ON CONFLICT (id) DO UPDATE SET waits = max(?3, waits * (body = ?2)), body = ?2
 
 
 class Kind(StrEnum):
-    """What a record is a copy of. Also what is stored, so a value is never renamed."""
+    """The kind of record that a copy was made of. Also what is stored, so a value is never renamed."""
 
     KEY = "key"  # that hashes in the ledger are made with
     JOB = "job"

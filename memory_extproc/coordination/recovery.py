@@ -83,7 +83,7 @@ def _accepted(prefix: str) -> str:
 
 
 class Restorable(Protocol):
-    """What of Redis has copies."""
+    """A part of Redis that has copies."""
 
     async def merge(self, copies: Sequence[Copied]) -> None:
         """Adds what is missing, and passes over copies of other kinds."""
@@ -381,7 +381,7 @@ _VERSION = 1
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What a data directory remembers of its fleet."""
+    """The memory that a data directory has of its fleet."""
 
     name: str
     version: int = _VERSION

@@ -116,7 +116,7 @@ class SoleReplica:
         return () if oldest is None else (WaitingPlace(self._name, oldest, live=True),)
 
     async def tell(self, subject: str) -> None:
-        """Nobody is to be told of *subject*."""
+        """Return at once: there is no other replica."""
 
 
 class RedisReplicas:

@@ -1,4 +1,4 @@
-"""What a forget takes away, one step at a time: each ends with the ledger saying so, and can be taken again."""
+"""The steps of a forget, one at a time: each ends with the ledger saying so, and can be taken again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ExclusivePartition(Protocol):
 
 
 class ForgettablePartitions(Protocol):
-    """What a forget asks of the partitions."""
+    """The part of the partitions that a forget uses."""
 
     def alone(self, owner: Owner) -> AbstractAsyncContextManager[ExclusivePartition]: ...
     def drop(self, owner: Owner) -> None: ...
@@ -161,7 +161,7 @@ class Eraser:
             )
             job, left = await self._erased(job, known, taken, alone)
         job = await self._records_gone(job)
-        # What was asked for and is nowhere may yet be found in what waits to be learned.
+        # An id that is nowhere now may belong to a turn that waits to be learned.
         turns = waiting.turns & left if job.steps["memories"].note else frozenset()
         job = self._settle(job, waiting.places, len(turns))
         await self._ledger.write(job.kept())
@@ -232,7 +232,7 @@ class Eraser:
             job = job.removed("journal", self._holders.discard_waiting(owner, job.at))
         # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
         ids = (taken.memories.keys() & rows.keys()) | {one for one, memory in rows.items() if marks.covers(memory)}
-        # What cannot be read is in no listing, and goes with all the rest, also where there is no rest.
+        # Unreadable rows are in no listing: they go with the others, even if there are no others.
         unread = not rows and scope.everything and await self._holders.store.count(owner) > 0
         if not late and (unread or (ids and len(ids) == len(rows))):
             await alone.delete_all()
@@ -265,7 +265,7 @@ class Eraser:
         return job
 
     async def erased_again(self, owner: Owner) -> tuple[int, int]:
-        """What arrived after all goes too: from another replica's write that was under way, or a restored file.
+        """Erase what arrived late: from another replica's write that was under way, or a restored file.
         How many memories and turns that were."""
         holders = self._holders
         marks = await self._forgotten.of(owner)

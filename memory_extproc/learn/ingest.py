@@ -1,4 +1,4 @@
-"""What is handed to the write path, until it is in the journal."""
+"""Intake of the write path: an exchange from its last message until it is in the journal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Intake:
             if exchanged.ends_session:
                 await self._ends(exchanged.caller)
             return TurnOutcome.OVER_QUOTA
-        logged = None if refused else await self._logged(exchanged)
+        logged = None if refused else await self._append_to_log(exchanged)
         crowded = len(self._under_way) >= self._limits.accepting
         if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
             self._put_off(logged, TurnOutcome.JOURNAL_LATE)
@@ -130,7 +130,7 @@ class Intake:
         return len(gone)
 
     def close(self) -> None:
-        """From now on nothing is decided: what is handed in waits for the next start."""
+        """Stop deciding: what is handed in waits for the next start."""
         self._closed = True
 
     async def finish(self) -> None:
@@ -210,7 +210,7 @@ class Intake:
             self._metrics.turns.labels(stored.value).inc()
         return decided
 
-    async def _logged(self, exchanged: Exchanged) -> _Logged | None:
+    async def _append_to_log(self, exchanged: Exchanged) -> _Logged | None:
         """None where there is no log that takes it."""
         if self._log is None:
             return None
@@ -333,7 +333,7 @@ class Intake:
         self._unsettled.remove(owner, [task])
 
     def _came_late(self, task: asyncio.Task[TurnOutcome]) -> None:
-        """Whoever handed the turn in was told JOURNAL_LATE: what went wrong after that is told here."""
+        """The caller was given JOURNAL_LATE: what went wrong after that is told here."""
         stored = self._outcome(task)
         if stored in _GONE_WRONG:
             self._metrics.turns.labels(stored.value).inc()
@@ -396,7 +396,7 @@ class PendingWrites:
         await waiter
 
     def release_all(self) -> None:
-        """Nobody waits any longer, whatever is left."""
+        """Let all callers go on, whatever is left."""
         for owner in list(self._waiting):
             self._release(owner)
 

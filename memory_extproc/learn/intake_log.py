@@ -1,7 +1,7 @@
 """The intake log: a write-ahead log of accepted exchanges that are not in the journal yet.
 
-An exchange is written here with one write() before its answer's last piece goes on, so that a process that is
-killed from then on loses nothing; the journal, in SQLite or Redis, is filled behind it. An exchange whose consent
+An exchange is written here with one write() before its answer's last piece goes on, so that a process killed from
+then on loses no exchange; the journal, in SQLite or Redis, is filled behind it. An exchange whose consent
 or incognito state cannot be known waits here until it can, and so do incognito marks that are not shared yet.
 
 Records are sealed, because an exchange is logged before it is screened: its owner may not allow it, and it may hold
@@ -221,7 +221,7 @@ class IntakeLog:
             place = target.write(frame)
             if place is None:
                 return
-            # Whoever waits with it holds this object. After a crash there are two of one id: the first counts.
+            # The waiting task holds this object. After a crash there are two of one id: the first counts.
             del segment.live[record.id]
             record.segment, (record.offset, record.size) = target, place
             target.live[record.id] = record
@@ -311,7 +311,7 @@ _ID_BYTES = 12
 
 
 class Kind(IntEnum):
-    """What a record is. The numbers are in the files."""
+    """The kind of a record. The numbers are in the files."""
 
     DONE = 0
     TURN = 1
