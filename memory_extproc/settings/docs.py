@@ -27,8 +27,8 @@ to it. [Configuration](../configuration.md) explains what belongs together.
 Durations are written `150ms`, `60s`, `5m`, `2h`, `60d`, sizes `512B`, `8KiB`, `4MiB`. A key may be left out. The
 environment overrides a file: `MEMORY_EXTPROC__RECALL__DEADLINE=200ms`.
 
-*Reload* says whether a change takes effect while the sidecar runs (**yes**, for what begins from then on) or with
-the next start (restart).
+The default stands below each key. *Reload* says whether a change takes effect while the sidecar runs (yes, for
+requests that begin after it) or with the next start (restart).
 """
 _UNITS = {"_seconds": "seconds", "_tokens": "tokens", "_budget": "tokens", "_bytes": "bytes"}
 _COUNTED = {
@@ -68,16 +68,15 @@ def _tables(section: type[BaseModel]) -> Iterator[str]:
 def _table(title: str, about: str, rows: list[tuple[str, FieldInfo]]) -> Iterator[str]:
     yield f"\n## {title}\n"
     yield f"{about[:1].upper()}{about[1:]}.\n"
-    yield "| key | type | unit | default | effect | reload |"
-    yield "|---|---|---|---|---|---|"
+    yield "| key and default | type | reload | effect |"
+    yield "|---|---|---|---|"
     for key, field in rows:
+        unit = _unit(key, field)
         cells = (
-            f"`{key}`",
-            _type(field),
-            _unit(key, field),
-            _default(field),
+            f"`{key}`<br>{_default(field)}",
+            f"{_type(field)}, {unit}" if unit else _type(field),
+            "yes" if reloadable(key) else "restart",
             _cell(_effect(field)),
-            "**yes**" if reloadable(key) else "restart",
         )
         yield f"| {' | '.join(cells)} |"
 
@@ -151,7 +150,7 @@ def _serialised(field: FieldInfo) -> PlainSerializer | None:
 
 def _unit(key: str, field: FieldInfo) -> str:
     if _serialised(field) is not None or _holds(field, timedelta):
-        return "written with it"
+        return ""
     if key in _COUNTED:
         return _COUNTED[key]
     numbers = any(each in (int, float) for each in alternatives(field.annotation))
@@ -162,9 +161,9 @@ def _unit(key: str, field: FieldInfo) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "needed"
+        return "required"
     value = default_of(field)
-    return f"`{_cell(to_yaml(value))}`" if value != "" else "empty"
+    return f"default `{_cell(to_yaml(value))}`" if value != "" else "empty by default"
 
 
 def _effect(field: FieldInfo) -> str:

@@ -18,6 +18,7 @@ from memory_extproc.model import Outcome
 from scripts import docs_site, filter_pictures
 
 ROOT = Path(__file__).parents[2]
+SITE = "https://memory-extproc.github.io/"
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "helm" / "memory-extproc" / "README.md"],
     key=str,
@@ -87,6 +88,20 @@ def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     pages = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*.html")}
     assert {"index.html", "architecture.html", "chart.html", "gateways/istio.html"} <= pages
+    for link in runbooks():
+        page, _, anchor = link.removeprefix(SITE).partition("#")
+        assert f'id="{anchor}"' in (tmp_path / "site" / page).read_text(), link
+
+
+def runbooks() -> list[str]:
+    """The link that each alert shows to whoever is on call."""
+    rules = yaml.safe_load((ROOT / "helm" / "memory-extproc" / "rules" / "memory-extproc.yaml").read_text())
+    return [
+        rule["annotations"]["runbook_url"]
+        for group in rules["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
 
 
 def test_links_work_in_the_repository_too() -> None:

@@ -203,5 +203,6 @@ def test_the_reference_names_every_key_once_with_its_type_default_effect_and_whe
     named = [row.split("`")[1] for row in rows]
     assert sorted(named) == sorted(key for key, _ in keys_of(Settings))
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
-    assert all(len(row) == 6 and row[1] and row[3] and row[4] and row[5] in {"**yes**", "restart"} for row in cells)
-    assert "| `recall.deadline` | duration or `auto` | written with it | `auto` |" in reference()
+    assert all(len(row) == 4 and all(row) and row[2] in {"yes", "restart"} for row in cells)
+    assert all("<br>default `" in row[0] or row[0].endswith(("empty by default", "required")) for row in cells)
+    assert "| `recall.deadline`<br>default `auto` | duration or `auto` |" in reference()
