@@ -191,7 +191,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
     return LearnLimits(
         journal_wait=learn.journal.wait,
         settle=LearnLimits().settle if settings.coordination.url else timedelta(),  # one replica has all marks
-        batch=settings.memory.extraction_batch_size,
+        batch=settings.memory.extraction_batch_size if settings.extracts_by_model else 1,
         idle=learn.session_idle,
         extracting=learn.concurrency,
         patience=learn.model_patience,

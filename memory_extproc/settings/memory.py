@@ -112,7 +112,9 @@ class Memory(Section):
     default_similarity_threshold: Share = Field(
         0.6, description="relevance, 0 to 1, that a memory needs; calibrated, unless recall.threshold_on: cosine"
     )
-    extraction_batch_size: int = Field(10, ge=1, le=100, description="turns of a session extracted together")
+    extraction_batch_size: int = Field(
+        10, ge=1, le=100, description="turns of a session that a model reads together; the rules read each at once"
+    )
 
 
 class ModelRole(StrEnum):

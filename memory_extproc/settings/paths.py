@@ -153,7 +153,7 @@ class Learn(Section):
         JournalSection(), description="where accepted turns wait until they are learned"
     )
     session_idle: Positive = Field(
-        timedelta(seconds=60), description="of silence, after which a session is extracted"
+        timedelta(seconds=60), description="of silence, after which a model extracts facts from a session"
     )
     extractor: Literal["auto", "llm", "rules", "off"] = Field(
         "auto", description="auto: the model memory_extraction if there is one, with the rules while it is down"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
@@ -101,9 +101,18 @@ class Settings(Section):
         wanted = (role, ModelRole.MEMORY_EXTRACTION)
         return next((model for each in wanted for model in self.external_models if model.model_role is each), None)
 
+    @property
+    def extracts_by_model(self) -> bool:
+        """Whether a language model extracts facts, with the rules as its fallback."""
+        return _extracts_by_model(self.learn, {model.model_role for model in self.external_models})
+
     def notices(self) -> tuple[str, ...]:
         """What an operator should know of this configuration though nothing in it is wrong."""
         return tuple(_notices(self))
+
+
+def _extracts_by_model(learn: Learn, roles: Collection[ModelRole]) -> bool:
+    return learn.extractor in {"auto", "llm"} and ModelRole.MEMORY_EXTRACTION in roles
 
 
 def _notices(settings: Settings) -> Iterator[str]:
@@ -195,8 +204,7 @@ def _models_are_there(external_models: tuple[ExternalModel, ...], recall: Recall
         yield f"recall.{key}: needs a model of role {role} or memory_extraction in external_models"
     if learn.extractor == "llm" and ModelRole.MEMORY_EXTRACTION not in roles:
         yield "learn.extractor: llm needs a model of role memory_extraction in external_models"
-    by_model = learn.extractor in {"auto", "llm"} and ModelRole.MEMORY_EXTRACTION in roles
-    if learn.notepad and not by_model:
+    if learn.notepad and not _extracts_by_model(learn, roles):
         yield "learn.notepad: needs a model of role memory_extraction in external_models that extracts"
 
 

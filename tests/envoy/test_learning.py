@@ -71,3 +71,14 @@ async def test_what_stopped_being_so_is_known_as_such_and_the_past_to_who_asks_f
     assert (await whole.say("Where did I live before?")).memory.startswith("used")
     (line,) = [line for line in whole.shown.splitlines() if "User lives in Paris" in line]
     assert "no longer so" in line
+
+
+async def test_a_value_that_was_corrected_is_learned_without_an_end_of_the_session(whole: WholeStand) -> None:
+    """The rules need no batch of turns: the new value replaces the old one while the conversation goes on."""
+    await whole.start()
+    for words, decision in ((BUDGET, "added"), ("Sorry, my budget for the Hawaii trip is $12,500", "replaced")):
+        await whole.say(words)
+        await until(lambda d=decision: whole.sample("reconcile_total", decision=d) == 1, decision, seconds=10)  # type: ignore[misc]  # a default binds it
+    assert (await whole.say("What's my budget for the trip?")).memory.startswith("used")
+    assert "12,500" in whole.shown
+    assert "10,000" not in whole.shown
