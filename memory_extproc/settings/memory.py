@@ -253,7 +253,7 @@ class Topics(Section):
     model: Literal["auto", "off"] = Field(
         "auto",
         description="auto: memory_topics decides in doubt and memory_summary sums up, if there is a model; off: "
-        "measures and the most central sentences",
+        "measures, and sentences of the conversation",
     )
 
 
