@@ -1,4 +1,4 @@
-"""Asks a language model at an OpenAI-compatible endpoint, whatever parts of the protocol it understands."""
+"""Ask a language model at an OpenAI-compatible endpoint, with the parts of the protocol that it understands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
 _NOT_IMPLEMENTED = 501
 _RAISE = 4  # times max_tokens, from the first answer on that was cut off
 _MAX_FAILURES = 4  # unusable answers in a row, until the model is not asked for a while
-_PAUSE = 1_800.0  # seconds; then one failure more is enough
+_PAUSE = 1_800.0  # seconds; afterwards a single failure is enough
 _UNUSABLE = frozenset({CallOutcome.CUT_OFF, CallOutcome.EMPTY})
 _UNDERSTOOD_NOT = frozenset({400, 422, _NOT_IMPLEMENTED})
 
@@ -97,7 +97,7 @@ class _Probe(msgspec.Struct):
 
 
 class OpenAICompletions:
-    """Implements ports.CompletionModel. What the endpoint does not understand is remembered while we run.
+    """Implements ports.CompletionModel. Parts of the protocol that the endpoint rejects are left out from then on.
 
     The first answer that is cut off raises the limit of tokens, for good. A model whose answers are cut off or
     empty all the same, several times in a row, is not asked for half an hour.
@@ -303,7 +303,7 @@ def without_reasoning(text: str) -> str:
 
 
 def without_fence(text: str) -> str:
-    """What stands in the one Markdown fence around *text*; *text* itself if there is none."""
+    """The content of the Markdown fence around *text*; *text* itself without a fence."""
     fenced = _FENCE.fullmatch(text.strip())
     return fenced[1].strip() if fenced else text
 
@@ -316,7 +316,7 @@ _LONGEST_NUMBER = 32  # bytes of JSON
 
 
 def longest_answer(dimension: int) -> int:
-    """Bytes that an answer to one request may have, whatever is written around its numbers."""
+    """Bytes that an answer to a request may have, with all that is written around its numbers."""
     return (1 << 20) + BATCH * dimension * _LONGEST_NUMBER
 
 

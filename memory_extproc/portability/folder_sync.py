@@ -427,7 +427,7 @@ def _path_of(line: bytes) -> str:
 # The front matter is written by ourselves, each value as JSON, which is YAML too: a YAML library's choice of
 # quotes and line breaks is not the same everywhere, and the same memory must be the same bytes.
 
-SUMMARIES: Final = "summaries"  # of topics and sessions, too, whatever their type
+SUMMARIES: Final = "summaries"  # of topics and sessions, too, of any type
 FOLDERS = {
     MemoryType.SEMANTIC: "facts",
     MemoryType.PROCEDURAL: "facts",
@@ -437,7 +437,7 @@ FOLDERS = {
 SUFFIX = ".md"
 PAGE_BYTES = 1024 * 1024
 _FENCE = b"---\n"
-# Counting what was recalled would change every page with every question.
+# Counting recalls would change every page with every question.
 _NOT_WRITTEN = frozenset({"content", "access_count"})
 # What JSON may hold and YAML may not, or would take for the end of a line.
 _ESCAPED = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")

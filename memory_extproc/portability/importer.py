@@ -49,7 +49,7 @@ from memory_extproc.ports import (
 T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000
 _DEEPEST: Final = 8  # levels of metadata
-SOURCES: Final = "sources"  # of metadata: ids of what a summary was made of
+SOURCES: Final = "sources"  # of metadata: ids of the memories that a summary was made of
 _MOST_SOURCES: Final = 100  # of them that a summary of ours names
 _GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # of a memory as the API shows it
 # What may differ between two that say the same: when they were written, and what the store counts.
@@ -208,7 +208,7 @@ class Import:
         memory = memory_of(record, self._owner, ours(key) if record.id else key, self._parts.now())
         metadata = dict(memory.metadata)
         if sources := _sources(record):
-            # Whoever has one of them forgotten means what was made of it, too.
+            # A forget of a source reaches the summary by these ids.
             metadata[SOURCES] = [ours(id_) for id_ in sources]
         return replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
 
@@ -279,7 +279,7 @@ class Import:
 
 
 def _sources(record: Record) -> list[str]:
-    """Ids of what a summary was made of."""
+    """Ids of the memories that a summary was made of."""
     named = record.metadata.get(SOURCES) if record.source is Source.SUMMARY else None
     return [one for one in named if isinstance(one, str)][:_MOST_SOURCES] if isinstance(named, list) else []
 

@@ -1,8 +1,9 @@
 """Names and summaries without a model: key phrases, and sentences that the caller said, in their order. Pure.
 
-A sentence is worth what it adds: the words that come back in the conversation, names, numbers and dates, decisions.
-How much a word counts is known from the conversation alone. The assistant's sentences fill up where the caller said
-too little, marked as an answer. Questions, pleasantries, offers and masked text are in no summary.
+A sentence is ranked by its additions to the summary: words that come back in the conversation, names, numbers,
+dates and decisions. The weights of words are counted in the conversation alone. The assistant's sentences fill up
+where the caller said too little, marked as an answer. Questions, pleasantries, offers and masked text are in no
+summary.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import LEXICONS, UNSPACED, fold, lexicon_of, rarity, stem, terms_in, tokens
 from memory_extproc.topics.state import Said
 
-ANSWER = "Answer: "  # before sentences of the assistant's
-_BEGINNING, _END = 3_000, 1_000  # characters of one message that are read: people write around what they paste
+ANSWER = "Answer: "  # before the assistant's sentences
+_BEGINNING, _END = 3_000, 1_000  # characters of a message that are read: people write around pasted text
 _SENTENCES = 120  # of a side of the conversation, spread evenly, that are weighed
 _LONGEST = 300  # characters of a sentence in a summary
-_SHORTEST = 3  # words of one
-_LETTERS = 0.7  # share of one, with its blanks
-_SHORTEST_UNSPACED = 6  # characters of one, in scripts without spaces
+_SHORTEST = 3  # words of a sentence
+_LETTERS = 0.7  # share of letters and blanks in a sentence
+_SHORTEST_UNSPACED = 6  # characters of a sentence, in scripts without spaces
 _SHORTEST_ANSWERS = 4  # terms
-_REQUEST, _ANSWERED = 0.5, 0.25  # what such a sentence counts beside a statement of the caller's
-_CHARACTERS = 150  # of a sentence as a model would write it: so long a summary is filled up with shorter ones
-_MOST_PARTS = 5  # of one summary that are told at all, where fewer sentences were asked for
+_REQUEST, _ANSWERED = 0.5, 0.25  # weights of such sentences beside the caller's statements
+_CHARACTERS = 150  # of a sentence that a model writes: shorter sentences fill a summary up to this length
+_MOST_PARTS = 5  # subjects of a summary that get a sentence, where fewer sentences were asked for
 _DECIDED = 1.6
-_LEANING = 0.35  # what points back at a sentence that is not in the summary
+_LEANING = 0.35  # weight of a sentence that points back at another, which is not in the summary
 _KIND = 1.5  # for each of name, number and date
-_LEAST = 0.2  # of the gain of the best sentence, that any but the first of a part must have
-_REPEATS = 0.75  # share of its terms that are told already: it adds nothing
+_LEAST = 0.2  # of the gain of the best sentence, that all but the first of a part must have
+_REPEATS = 0.75  # share of known terms from which on a sentence adds nothing
 _FENCED = re.compile(r"^[ \t]*```.*?(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _MARKUP = re.compile(r"[*_]{2,}|`+|^[ \t]*(?:#{1,6}|>+)[ \t]+|(?<!\w)\*(?=\w)|(?<=\w)\*(?!\w)", re.MULTILINE)
 _HEADING = re.compile(
@@ -94,9 +95,11 @@ class Line:
 
 
 def summarize(parts: Sequence[Sequence[Said] | str], count: int, *, named: bool = True) -> str:
-    """*parts*, each of them the turns of one subject or a summary, in *count* sentences or so: one at least of each
-    part, as far as they go. With *named* the name of its subject stands before what was said of it. Empty where
-    nothing was said but questions and pleasantries."""
+    """Sum up *parts*, each the turns of a subject or a summary, in about *count* sentences.
+
+    Each part gets a sentence at least, as far as they go. With *named*, the subject's name stands before its
+    sentences. The text is empty if there were only questions and pleasantries.
+    """
     language = _language_of(text for part in parts for text in _texts(part))
     lines = [
         list(_lines_of_text(part, language)) if isinstance(part, str) else _lines(part, language) for part in parts
@@ -106,7 +109,7 @@ def summarize(parts: Sequence[Sequence[Said] | str], count: int, *, named: bool 
     told = []
     for part, of in zip(parts, chosen, strict=True):
         name = name_topic(part) if named and of and not isinstance(part, str) else ""
-        told += [f"{name}: {_joined(of)}" if name else _joined(of)] if of else []
+        told += [f"{name}: {_join_lines(of)}" if name else _join_lines(of)] if of else []
     return " ".join(told)
 
 
@@ -119,8 +122,8 @@ def _texts(part: Sequence[Said] | str) -> Iterator[str]:
         yield from (one.answered for one in part)
 
 
-def _joined(lines: Sequence[Line]) -> str:
-    """In the order of saying; what the assistant said is marked."""
+def _join_lines(lines: Sequence[Line]) -> str:
+    """The lines in the order of saying, the assistant's marked as answers."""
     ordered = sorted(lines, key=lambda line: (line.turn, not line.own, line.at))
     told = [line.text if line.own or ANSWER in line.text else ANSWER + line.text for line in ordered]
     gap = "" if all(_UNSPACED.search(one) for one in told) else " "
@@ -128,7 +131,7 @@ def _joined(lines: Sequence[Line]) -> str:
 
 
 # --- sentences ---------------------------------------------------------------------------------------
-# Which of the sentences may stand in a summary, and what each of them adds.
+# Sentences that may stand in a summary, and the value of each.
 
 
 def _lines(said: Sequence[Said], language: str) -> list[Line]:
@@ -142,8 +145,7 @@ def _spread(lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def _side(text: str, turn: int, language: str, *, own: bool) -> Iterator[Line]:
-    """What one message tells. The assistant's questions and requests are nobody's; the caller's requests tell what
-    was wanted."""
+    """Lines of a message. The caller's requests count, the assistant's questions and requests do not."""
     for at, sentence in enumerate(_clean_sentences(text)):
         requests = asks(sentence)
         if not _tells(sentence) or (_is_question(sentence) if own else requests):
@@ -163,7 +165,7 @@ def _is_question(sentence: str) -> bool:
 
 
 def _lines_of_text(text: str, language: str) -> Iterator[Line]:
-    """Of a summary: its sentences were chosen before."""
+    """Lines of an earlier summary, whose sentences were chosen before."""
     for at, sentence in enumerate(sentences(text)):
         own = ANSWER not in sentence
         yield _line(sentence, language, own=own, turn=at, at=at, weight=1.0 if own else _REQUEST)
@@ -206,10 +208,10 @@ def _line(sentence: str, language: str, *, own: bool, turn: int, at: int, weight
     )
     decided = _DECIDED if own and wording.decides.search(folded) else 1.0
     terms = frozenset(terms_in(sentence[:_LONGEST], language))
-    return Line(_shortened(sentence), own, turn, at, weight * decided, leans, terms)
+    return Line(_shorten(sentence), own, turn, at, weight * decided, leans, terms)
 
 
-def _shortened(sentence: str) -> str:
+def _shorten(sentence: str) -> str:
     """*sentence* on one line, cut between words."""
     sentence = " ".join(sentence.split())
     if len(sentence) <= _LONGEST:
@@ -218,7 +220,7 @@ def _shortened(sentence: str) -> str:
 
 
 def _worth(lines: Sequence[Line]) -> dict[str, float]:
-    """What each term counts: in how many turns it comes back, in the caller's own words above all."""
+    """The weight of each term: the number of turns that it comes back in, the caller's words above all."""
     own: defaultdict[str, set[int]] = defaultdict(set)
     answered: defaultdict[str, set[int]] = defaultdict(set)
     for line in lines:
@@ -231,7 +233,7 @@ def _worth(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def _choose(parts: Sequence[Sequence[Line]], worth: dict[str, float], count: int) -> list[list[Line]]:
-    """Of each part the lines to tell: first the best one of each, then whatever adds most."""
+    """Choose the lines of each part: the best of each part first, then the lines that add most."""
     chosen: list[list[Line]] = [[] for _ in parts]
     told: set[str] = set()
     best = 0.0
@@ -263,9 +265,9 @@ def _is_short(lines: Sequence[Line], count: int) -> bool:
     return len(lines) < 3 * count and sum(len(line.text) for line in lines) < count * _CHARACTERS
 
 
-def _gain(line: Line, worth: dict[str, float], told: set[str], chosen: Sequence[Line]) -> float:
-    """What *line* adds to what is *told*; 0 where that is nothing."""
-    new = line.terms - told
+def _gain(line: Line, worth: dict[str, float], known: set[str], chosen: Sequence[Line]) -> float:
+    """The value of the terms that *line* adds to the *known* terms; 0 for a repetition."""
+    new = line.terms - known
     if not new or len(new) <= (1 - _REPEATS) * len(line.terms):
         return 0.0
     weight = line.weight
@@ -276,14 +278,14 @@ def _gain(line: Line, worth: dict[str, float], told: set[str], chosen: Sequence[
 
 
 # --- names -------------------------------------------------------------------------------------------
-# Key phrases: runs of words between small ones, that come back or are names.
+# Key phrases: runs of words between small words, names and repeated runs above all.
 
 _PHRASES = 3
 _LONGEST_NAME = 80  # characters
 _LONGEST_PHRASE = 3  # words
 _LONGEST_RUN = 12  # characters, of scripts without spaces
-_ECHOED, _FIRST = 0.35, 1.3  # what a phrase counts in an answer, and where the caller begins, beside elsewhere
-_KEPT = 0.45  # of the best phrase's score, that another must have
+_ECHOED, _FIRST = 0.35, 1.3  # weights of a phrase in an answer and in the caller's first message
+_KEPT = 0.45  # share of the best phrase's score that another must have
 _HAN, _KATAKANA = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]{2,}"), re.compile(r"[\u30a1-\u30ff]{2,}")
 _BREAKS = re.compile(r"[^\w\s'\u2019+#&/-]+|(?<=\w)[.](?=\s|$)|\n|\s[-\u2013\u2014]\s")
 
@@ -302,7 +304,7 @@ def name_topic(said: Sequence[Said]) -> str:
                 found[phrase] = max(found.get(phrase, 0.0), weight * counts)
                 shown[phrase][words] += 1
             scores.update(found)
-    rated = _rated(scores, verbs, language, wording.decides)
+    rated = _rate_phrases(scores, verbs, language, wording.decides)
     kept: list[tuple[str, ...]] = []
     for phrase in sorted(rated, key=lambda one: -rated[one]):
         if len(kept) == _PHRASES or rated[phrase] < _KEPT * rated[kept[0] if kept else phrase]:
@@ -324,11 +326,11 @@ def _overlap(phrase: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return not set(phrase).isdisjoint(other)
 
 
-def _rated(
+def _rate_phrases(
     scores: Counter[tuple[str, ...]], verbs: Counter[str], language: str, decides: re.Pattern[str]
 ) -> dict[tuple[str, ...], float]:
-    """The C-value of each phrase (Frantzi, Ananiadou and Mima, 2000): how often it comes back, less what it does
-    only as a part of longer ones; everyday words count less."""
+    """The C-value of each phrase (Frantzi, Ananiadou and Mima, 2000): its frequency, less that within longer
+    phrases; everyday words count less."""
     within: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     for phrase, score in scores.items():
         for part in {part for part in _grams(phrase) if part != phrase}:
@@ -357,8 +359,7 @@ def _grams(phrase: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 def _phrases(
     text: str, language: str, wording: _Wording, verbs: Counter[str]
 ) -> Iterator[tuple[tuple[str, ...], str, float]]:
-    """The phrases of *text* by their stems, with how they are written and what they count; *verbs* counts words
-    that were seen to be some."""
+    """The phrases of *text* by their stems, with spelling and weight; *verbs* counts words in a verb's place."""
     stop = LEXICONS[language].stop
     for piece in _BREAKS.split(text):
         words = tokens(piece)

@@ -47,7 +47,7 @@ Checks = Callable[[], Awaitable[None]]  # raises TransientError when what was re
 @dataclass(frozen=True, slots=True)
 class _Closed:
     """A closed topic as part of its session; its *first* and *last* turn and when it was *made*, in seconds since
-    1970. *rows*: of all that was read of it."""
+    1970. *rows*: all memories that were read of it."""
 
     part: Part
     first: float
@@ -75,7 +75,7 @@ class Closing:
 
     async def topic(self, owner: Owner, thread: Thread, group: Group, checks: Checks) -> bool:
         """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
-        speak for themselves; questions that nobody answered tell nothing."""
+        speak for themselves; questions without an answer tell nothing."""
         read = self._now().timestamp()
         said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not is_topic(said, self._least):
