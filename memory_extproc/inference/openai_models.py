@@ -27,7 +27,7 @@ _CLOSED = re.compile(
 )
 _FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
 _NOT_IMPLEMENTED = 501
-_RAISE = 4  # times max_tokens, from the first answer on that was cut off
+_RAISE = 8  # times max_tokens, from the first answer on that was cut off
 _MAX_FAILURES = 4  # unusable answers in a row, until the model is not asked for a while
 _PAUSE = 1_800.0  # seconds; afterwards a single failure is enough
 _UNUSABLE = frozenset({CallOutcome.CUT_OFF, CallOutcome.EMPTY})
@@ -50,7 +50,7 @@ _LOOSER: Mapping[ResponseFormat, ResponseFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class CompletionLimits:
-    max_tokens: int = 2_000  # of one answer, reasoning included
+    max_tokens: int = 500  # of one answer, reasoning included
     temperature: float = 0.1  # 0 to 2, as OpenAI counts it
     reasoning_effort: str = ""  # empty: the request says nothing of it
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # sent with each request, as it is

@@ -172,10 +172,10 @@ class ExternalModel(Section):
     llm_model_name: str = Field(examples=["qwen3"], min_length=1, description="as the server knows it")
     llm_timeout_seconds: float = Field(30, gt=0, le=3600, description="seconds that one call may take")
     max_tokens: int = Field(
-        2_000,
+        500,
         ge=1,
         le=100_000,
-        description="of one answer, reasoning included; four times as many after the first that is cut off",
+        description="of one answer, reasoning included; eight times as many after the first that is cut off",
     )
     temperature: float = Field(0.1, ge=0, le=2, description="of the sampling")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(

@@ -81,7 +81,7 @@ async def test_a_plain_answer_is_its_text_and_is_counted() -> None:
     assert bench.counted("ok") == 1
     asked = stand_in.asked[0]
     assert asked["messages"] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "capital?"}]
-    assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("qwen3", 2000, 0.1)
+    assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("qwen3", 500, 0.1)
     assert "response_format" not in asked
 
 
@@ -342,7 +342,7 @@ async def test_a_reasoning_model_that_takes_no_max_tokens_or_temperature_is_aske
     async with asking(*refusals, a_completion("x")) as (stand_in, bench):
         assert await bench.completions.complete("", "") == "x"
 
-    assert stand_in.asked[-1]["max_completion_tokens"] == 2000
+    assert stand_in.asked[-1]["max_completion_tokens"] == 500
     assert {"max_tokens", "temperature"}.isdisjoint(stand_in.asked[-1])
 
 

@@ -68,7 +68,7 @@ async def test_further_fields_and_the_effort_of_reasoning_are_sent_with_each_req
         await bench.ask()
         await bench.ask()
     for asked in stand_in.asked:
-        assert asked.items() >= {**extra, "reasoning_effort": "low", "max_tokens": 2000}.items()
+        assert asked.items() >= {**extra, "reasoning_effort": "low", "max_tokens": 500}.items()
 
 
 async def test_a_request_says_nothing_of_reasoning_unless_it_is_configured() -> None:
@@ -91,20 +91,20 @@ async def test_an_answer_that_is_cut_off_raises_the_limit_once_and_for_all(reply
         with capture_logs() as logs:
             assert await bench.ask() == '{"facts": []}'
             assert await bench.ask() == '{"facts": []}'
-    assert [asked["max_tokens"] for asked in stand_in.asked] == [2000, 8000, 8000]
-    assert [line["max_tokens"] for line in logs if line["event"] == "llm.limit_raised"] == [8000]
+    assert [asked["max_tokens"] for asked in stand_in.asked] == [500, 4000, 4000]
+    assert [line["max_tokens"] for line in logs if line["event"] == "llm.limit_raised"] == [4000]
     assert bench.sample("llm_requests_total", outcome="ok") == 2
 
 
 async def test_a_limit_beyond_the_models_window_is_taken_back() -> None:
     def answer(asked: dict[str, Any]) -> Reply:
-        return an_error(400, "maximum context length is 4096 tokens") if asked["max_tokens"] > 2000 else THINKS
+        return an_error(400, "maximum context length is 4096 tokens") if asked["max_tokens"] > 500 else THINKS
 
     async with asking(by=answer) as (stand_in, bench):
         for _ in range(2):
             with pytest.raises(PermanentError, match="cut_off"):
                 await bench.ask()
-    assert [asked["max_tokens"] for asked in stand_in.asked] == [2000, 8000, 2000]
+    assert [asked["max_tokens"] for asked in stand_in.asked] == [500, 4000, 500]
     assert all(asked["response_format"]["type"] == "json_schema" for asked in stand_in.asked)
 
 
