@@ -209,7 +209,7 @@ class Bench:
             )
         }
         prompts = Prompts(shift=asked[SHIFT], topic=asked[TOPIC], session=asked[SESSION])
-        summaries = Summaries(self.embedder, self.metrics, prompts=prompts, trusted=lambda _: True)
+        summaries = Summaries(self.metrics, prompts=prompts, trusted=lambda _: True)
         sayings = Sayings(self.partitions, message_id_of)
         closing = Closing(
             self.partitions, sayings, summaries, self.embedder, now=self.clock, least=3, content_bytes=8192

@@ -29,6 +29,10 @@ class TruncatedAnswerError(PermanentError):
     """A model's answer did not fit into what it may have; less asked at a time may."""
 
 
+class ModelStoppedError(PermanentError):
+    """A language model is not asked for a while, because its answers were unusable several times in a row."""
+
+
 class NotConfirmedError(PermanentError):
     """What cannot be undone was asked for without the confirmation it needs, or with one that does not hold."""
 

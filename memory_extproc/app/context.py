@@ -18,11 +18,12 @@ from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import EmbeddingModel, Now
+from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
 from memory_extproc.settings import Settings
+from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.reload import Change, Fixed, merge_reload
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
 from memory_extproc.store.partition import PartitionLimits
@@ -57,6 +58,7 @@ class Live:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.waiting: tuple[str, ...] = ()  # keys whose new values need a restart
+        self.models: dict[tuple[ModelRole, ModelRole], CompletionModel] = {}  # by role, and by the role configured
         self._fixed = Fixed.by(settings)
         self._follow: list[Applies] = []
 

@@ -196,7 +196,7 @@ def make_summing(
 ) -> tuple[Summaries, Rebuilding]:
     """What sums up, and what does it again. Also where topics are switched off: there may be some from before."""
     prompts = _prompts(settings, budget, metrics, stack, live)
-    summaries = Summaries(embedder, metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
+    summaries = Summaries(metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
     least, most = shift_limits(settings).least, _content_bytes(settings)
     return summaries, Rebuilding(summaries, embedder, now=now, least=least, content_bytes=most)
 

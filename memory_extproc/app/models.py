@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from contextlib import AsyncExitStack
@@ -98,7 +99,10 @@ async def open_reranks(
 def completions_for(
     model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
 ) -> CompletionModel:
-    """The model in one role, open until *stack* is left; *live* tells it of a new access key."""
+    """The model in one role, open until *stack* is left; *live* tells it of a new access key, and has one for all
+    that ask it in this role. A configured model is probed once, beside the start."""
+    if live is not None and (known := live.models.get((role, model.model_role))) is not None:
+        return known
     from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
     from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions  # noqa: PLC0415
 
@@ -120,9 +124,21 @@ def completions_for(
     if live is not None:
         live.subscribe(lambda now: endpoint.use_key(_access_key(now, role)))
     completions = OpenAICompletions(
-        endpoint, CompletionLimits(max_tokens=model.max_tokens, temperature=model.temperature)
+        endpoint,
+        CompletionLimits(
+            max_tokens=model.max_tokens,
+            temperature=model.temperature,
+            reasoning_effort=model.reasoning_effort or "",
+            extra_body=model.extra_body,
+        ),
     )
     stack.push_async_callback(completions.close)
+    if live is not None:
+        if all(known is not model.model_role for _, known in live.models):
+            probe = asyncio.create_task(completions.probe(), name="probe of a language model")
+            stack.push_async_callback(asyncio.wait, {probe})
+            stack.callback(probe.cancel)
+        live.models[role, model.model_role] = completions
     return completions
 
 

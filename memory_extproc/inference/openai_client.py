@@ -135,6 +135,7 @@ class CallOutcome(StrEnum):
     REFUSED = "refused"  # the model or its filter would not answer
     CUT_OFF = "cut_off"  # max_tokens reached before the answer's end
     OPEN = "open"  # not called: the breaker is open
+    STOPPED = "stopped"  # not called: the answers were unusable several times in a row
 
 
 RETRIED = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.BUSY, CallOutcome.FAILED,
@@ -167,16 +168,25 @@ OUTCOMES: Mapping[type[Exception], CallOutcome] = {
 class CallError(Exception):
     """One attempt's end, inside this package only: sorted, with what deciding about a retry needs."""
 
-    def __init__(self, outcome: CallOutcome, status: int = 0, param: str = "", retry_after: float = 0.0) -> None:
+    def __init__(
+        self,
+        outcome: CallOutcome,
+        status: int = 0,
+        param: str = "",
+        retry_after: float = 0.0,
+        *,
+        hollow: bool = False,
+    ) -> None:
         super().__init__(outcome.value)
         self.outcome = outcome
+        self.hollow = hollow  # cut off before anything but reasoning: a shorter task would not help
         self.status = status  # HTTP; 0 if there was no answer
         self.param = param  # of the request, if the endpoint named the one it refuses
         self.retry_after = retry_after  # seconds the endpoint asked for
 
     def as_ours(self) -> MemoryExtprocError:
         text = f"the model's endpoint: {self.outcome.value}" + (f", status {self.status}" if self.status else "")
-        if self.outcome is CallOutcome.CUT_OFF:
+        if self.outcome is CallOutcome.CUT_OFF and not self.hollow:
             return TruncatedAnswerError(text)
         mended = self.outcome is CallOutcome.REJECTED and self.status and self.status not in _OF_ONE_REQUEST
         passes = self.outcome in RETRIED or self.outcome is CallOutcome.UNTRUSTED or mended
@@ -244,8 +254,8 @@ class Endpoint:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """*marker*: sent with every call, so that one that comes back through the gateway is known as ours."""
-        self.limits = limits
-        self._role = role
+        self.limits, self.clock = limits, clock
+        self.role = role
         self._metrics = metrics
         self._rng = rng
         self._sleep = sleep
@@ -273,16 +283,17 @@ class Endpoint:
     async def close(self) -> None:
         await self.client.close()
 
-    async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, attempt: Callable[[], Awaitable[T]], *, counted: bool = True) -> T:
         """*attempt*'s answer; it raises openai's errors, CallError, or what says that an answer cannot be read:
         msgspec's errors and, of one that is nested too deep, RecursionError.
 
-        TransientError or PermanentError in the end, never with a word of request or answer.
+        TransientError or PermanentError in the end, never with a word of request or answer. *counted* is False for
+        a probe, which is no traffic.
         """
         try:
             self._breaker.admit()
         except TransientError:
-            self._count(CallOutcome.OPEN)
+            self.count(CallOutcome.OPEN)
             raise
         try:
             answer = await self._retried(attempt)
@@ -291,14 +302,16 @@ class Endpoint:
                 self._breaker.failed()
             else:
                 self._breaker.succeeded()
-            self._count(error.outcome)
-            log.warning("llm.failed", role=self._role, outcome=error.outcome.value, status=error.status)
+            if counted:
+                self.count(error.outcome)
+            log.warning("llm.failed", role=self.role, outcome=error.outcome.value, status=error.status)
             raise error.as_ours() from error
         except BaseException:  # cancelled, or a bug of ours: that says nothing of the endpoint
             self._breaker.abandoned()
             raise
         self._breaker.succeeded()
-        self._count(CallOutcome.OK)
+        if counted:
+            self.count(CallOutcome.OK)
         return answer
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -335,10 +348,14 @@ class Endpoint:
         """As the endpoint counted them for one answer."""
         for direction, tokens in (("prompt", prompt), ("completion", completion)):
             if tokens <= _MOST_TOKENS:
-                self._metrics.llm_tokens.labels(self._role, direction).inc(tokens)
+                self._metrics.llm_tokens.labels(self.role, direction).inc(tokens)
 
-    def _count(self, outcome: CallOutcome) -> None:
-        self._metrics.llm_requests.labels(self._role, outcome.value).inc()
+    def count(self, outcome: CallOutcome) -> None:
+        self._metrics.llm_requests.labels(self.role, outcome.value).inc()
+
+    def set_usable(self, *, usable: bool) -> None:
+        """Tell operators whether the model's answers can be used."""
+        self._metrics.llm_usable.labels(self.role).set(usable)
 
 
 def _worth_retrying(longest: timedelta) -> Callable[[BaseException], bool]:

@@ -1,10 +1,10 @@
-"""Asks a language model at an OpenAI-compatible endpoint, whatever parts of the protocol it understands."""
+"""Ask a language model at an OpenAI-compatible endpoint, with the parts of the protocol that it understands."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -12,15 +12,25 @@ import msgspec
 import numpy as np
 import openai
 
-from memory_extproc.errors import PermanentError
+from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError
 from memory_extproc.inference.batching import QueryCache, of_unit_length, readable
 from memory_extproc.inference.openai_client import CallError, CallOutcome, Endpoint, sorted_error
 from memory_extproc.model import Matrix, Vector
+from memory_extproc.observe.log import logger
 
-_OPENED = re.compile(r"\s*<(think|thinking|reasoning|thought)>", re.IGNORECASE)
-_CLOSED = re.compile(r"</(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
+log = logger(__name__)
+_OPENED = re.compile(
+    r"\s*(?:<(?:\w{1,16}:)?(?:think|thinking|reasoning|thought)>|\[think\]|\u25c1think\u25b7)", re.IGNORECASE
+)
+_CLOSED = re.compile(
+    r"</(?:\w{1,16}:)?(?:think|thinking|reasoning|thought)>|\[/think\]|\u25c1/think\u25b7", re.IGNORECASE
+)
 _FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
 _NOT_IMPLEMENTED = 501
+_RAISE = 8  # times max_tokens, from the first answer on that was cut off
+_MAX_FAILURES = 4  # unusable answers in a row, until the model is not asked for a while
+_PAUSE = 1_800.0  # seconds; afterwards a single failure is enough
+_UNUSABLE = frozenset({CallOutcome.CUT_OFF, CallOutcome.EMPTY})
 _UNDERSTOOD_NOT = frozenset({400, 422, _NOT_IMPLEMENTED})
 
 
@@ -42,6 +52,8 @@ _LOOSER: Mapping[ResponseFormat, ResponseFormat] = {
 class CompletionLimits:
     max_tokens: int = 500  # of one answer, reasoning included
     temperature: float = 0.1  # 0 to 2, as OpenAI counts it
+    reasoning_effort: str = ""  # empty: the request says nothing of it
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # sent with each request, as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +92,85 @@ class _Completion(msgspec.Struct):
     usage: Any = None  # not worth an answer if it is odd
 
 
+class _Probe(msgspec.Struct):
+    answer: int
+
+
 class OpenAICompletions:
-    """Implements ports.CompletionModel. What the endpoint does not understand is remembered while we run."""
+    """Implements ports.CompletionModel. Parts of the protocol that the endpoint rejects are left out from then on.
+
+    The first answer that is cut off raises the limit of tokens, for good. A model whose answers are cut off or
+    empty all the same, several times in a row, is not asked for half an hour.
+    """
 
     def __init__(self, endpoint: Endpoint, limits: CompletionLimits) -> None:
         self._endpoint = endpoint
         self._limits = limits
         self._understood = Understood()
+        self._max_tokens, self._highest = limits.max_tokens, limits.max_tokens * _RAISE
+        self._failures, self._resumes_at = 0, 0.0
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
         """PermanentError when the endpoint rejects the request, the model refuses, or an answer with *schema* was
-        cut off; TransientError for everything that may pass."""
-        return await self._endpoint.call(lambda: self._negotiated(system, user, schema))
+        cut off; ModelStoppedError while the model is not asked; TransientError for everything that may pass."""
+        return await self._complete(system, user, schema, counted=True)
+
+    async def _complete(self, system: str, user: str, schema: Mapping[str, Any] | None, *, counted: bool) -> str:
+        if self._failures >= _MAX_FAILURES and self._endpoint.clock() < self._resumes_at:
+            self._endpoint.count(CallOutcome.STOPPED)
+            raise ModelStoppedError("the model's answers were unusable several times in a row; it is not asked")
+        try:
+            answer = await self._endpoint.call(lambda: self._negotiated(system, user, schema), counted=counted)
+        except MemoryExtprocError as error:
+            if isinstance(error.__cause__, CallError) and error.__cause__.outcome in _UNUSABLE:
+                self._fail()
+            raise
+        if self._failures >= _MAX_FAILURES:
+            log.info("llm.resumed", role=self._endpoint.role)
+        self._failures = 0
+        if schema is None or _is_json(answer):
+            self._endpoint.set_usable(usable=True)
+        return answer
+
+    def _fail(self) -> None:
+        self._failures += 1
+        if self._failures < _MAX_FAILURES:
+            return
+        self._resumes_at = self._endpoint.clock() + _PAUSE
+        self._endpoint.set_usable(usable=False)
+        log.error("llm.stopped", role=self._endpoint.role, max_tokens=self._max_tokens, seconds=_PAUSE)
+
+    async def probe(self) -> None:
+        """Ask for a tiny answer, and tell in the log and in a metric whether it can be used."""
+        fault = ""
+        try:
+            answer = await self._complete("Answer in JSON.", "How much is 2 + 2?", _PROBE_SCHEMA, counted=False)
+            msgspec.json.decode(answer, type=_Probe)
+        except MemoryExtprocError as error:
+            fault = str(error)
+        except msgspec.DecodeError:
+            fault = "the answer is not the JSON that was asked for"
+        self._endpoint.set_usable(usable=not fault)
+        if fault:
+            log.warning("llm.probed", role=self._endpoint.role, usable=False, fault=fault)
+        else:
+            log.info("llm.probed", role=self._endpoint.role, usable=True)
 
     async def close(self) -> None:
         await self._endpoint.close()
 
     async def _negotiated(self, system: str, user: str, schema: Mapping[str, Any] | None) -> str:
-        understood = self._understood
+        understood, max_tokens = self._understood, self._max_tokens
+        cut_off: CallError | None = None
         while True:
             try:
-                body = await self._ask(understood, system, user, schema)
+                body = await self._ask(understood, max_tokens, system, user, schema)
             except openai.APIStatusError as error:
                 refused = sorted_error(error)
+                if cut_off is not None and refused.status in _UNDERSTOOD_NOT:
+                    # So much is beyond the model's window: the limit stays as it was configured.
+                    self._max_tokens = self._highest = self._limits.max_tokens
+                    raise cut_off from error
                 looser = understood.without(refused, formatted=schema is not None)
                 if looser is None:
                     raise refused from error
@@ -112,10 +180,26 @@ class OpenAICompletions:
                 self._understood = understood
                 completion = msgspec.json.decode(body, type=_Completion)
                 self._endpoint.count_tokens(*_used(completion.usage))
-                return _text(completion, formatted=schema is not None)
+                try:
+                    return _text(completion, formatted=schema is not None)
+                except CallError as error:
+                    if error.outcome is not CallOutcome.CUT_OFF or max_tokens >= self._highest:
+                        raise
+                    cut_off = error
+                max_tokens = self._raise_limit()
 
-    async def _ask(self, understood: Understood, system: str, user: str, schema: Mapping[str, Any] | None) -> bytes:
-        extra: dict[str, Any] = {understood.limit_key: self._limits.max_tokens}
+    def _raise_limit(self) -> int:
+        if self._max_tokens < self._highest:
+            self._max_tokens = self._highest
+            log.warning("llm.limit_raised", role=self._endpoint.role, max_tokens=self._max_tokens)
+        return self._max_tokens
+
+    async def _ask(
+        self, understood: Understood, max_tokens: int, system: str, user: str, schema: Mapping[str, Any] | None
+    ) -> bytes:
+        extra: dict[str, Any] = {understood.limit_key: max_tokens}
+        if self._limits.reasoning_effort:
+            extra["reasoning_effort"] = self._limits.reasoning_effort
         if understood.temperature:
             extra["temperature"] = self._limits.temperature
         if schema is not None:
@@ -129,10 +213,27 @@ class OpenAICompletions:
             messages=[{"role": "system", "content": _valid(system)}, {"role": "user", "content": _valid(user)}],
             stream=False,
             extra_headers=self._endpoint.headers,
+            extra_body=self._limits.extra_body or None,
             **extra,
         )
         body: bytes = raw.http_response.content
         return body
+
+
+_PROBE_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"answer": {"type": "integer"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def _valid(text: str) -> str:
@@ -165,7 +266,7 @@ def _text(completion: _Completion, *, formatted: bool) -> str:
     cut_off = choice.finish_reason == "length"
     text = without_reasoning(_joined(choice.message.content))
     if cut_off and (formatted or not text):
-        raise CallError(CallOutcome.CUT_OFF)
+        raise CallError(CallOutcome.CUT_OFF, hollow=not text)
     if not text:
         raise CallError(CallOutcome.EMPTY)
     return without_fence(text) if formatted else text
@@ -202,7 +303,7 @@ def without_reasoning(text: str) -> str:
 
 
 def without_fence(text: str) -> str:
-    """What stands in the one Markdown fence around *text*; *text* itself if there is none."""
+    """The content of the Markdown fence around *text*; *text* itself without a fence."""
     fenced = _FENCE.fullmatch(text.strip())
     return fenced[1].strip() if fenced else text
 
@@ -215,7 +316,7 @@ _LONGEST_NUMBER = 32  # bytes of JSON
 
 
 def longest_answer(dimension: int) -> int:
-    """Bytes that an answer to one request may have, whatever is written around its numbers."""
+    """Bytes that an answer to a request may have, with all that is written around its numbers."""
     return (1 << 20) + BATCH * dimension * _LONGEST_NUMBER
 
 

@@ -175,6 +175,11 @@ class Metrics:
         self.partition_fills = make.counter("partition_fills", "Fills of a partition from the store.", "outcome")
 
     def _serving(self, make: _Make) -> None:
+        self.llm_usable = make.gauge(
+            "llm_usable",
+            "1 while a language model's answers can be used, as a probe at start and calls say.",
+            "role",
+        )
         self.llm_requests = make.counter("llm_requests", "Calls of language models.", "role", "outcome")
         self.llm_tokens = make.counter(
             "llm_tokens", "Tokens, as language models counted them.", "role", "direction"

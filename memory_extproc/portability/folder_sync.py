@@ -23,7 +23,7 @@ import msgspec
 import yaml
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import ImportReport, MemoryType
+from memory_extproc.model import ImportReport, MemoryType, Source
 from memory_extproc.portability.importer import Spilled
 from memory_extproc.portability.records import COUNTED, Read, Record, Refused, RefusedError, is_id, read_record
 
@@ -427,16 +427,17 @@ def _path_of(line: bytes) -> str:
 # The front matter is written by ourselves, each value as JSON, which is YAML too: a YAML library's choice of
 # quotes and line breaks is not the same everywhere, and the same memory must be the same bytes.
 
+SUMMARIES: Final = "summaries"  # of topics and sessions, too, of any type
 FOLDERS = {
     MemoryType.SEMANTIC: "facts",
     MemoryType.PROCEDURAL: "facts",
     MemoryType.EPISODIC: "turns",
-    MemoryType.REFLECTIVE: "summaries",
+    MemoryType.REFLECTIVE: SUMMARIES,
 }
 SUFFIX = ".md"
 PAGE_BYTES = 1024 * 1024
 _FENCE = b"---\n"
-# Counting what was recalled would change every page with every question.
+# Counting recalls would change every page with every question.
 _NOT_WRITTEN = frozenset({"content", "access_count"})
 # What JSON may hold and YAML may not, or would take for the end of a line.
 _ESCAPED = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
@@ -454,9 +455,10 @@ _Loader.add_implicit_resolver(
 
 
 def place_of(record: Record) -> PurePosixPath:
-    """Where its page stands, relative to the export's folder. It depends on id and type alone, so that a memory
-    that changes is a changed file. A colon, which some file systems refuse, is written as %3A."""
-    return PurePosixPath(FOLDERS[record.type]) / (record.id.replace(":", "%3A") + SUFFIX)
+    """Where its page stands, relative to the export's folder. It depends on id, type and source alone, so that a
+    memory that changes is a changed file. A colon, which some file systems refuse, is written as %3A."""
+    folder = SUMMARIES if record.source is Source.SUMMARY else FOLDERS[record.type]
+    return PurePosixPath(folder) / (record.id.replace(":", "%3A") + SUFFIX)
 
 
 def id_at(place: PurePosixPath) -> str:

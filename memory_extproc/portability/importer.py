@@ -30,6 +30,7 @@ from memory_extproc.model import (
     Memory,
     MemoryState,
     Owner,
+    Source,
     digest,
 )
 from memory_extproc.portability.records import COUNTED, ID, Record, RefusedError, memory_of, read_record, record_of
@@ -48,6 +49,8 @@ from memory_extproc.ports import (
 T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000
 _DEEPEST: Final = 8  # levels of metadata
+SOURCES: Final = "sources"  # of metadata: ids of the memories that a summary was made of
+_MOST_SOURCES: Final = 100  # of them that a summary of ours names
 _GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # of a memory as the API shows it
 # What may differ between two that say the same: when they were written, and what the store counts.
 _BESIDE_THE_POINT = {"id": "", "updated_at": None, "created_at": None, "access_count": 0}
@@ -188,7 +191,12 @@ class Import:
 
     async def _known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
         """Memories of the owner by id, of all ids that play a part."""
-        sent = {id_ for key, taken in waiting.items() for id_ in (key, taken.record.superseded_by) if id_}
+        sent = {
+            id_
+            for key, taken in waiting.items()
+            for id_ in (key, taken.record.superseded_by, *_sources(taken.record))
+            if id_
+        }
         ids = [*sent, *(_id_of_sent(self._owner, id_) for id_ in sent)]
         found = await self._patiently(lambda: self._parts.keeps.get(self._owner, ids))
         return {memory.id: memory for memory in found}
@@ -198,7 +206,11 @@ class Import:
             return id_ if not id_ or id_ in known else _id_of_sent(self._owner, id_)
 
         memory = memory_of(record, self._owner, ours(key) if record.id else key, self._parts.now())
-        return replace(memory, superseded_by=ours(record.superseded_by))
+        metadata = dict(memory.metadata)
+        if sources := _sources(record):
+            # A forget of a source reaches the summary by these ids.
+            metadata[SOURCES] = [ours(id_) for id_ in sources]
+        return replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
 
     async def _keep(self, changes: Sequence[_Change]) -> None:
         vectors = await self._parts.embeds.embed([change.memory.content for change in changes])
@@ -264,6 +276,12 @@ class Import:
             self._counted.refused += 1
         if len(self._counted.problems) < _MOST_PROBLEMS:
             self._counted.problems.append(ImportProblem(index, sent, reason.value, message))
+
+
+def _sources(record: Record) -> list[str]:
+    """Ids of the memories that a summary was made of."""
+    named = record.metadata.get(SOURCES) if record.source is Source.SUMMARY else None
+    return [one for one in named if isinstance(one, str)][:_MOST_SOURCES] if isinstance(named, list) else []
 
 
 def _id_of_sent(owner: Owner, sent: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from memory_extproc.model import MemoryType
 from memory_extproc.settings.types import Duration, OptionalUrl, Positive, Section, Share, Size, split_address
@@ -146,13 +147,44 @@ class Endpoint(Section):
         return f"{self.protocol}://{host}:{self.port}{self.path.rstrip('/')}"
 
 
+# Fields that other keys decide, or the sidecar's reading of the answer.
+_RESERVED = frozenset({
+    "model", "messages", "stream", "stream_options", "n", "response_format", "tools", "tool_choice", "temperature",
+    "max_tokens", "max_completion_tokens", "reasoning_effort",
+})  # fmt: skip
+
+
+def _extra_body(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError("expected a mapping of fields, such as {chat_template_kwargs: {enable_thinking: false}}")  # noqa: TRY004 - pydantic's kind of fault
+    if reserved := sorted(map(str, _RESERVED & value.keys())):
+        raise ValueError(f"{', '.join(reserved)} cannot be set here: other keys or the sidecar decide it")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError("expected values that JSON has; write dates in quotes") from error
+    return value
+
+
 class ExternalModel(Section):
     model_role: ModelRole = Field(examples=["memory_extraction"], description="what it is for; one model each")
     llm_endpoint: Endpoint = Field(description="an OpenAI-compatible server")
     llm_model_name: str = Field(examples=["qwen3"], min_length=1, description="as the server knows it")
     llm_timeout_seconds: float = Field(30, gt=0, le=3600, description="seconds that one call may take")
-    max_tokens: int = Field(500, ge=1, le=100_000, description="of one answer")
+    max_tokens: int = Field(
+        500,
+        ge=1,
+        le=100_000,
+        description="of one answer, reasoning included; eight times as many after the first that is cut off",
+    )
     temperature: float = Field(0.1, ge=0, le=2, description="of the sampling")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="how long a thinking model may think; null: the request says nothing of it"
+    )
+    extra_body: Annotated[dict[str, Any], BeforeValidator(_extra_body)] = Field(
+        default_factory=dict,
+        description="further fields of each request, such as {chat_template_kwargs: {enable_thinking: false}}",
+    )
 
 
 # --- retention ---------------------------------------------------------------------------------------
@@ -253,7 +285,7 @@ class Topics(Section):
     model: Literal["auto", "off"] = Field(
         "auto",
         description="auto: memory_topics decides in doubt and memory_summary sums up, if there is a model; off: "
-        "measures and the most central sentences",
+        "measures, and sentences of the conversation",
     )
 
 

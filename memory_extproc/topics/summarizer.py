@@ -1,27 +1,23 @@
-"""Names and summaries: by a model, whose answer is checked, or of the most central sentences."""
+"""Names and summaries: by a model, whose answer is checked, or by key phrases and sentences that people said."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib.resources import files
-from typing import Annotated, Final, Protocol, TypeVar
+from typing import Annotated, Final, Protocol, Self, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import EmbeddingModel
-from memory_extproc.text.intents import acknowledgement, only_asks, polite, refusal
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import content_words, estimate_tokens, number_key, stem, tokens
+from memory_extproc.text.words import estimate_tokens, number_key, tokens
+from memory_extproc.topics.extractive import name_topic, summarize
 from memory_extproc.topics.state import Said
 
 log = logger(__name__)
@@ -31,35 +27,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 TOPIC: Final = "topic-1"
 SESSION: Final = "session-1"
 SHIFT: Final = "shift-1"
-EXTRACTIVE: Final = "extractive-1"
+EXTRACTIVE: Final = "extractive-2"
 
 _SHOWN = 3_000  # characters of one message that a model is shown
-_SENTENCES = 96  # of a topic, spread evenly, among which the most central ones are looked for
-_LONGEST = 300  # characters of a sentence in an extractive summary
-_SHORTEST = 3  # words of one
-_ASSISTANT = 0.9  # what an answer's sentence counts beside the caller's own
-_NAMED_BY = 3  # words in the name of a topic that no model named
-# Of what people ask for it says nothing that they ask.
-_REQUESTS = frozenset(
-    [
-        "explain",
-        "tell",
-        "show",
-        "give",
-        "help",
-        "know",
-        "want",
-        "need",
-        "like",
-        "make",
-        "write",
-        "find",
-        "suggest",
-        "recommend",
-        "describe",
-        "please",
-    ]
-)
+TOPIC_SENTENCES = 3
 
 
 class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,13 +75,11 @@ def prompt(name: str) -> str:
 
 
 class Summaries:
-    """*trusted* says whether a model's words may be kept. Without *prompts*, and wherever the model fails, the most
-    central sentences serve: a fault of the model never stops anything."""
+    """*trusted* says whether a model's words may be kept. Without *prompts*, and wherever the model fails,
+    sentences of the conversation serve: a fault of the model never stops anything."""
 
-    def __init__(
-        self, embedder: EmbeddingModel, metrics: Metrics, *, prompts: Prompts | None, trusted: Callable[[str], bool]
-    ) -> None:
-        self._embedder, self._metrics, self._prompts, self._trusted = embedder, metrics, prompts, trusted
+    def __init__(self, metrics: Metrics, *, prompts: Prompts | None, trusted: Callable[[str], bool]) -> None:
+        self._metrics, self._prompts, self._trusted = metrics, prompts, trusted
 
     @property
     def asks_models(self) -> bool:
@@ -128,7 +97,8 @@ class Summaries:
             return None
 
     async def of_topic(self, owner: Owner, said: Sequence[Said]) -> Summary:
-        """What *said* was about, by name; it is not empty."""
+        """The name and the summary of *said*, which is not empty. The text is empty where nothing was said but
+        questions without an answer and pleasantries."""
         if self._prompts is not None:
             words = "\n".join(one.text for one in said)
             try:
@@ -139,18 +109,17 @@ class Summaries:
                 log.warning("topics.by_sentences", what="topic", error=type(error).__name__)
             else:
                 return self._counted("topic", Summary(named.summary.strip(), TOPIC, named.name.strip()))
-        pieces = [(one.asked, 1.0) for one in said] + [(one.answered, _ASSISTANT) for one in said]
-        text = await self._central(pieces, 3)
-        name = " ".join(_named_by(said))
-        return self._counted("topic", Summary(text, EXTRACTIVE, name))
+        return self._counted(
+            "topic", Summary(summarize([said], TOPIC_SENTENCES, named=False), EXTRACTIVE, name_topic(said))
+        )
 
-    async def of_texts(self, owner: Owner, texts: Sequence[str], count: int, earlier: str = "") -> Summary:
-        """*texts* in *count* sentences or so, with what still matters of an *earlier* summary."""
+    async def of_parts(self, owner: Owner, parts: Sequence[Part], count: int, earlier: str = "") -> Summary:
+        """*parts* in *count* sentences or so, with what still matters of an *earlier* summary; empty as a topic."""
         if self._prompts is not None:
             lines: list[dict[str, object]] = [{"sentences": count}]
             lines += [{"earlier": earlier}] if earlier else []
-            lines += [{"said": text} for text in texts]
-            words = "\n".join([earlier, *texts])
+            lines += [{"said": part.text} for part in parts]
+            words = "\n".join([earlier, *(part.text for part in parts)])
             try:
                 summed = await self._prompts.session.answer(
                     owner, _lines(lines), self._checked(_SUMMED.decode, words)
@@ -159,8 +128,8 @@ class Summaries:
                 log.warning("topics.by_sentences", what="session", error=type(error).__name__)
             else:
                 return self._counted("session", Summary(summed.summary.strip(), SESSION))
-        pieces = [(text, 1.0) for text in ([earlier, *texts] if earlier else texts)]
-        return self._counted("session", Summary(await self._central(pieces, count), EXTRACTIVE))
+        told = [*([earlier] if earlier else []), *(part.said or part.text for part in parts)]
+        return self._counted("session", Summary(summarize(told, count), EXTRACTIVE))
 
     def _counted(self, what: str, summary: Summary) -> Summary:
         self._metrics.summaries.labels(what, "sentences" if summary.by == EXTRACTIVE else "model").inc()
@@ -181,51 +150,10 @@ class Summaries:
 
         return checked
 
-    async def _central(self, pieces: Sequence[tuple[str, float]], count: int) -> str:
-        """The *count* sentences nearest to the middle of all of them, in their order; the caller's own, and what is
-        said rather than asked, before others."""
-        found: dict[str, float] = {}
-        for text, weight in pieces:
-            for sentence in sentences(text):
-                if _tells(sentence):
-                    found.setdefault(sentence[:_LONGEST], weight)
-        if not found:
-            return " ".join(text for text, _ in pieces)[:_LONGEST]
-        if (
-            len(told := {sentence: weight for sentence, weight in found.items() if not only_asks(sentence)})
-            >= count
-        ):
-            found = told  # what was asked says little beside what was answered
-        kept = list(found)[:: max(1, -(-len(found) // _SENTENCES))]
-        vectors = await self._embedder.embed(kept)
-        middle = vectors.sum(axis=0)
-        scores = (vectors @ middle) * np.array([found[one] for one in kept])
-        best = sorted(np.argsort(-scores, kind="stable")[:count])
-        return " ".join(kept[at] for at in best)
-
 
 _SAME = msgspec.json.Decoder(Same)
 _NAMED = msgspec.json.Decoder(Named)
 _SUMMED = msgspec.json.Decoder(Summed)
-
-
-def _named_by(said: Sequence[Said]) -> list[str]:
-    """The words that come back in most of what was *said*, in the order in which they came first."""
-    words: dict[str, str] = {}
-    count: Counter[str] = Counter()
-    for one in said:
-        written = [word for word in content_words(one.text[:_SHOWN]) if word.casefold() not in _REQUESTS]
-        for word in written:
-            words.setdefault(stem(word), word)
-        count.update({stem(word) for word in written})
-    best = sorted(words, key=lambda key: -count[key])[:_NAMED_BY]
-    return [word for key, word in words.items() if key in best]
-
-
-def _tells(sentence: str) -> bool:
-    return len(tokens(sentence)) >= _SHORTEST and not (
-        polite(sentence) or refusal(sentence) or acknowledgement(sentence)
-    )
 
 
 def _numbers(text: str) -> frozenset[str]:
@@ -265,10 +193,15 @@ class Band(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something said, or a summary of it, with the ids of the memories it stands for."""
+    """Something *said*, or a summary of it, with the ids of the memories it stands for."""
 
     text: str = field(repr=False)
     sources: tuple[str, ...]
+    said: tuple[Said, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of_turns(cls, said: Sequence[Said], sources: Sequence[str]) -> Self:
+        return cls("\n".join(one.text for one in said), tuple(sources), tuple(said))
 
     @property
     def tokens(self) -> int:
@@ -295,25 +228,29 @@ async def condensed(
     summaries: Summaries, owner: Owner, parts: Sequence[Part], earlier: str = ""
 ) -> list[list[Condensed]]:
     """The levels of summaries of *parts*, the nearest to what was said first; the last has one summary, of all.
-    None for a session too small to need one. *earlier*: a summary of what was before, carried along into it."""
+    None for a session too small to need one, or with nothing to tell. *earlier*: a summary of what was before,
+    carried along into it."""
     size = sum(part.tokens for part in parts)
     match Band.of(size):
         case Band.NOTHING:
             return []
         case Band.SENTENCE:
-            return [[await _one(summaries, owner, parts, SENTENCE, 1, (0, len(parts)), earlier)]]
+            levels = [[await _one(summaries, owner, parts, SENTENCE, 1, (0, len(parts)), earlier)]]
         case Band.PARAGRAPH:
-            return [[await _one(summaries, owner, parts, PARAGRAPH, 1, (0, len(parts)), earlier)]]
+            levels = [[await _one(summaries, owner, parts, PARAGRAPH, 1, (0, len(parts)), earlier)]]
         case _:
-            return await _levels(summaries, owner, parts, earlier, deep=Band.of(size) is Band.LEVELS)
+            levels = await _levels(summaries, owner, parts, earlier, deep=Band.of(size) is Band.LEVELS)
+    return levels if levels and levels[-1][0].text else []
 
 
 async def _levels(
     summaries: Summaries, owner: Owner, parts: Sequence[Part], earlier: str, *, deep: bool
 ) -> list[list[Condensed]]:
-    below = [
-        await _one(summaries, owner, parts[start:end], PARAGRAPH, 1, (start, end)) for start, end in chunks(parts)
-    ]
+    below = _with_text(
+        [await _one(summaries, owner, parts[start:end], PARAGRAPH, 1, (start, end)) for start, end in chunks(parts)]
+    )
+    if not below:
+        return []
     levels = [below]
     while deep and len(below) > FANOUT:
         level = len(levels) + 1
@@ -324,6 +261,15 @@ async def _levels(
         levels.append(below)
     levels.append([await _again(summaries, owner, below, len(levels) + 1, (0, len(below)), earlier)])
     return levels
+
+
+def _with_text(made: Sequence[Condensed]) -> list[Condensed]:
+    """Those of *made* that tell something; each stands also for the ones without a text behind it, the first for
+    those before it."""
+    told = [one for one in made if one.text]
+    starts = [0, *(one.parts[0] for one in told[1:])]
+    ends = [*starts[1:], made[-1].parts[1]]
+    return [replace(one, parts=(start, end)) for one, start, end in zip(told, starts, ends, strict=False)]
 
 
 def chunks(parts: Sequence[Part]) -> list[tuple[int, int]]:
@@ -359,6 +305,6 @@ async def _one(
     of: tuple[int, int],
     earlier: str = "",
 ) -> Condensed:
-    made = await summaries.of_texts(owner, [part.text for part in parts], sentences, earlier)
+    made = await summaries.of_parts(owner, parts, sentences, earlier)
     before = sum(part.tokens for part in parts)
     return Condensed(made.text, made.by, level, of, round(estimate_tokens(made.text) / max(1, before), 3))

@@ -46,11 +46,12 @@ Checks = Callable[[], Awaitable[None]]  # raises TransientError when what was re
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A closed topic as part of its session; *first* word and when it was *made*, in seconds since 1970. *rows*: of
-    all that was read of it."""
+    """A closed topic as part of its session; its *first* and *last* turn and when it was *made*, in seconds since
+    1970. *rows*: all memories that were read of it."""
 
     part: Part
     first: float
+    last: float
     made: float
     rows: tuple[Memory, ...] = field(repr=False)
 
@@ -74,12 +75,14 @@ class Closing:
 
     async def topic(self, owner: Owner, thread: Thread, group: Group, checks: Checks) -> bool:
         """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
-        speak for themselves."""
+        speak for themselves; questions without an answer tell nothing."""
         read = self._now().timestamp()
         said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not is_topic(said, self._least):
             return False
         summary = await self._summaries.of_topic(owner, said)
+        if not summary.text:
+            return False
         row = topic_row(self._written(owner, read), thread, group, said, summary)
         vector = await self._middle([one.text for one in said])
         await checks()
@@ -93,7 +96,8 @@ class Closing:
         read = self._now().timestamp()
         groups = [await self._part(owner, thread, group) for group in thread.closed]
         kept = _within_bounds([one for one in groups if one is not None])
-        parts, moments = [one.part for one in kept], [one.first for one in kept]
+        parts = [one.part for one in kept]
+        moments = [moment for one in kept for moment in (one.first, one.last)]
         known = await self._keeps.get(owner, [before.summary]) if before.summary else ()
         earlier = next((row for row in known if row.state is MemoryState.ACTIVE), None)
         levels = await condensed(self._summaries, owner, parts, earlier.content if earlier else "")
@@ -140,9 +144,9 @@ class Closing:
         there = [row for row in topic if row.state is MemoryState.ACTIVE]
         sources = [row.id for row in there] or [source for one in said for source in one.sources]
         moments = [one.moment for one in said]
-        part = Part("\n".join(one.text for one in said), tuple(sources))
+        part = Part.of_turns(said, sources)
         read = (*there, *(row for one in said for row in one.rows))
-        return _Closed(part, min(moments), max([*moments, *map(made_at, there)]), read)
+        return _Closed(part, min(moments), max(moments), max([*moments, *map(made_at, there)]), read)
 
     async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
         """TransientError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
@@ -313,10 +317,10 @@ _MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What is left of a summary's sources: *texts* to sum up, *said* the turns among them, and *earlier*, a summary
+    """What is left of a summary's sources: *parts* to sum up, *said* the turns among them, and *earlier*, a summary
     of what was before. *sources*: the memories that they stand in."""
 
-    texts: list[str] = field(repr=False)
+    parts: list[Part] = field(repr=False)
     sources: list[Memory]
     said: list[Said]
     earlier: Memory | None = None
@@ -342,18 +346,24 @@ class Rebuilding:
         if not is_topic(left.said, self._least):
             return None
         summary = await self._summaries.of_topic(memory.owner, left.said)
+        if not summary.text:
+            return None
         text = f"{summary.name}: {summary.text}" if summary.name else summary.text
         fields = {"name": summary.name, "turns": len(left.said), "version": summary.by}
-        return Embedded(self._row(memory, text, left, now, fields), await self._middle(left.texts))
+        return Embedded(
+            self._row(memory, text, left, now, fields), await self._middle([one.text for one in left.said])
+        )
 
     async def _summary(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
-        tokens = sum(map(estimate_tokens, left.texts))
+        tokens = sum(part.tokens for part in left.parts)
         whole = memory.metadata.get("kind") == Kind.SESSION and memory.metadata.get("level") == 1
-        if not left.texts or (whole and left.earlier is None and Band.of(tokens) is Band.NOTHING):
+        if not left.parts or (whole and left.earlier is None and Band.of(tokens) is Band.NOTHING):
             return None
         sentences = SENTENCE if whole and Band.of(tokens) is Band.SENTENCE else PARAGRAPH
         earlier = left.earlier.content if left.earlier else ""
-        made = await self._summaries.of_texts(memory.owner, left.texts, sentences, earlier)
+        made = await self._summaries.of_parts(memory.owner, left.parts, sentences, earlier)
+        if not made.text:
+            return None
         fields = {"ratio": round(estimate_tokens(made.text) / max(1, tokens), 3), "version": made.by}
         return Embedded(self._row(memory, made.text, left, now, fields), await self._middle([made.text]))
 
@@ -386,30 +396,37 @@ def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
     """Of a topic, its turns; of what sums topics up, the words of each; of what sums such summaries up, these."""
     level = memory.metadata.get("level")
     sums_up_summaries = isinstance(level, int) and level > 1
-    messages: list[Memory] = []
+    loose: list[Memory] = []
+    topics: list[list[Memory]] = [loose]
     sources: list[Memory] = []
-    texts: list[str] = []
+    summed: list[Part] = []
     earlier: Memory | None = None
     for source in _rows(memory, known):
         if source.superseded_by == memory.id and source.source is Source.SUMMARY:
             earlier = source if _whole(source, known) else None
             sources += [source] if earlier else []
             gone = [] if earlier else _messages(source, known)
-            messages += gone
+            loose += gone
             sources += gone
         elif source.state is not MemoryState.ACTIVE:
             # A topic of which too little is left is none any more; its messages still were said.
-            messages += (lost := _messages(source, known))
+            loose += (lost := _messages(source, known))
             sources += lost
         elif source.source is Source.SUMMARY and sums_up_summaries:
-            texts.append(source.content)
+            summed.append(Part(source.content, (source.id,)))
+            sources.append(source)
+        elif source.source is Source.SUMMARY:
+            topics.append(_messages(source, known))
             sources.append(source)
         else:
-            messages += _messages(source, known)
+            loose += _messages(source, known)
             sources.append(source)
-    said = _turns(messages)
+    parts = [Part.of_turns(_turns(messages), ()) for messages in topics if messages]
     return _Left(
-        [*(one.text for one in said), *texts], list({one.id: one for one in sources}.values()), said, earlier
+        [*parts, *summed],
+        list({one.id: one for one in sources}.values()),
+        _turns(message for messages in topics for message in messages),
+        earlier,
     )
 
 

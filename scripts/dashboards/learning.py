@@ -151,7 +151,7 @@ LEARNING = (
             ),
             Panel(
                 "Summaries",
-                "Of topics and of sessions, by who made them: a model, or the most central sentences while there is none or its tokens are spent.",
+                "Of topics and of sessions, by who made them: a model, or sentences of the conversation while there is none or its tokens are spent.",
                 "reqps",
                 (Query(or_none(rate("memory_extproc_summaries_total", "of, by")), "{{of}}: {{by}}"),),
                 stacked=True,

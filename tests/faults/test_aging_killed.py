@@ -123,7 +123,7 @@ class Life:
         self.partitions = Partitions(store, coordination, PartitionLimits(), self.metrics, now=self.clock)
         self.holder = holder
         self.completes = CannedCompletions(lambda *_: INSIGHT)
-        self.summaries = Summaries(self.embedder, self.metrics, prompts=None, trusted=lambda _: True)
+        self.summaries = Summaries(self.metrics, prompts=None, trusted=lambda _: True)
 
     def clock(self) -> datetime:
         self.now += timedelta(microseconds=10)

@@ -158,7 +158,6 @@ async def test_a_passing_fault_is_tried_again_and_then_put_off(reply: Reply, out
         (an_error(422), "rejected"),
         (a_completion(None, refusal="I cannot"), "refused"),
         (a_completion("", finish_reason="content_filter"), "refused"),
-        (a_completion("<think>I wonder", finish_reason="length"), "cut_off"),
     ],
 )
 async def test_a_lasting_fault_is_given_up_at_once(reply: Reply, outcome: str) -> None:

@@ -215,3 +215,22 @@ async def test_facts_of_the_rules_are_read_by_the_model_once_it_is_back(faulty: 
             lambda: faulty.sample("reconcile_total", decision="known") == 1, "it found what is known", seconds=10
         )
         assert sum(one == fact for one in await faulty.memories()) == 1
+
+
+@pytest.mark.parametrize(
+    ("replies", "usable"),
+    [((a_completion('{"answer": 4}'),), 1), (HANGS, 0), (OUTAGE, 0)],
+    ids=["answers", "hangs", "down"],
+)
+async def test_a_probe_says_whether_a_model_can_be_used_and_holds_up_nothing(
+    faulty: FaultStand, replies: Sequence[Reply], usable: int
+) -> None:
+    async with serving(replies) as endpoint:
+        endpoint.scripts_probes = True
+        faulty.change(external_models=[a_model(endpoint)])
+        await faulty.start()
+        assert await faulty.http("/readyz") == (200, "ready\n")
+        assert (await faulty.say(BUDGET)).memory == "empty"
+        await until(lambda: faulty.logs.of("llm.probed"), "the probe has come to its end", seconds=15)
+        assert [line["usable"] for line in faulty.logs.of("llm.probed")] == [bool(usable)]
+        assert faulty.sample("llm_usable", role="memory_extraction") == usable

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import OverBudgetError
 from memory_extproc.model import MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
@@ -121,7 +121,10 @@ class Fallback:
         try:
             return await self._first.extract(turns, earlier=earlier)
         except self._passed_on as error:
-            log.warning("extract.fallback", extractor=self._first.name, kind=type(error).__name__, turns=len(turns))
+            if not isinstance(error, ModelStoppedError):  # said once, when it was stopped
+                log.warning(
+                    "extract.fallback", extractor=self._first.name, kind=type(error).__name__, turns=len(turns)
+                )
             return await self._second.extract(turns, earlier=earlier)
 
 

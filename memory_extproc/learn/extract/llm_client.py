@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from memory_extproc.errors import PermanentError
+from memory_extproc.errors import ModelStoppedError, PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import CompletionModel, Now
 from memory_extproc.text.words import estimate_tokens
@@ -60,7 +60,11 @@ class LlmPrompt:
         self._budget.admit(owner)
         # Before the call: one that fails has cost its prompt all the same.
         self._budget.spend(owner, estimate_tokens(self._system) + estimate_tokens(shown))
-        answer = await self._completes.complete(self._system, shown, schema=self._schema)
+        try:
+            answer = await self._completes.complete(self._system, shown, schema=self._schema)
+        except ModelStoppedError:  # before the call
+            self._budget.spend(owner, -(estimate_tokens(self._system) + estimate_tokens(shown)))
+            raise
         self._budget.spend(owner, estimate_tokens(answer))
         return answer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import MemoryType
+from memory_extproc.model import MemoryType, Source
 from memory_extproc.portability.folder_sync import Folder, Mirrored, Repository, page_of, read_folder
 from memory_extproc.portability.records import Record, Refused
 
@@ -38,6 +38,14 @@ def test_each_memory_has_its_page_and_what_is_gone_has_none(tmp_path: Path) -> N
     assert mirror(tmp_path, a_record("a", "likes coffee")) == Mirrored(written=1, same=0, removed=0)
     assert mirror(tmp_path, a_record("a", kind=MemoryType.REFLECTIVE)) == Mirrored(written=1, same=0, removed=1)
     assert pages(tmp_path) == ["summaries/a.md"]
+
+
+def test_the_page_of_a_summary_that_stood_among_the_turns_moves(tmp_path: Path) -> None:
+    mirror(tmp_path, a_record("a", kind=MemoryType.EPISODIC))
+    summed_up = Record(id="a", type=MemoryType.EPISODIC, source=Source.SUMMARY, content="Hawaii: in May.")
+    mirror(tmp_path, summed_up)
+    assert pages(tmp_path) == ["summaries/a.md"]
+    assert [record for _, record in read_folder(tmp_path)] == [summed_up]
 
 
 def test_the_same_memories_are_the_same_bytes_in_whatever_order_they_came(tmp_path: Path) -> None:

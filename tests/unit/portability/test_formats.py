@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 
-from memory_extproc.model import MemoryState, MemoryType
+from memory_extproc.model import MemoryState, MemoryType, Source
 from memory_extproc.portability import folder_sync
 from memory_extproc.portability import records as json_lines
 from memory_extproc.portability.records import Record, RefusedError, memory_of, read_record, record_of
@@ -60,6 +60,8 @@ def test_other_files_of_the_folder_are_none_of_ours(place: str) -> None:
 def test_facts_turns_and_summaries_stand_apart() -> None:
     folders = {kind: folder_sync.place_of(Record(id="a", type=kind, content="x")).parts[0] for kind in MemoryType}
     assert folders == {"semantic": "facts", "procedural": "facts", "episodic": "turns", "reflective": "summaries"}
+    summed_up = Record(id="a", type=MemoryType.EPISODIC, source=Source.SUMMARY, content="x")
+    assert folder_sync.place_of(summed_up).parts[0] == "summaries"
 
 
 def test_a_memory_comes_back_as_it_was_and_belongs_to_who_brings_it() -> None:

@@ -414,3 +414,19 @@ async def test_ten_thousand_memories_come_out_with_few_of_them_in_memory(desk: D
         tracemalloc.stop()
     assert count == 10_000
     assert most - before < size / 10
+
+
+@pytest.mark.parametrize("owner", [ANN, BOB], ids=["to whom has a part of it", "to another"])
+async def test_a_summary_that_is_brought_names_its_messages_by_the_ids_that_they_have_here(
+    desk: Desk, owner: Owner
+) -> None:
+    said = [a_message(f"I fly to Hawaii on {day} May") for day in (11, 12)]
+    await desk.has(said[0])
+    named = [one.id for one in said]
+    summary = a_memory("Hawaii: on 11 May.", source=Source.SUMMARY, metadata={"kind": "topic", "sources": named})
+    for _ in range(2):
+        report = await desk.bring(*map(fields_of, (summary, *said)), owner=owner)
+    assert (report.added, report.conflicting) == (0, 0)
+    rows = {one.id: one for one in await desk.memories(owner)}
+    (brought,) = [one for one in rows.values() if one.source is Source.SUMMARY]
+    assert [rows[id_].content for id_ in brought.metadata["sources"]] == [one.content for one in said]

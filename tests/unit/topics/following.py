@@ -54,9 +54,7 @@ class Surroundings:
         self.shifted: list[tuple[Owner, str]] = []
 
     def build(self, holder: str = "one") -> Topics:
-        summaries = Summaries(
-            self.embedder, self.metrics, prompts=self.prompts, trusted=lambda text: "ignore all" not in text
-        )
+        summaries = Summaries(self.metrics, prompts=self.prompts, trusted=lambda text: "ignore all" not in text)
         sayings = Sayings(self.partitions, message_id_of)
         closing = Closing(
             self.partitions, sayings, summaries, self.embedder, now=lambda: self.now, least=3, content_bytes=8192

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -35,7 +36,7 @@ class Aging(Surroundings):
     """With retention around it."""
 
     def keeper(self, **rules: object) -> RetentionPass:
-        summaries = Summaries(self.embedder, self.metrics, prompts=self.prompts, trusted=lambda _: True)
+        summaries = Summaries(self.metrics, prompts=self.prompts, trusted=lambda _: True)
         return RetentionPass(
             self.store,
             self.partitions,
@@ -162,8 +163,9 @@ async def test_what_could_not_be_made_anew_is_gone_till_it_can() -> None:
         async def embed(self, texts: object) -> Vector:
             raise TransientError("away")
 
-    summaries = Summaries(Away(), around.metrics, prompts=None, trusted=lambda _: True)  # type: ignore[arg-type]
-    keeper._rebuilds = Rebuilding(summaries, around.embedder, now=lambda: around.now, least=3, content_bytes=8192)
+    summaries = Summaries(around.metrics, prompts=None, trusted=lambda _: True)
+    away: Any = Away()
+    keeper._rebuilds = Rebuilding(summaries, away, now=lambda: around.now, least=3, content_bytes=8192)
     with pytest.raises(TransientError):
         await keeper.mend(ANN)
     assert await around.active() == {}

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Owner, Role
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.topics.state import Said, SaidTurn
 from memory_extproc.topics.summarizer import EXTRACTIVE, Band, Part, Prompts, Summaries, chunks, condensed
 from memory_extproc.topics.writer import MOST_SOURCES
@@ -47,7 +46,6 @@ class Answering:
 def summaries(*answers: str | Exception) -> tuple[Summaries, Answering]:
     model = Answering(*answers)
     made = Summaries(
-        CannedEmbedder(64),
         Metrics(CollectorRegistry(), "test"),
         prompts=Prompts(model, model, model),
         trusted=lambda text: "ignore all" not in text,
@@ -57,7 +55,7 @@ def summaries(*answers: str | Exception) -> tuple[Summaries, Answering]:
 
 def without_model() -> Summaries:
     metrics = Metrics(CollectorRegistry(), "test")
-    return Summaries(CannedEmbedder(64), metrics, prompts=None, trusted=lambda _: True)
+    return Summaries(metrics, prompts=None, trusted=lambda _: True)
 
 
 SAID = [Said(SaidTurn(bytes(32), at, 0.0), *pair, (str(at),)) for at, pair in enumerate(FLIGHTS)]
@@ -91,7 +89,7 @@ async def test_an_answer_that_does_not_hold_is_asked_for_again_and_then_done_wit
 async def test_a_model_that_is_away_stops_nothing() -> None:
     made, _ = summaries(TransientError("away"), TransientError("away"), TransientError("away"))
     assert (await made.of_topic(ANN, SAID)).by == EXTRACTIVE
-    assert (await made.of_texts(ANN, [one.text for one in SAID], 1)).by == EXTRACTIVE
+    assert (await made.of_parts(ANN, [Part.of_turns(SAID, ())], 1)).by == EXTRACTIVE
     assert await made.same(ANN, SAID[:2], SAID[2]) is None
 
 
@@ -101,7 +99,7 @@ async def test_a_model_says_whether_a_turn_goes_on_with_its_topic() -> None:
     assert json.loads(model.shown[0].splitlines()[-1])["new"] is True
 
 
-async def test_without_a_model_the_most_central_sentences_serve_and_pleasantries_do_not() -> None:
+async def test_without_a_model_sentences_of_the_conversation_serve_and_pleasantries_do_not() -> None:
     polite = Said(SaidTurn(bytes(32), 9, 0.0), "Thank you so much!", "You're welcome!", ("9",))
     summary = await without_model().of_topic(ANN, [*SAID, polite])
     assert "Thank" not in summary.text
@@ -120,7 +118,7 @@ async def test_a_topic_is_told_by_what_was_said_and_not_by_what_was_asked() -> N
     assert "?" not in summary.text
     assert summary.name.startswith("sourdough bread")
     alone = await without_model().of_topic(ANN, [replace(one, answered="") for one in said])
-    assert "?" in alone.text
+    assert alone.text == ""
 
 
 async def test_the_model_is_asked_only_in_doubt_and_its_word_holds() -> None:
