@@ -209,6 +209,7 @@ def wire_options(settings: Settings) -> RequestOptions:
     return RequestOptions(
         enabled=settings.memory.enabled,
         auto_store=settings.memory.auto_store,
+        client_may_enable=settings.memory.client_may_enable,
         mode=Mode(settings.mode),
         percent=100.0 if settings.percent is None else settings.percent,
         limit=settings.memory.default_retrieval_limit,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,17 @@ import typer
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import ModelDirectoryError, Precision, directory_of, read_manifest
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
+from memory_extproc.settings.loading import read
 from memory_extproc.settings.memory import Provider
+from memory_extproc.settings.semantic_router import Fate, import_configuration
 
 app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
 
@@ -30,6 +35,7 @@ ConfigFile = Annotated[
     ),
 ]
 USUAL = Path("config.yaml")
+ROUTER = "semantic-router"
 AsJson = Annotated[bool, typer.Option("--json", help="for programs")]
 
 
@@ -100,6 +106,29 @@ def reference() -> None:
     from memory_extproc.settings.docs import reference as page  # noqa: PLC0415 - read by this command alone
 
     typer.echo(page(), nl=False)
+
+
+@app.command(name="import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="the configuration file to translate")],
+    source: Annotated[str, typer.Option("--from", metavar="semantic-router", help="whose file it is")] = ROUTER,
+) -> None:
+    """Translate the vLLM semantic router's memory configuration: ours on stdout, what became of each key on stderr.
+
+    Exits with 1 if something was lost that matters.
+    """
+    if source != ROUTER:
+        raise typer.BadParameter(f"expected {ROUTER}", param_hint="--from")
+    with faults_to_exit():
+        imported = import_configuration(read(file))
+    table = Table("key", "becomes", "", title=f"{file.name} as a configuration of memory-extproc")
+    for row in imported.rows:
+        style = "bold red" if row.fate is Fate.LOST else ""
+        table.add_row(Text(row.key), str(row.fate), Text(row.note), style=style)
+    Console(stderr=True, width=None if sys.stderr.isatty() else 200).print(table)
+    typer.echo(yaml.safe_dump(imported.settings, sort_keys=False, allow_unicode=True), nl=False)
+    if imported.lost:
+        raise typer.Exit(1)
 
 
 def _print_json(value: Any) -> None:

@@ -270,6 +270,7 @@ class RequestOptions:
 
     enabled: bool  # the operator's switch: False is `disabled` for every request
     auto_store: bool  # learn from an exchange unless its client or a rule says otherwise
+    client_may_enable: bool  # `auto_store: true` in a body counts where the operator switched it off
     mode: Mode
     percent: float  # 0 to 100, of owners; read in GRADUAL only
     limit: int  # memories in a block; a client may lower it

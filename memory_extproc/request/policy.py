@@ -191,7 +191,8 @@ def stores(of: Circumstances) -> bool:
     if controls.store is Switch.SKIP or body.enabled is False or body.store is False:
         return False
     forced = Switch.FORCE in (controls.store, of.then.store)
-    return forced or body.store is True or of.options.auto_store
+    asked = body.store is True and of.options.client_may_enable
+    return forced or asked or of.options.auto_store
 
 
 def _nobodys(of: Circumstances) -> bool:

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings.root import Settings, find_broken_rules
+from memory_extproc.settings.semantic_router import accept_router_keys
 from memory_extproc.settings.types import allows_none, alternatives, child, fields_of, has_parts, is_section
 
 
@@ -27,13 +28,13 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     of a list is reached by its number (`MEMORY_EXTPROC__EXTERNAL_MODELS__0__LLM_MODEL_NAME`). Raises
     ConfigurationError with every fault found, each with its path; no fault repeats the value of a secret.
     """
-    tree = read(path) if path is not None else {}
+    tree, notices = accept_router_keys(read(path) if path is not None else {})
     faults, sources = lay_over(tree, environ)
     sections, more = _sections(tree, sources)
     faults += [*more, *find_broken_rules(sections)]
     if faults:
         raise ConfigurationError(faults)
-    return Settings(**sections)
+    return Settings(**sections).with_router_notices(notices)
 
 
 def _sections(tree: Mapping[str, Any], sources: Mapping[Place, str]) -> tuple[dict[str, Any], list[str]]:

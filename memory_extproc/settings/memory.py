@@ -107,6 +107,11 @@ class Memory(Section):
     auto_store: bool = Field(
         default=True, description="learn from exchanges unless a request or a rule says otherwise"
     )
+    client_may_enable: bool = Field(
+        default=False,
+        description="true: `auto_store: true` in a request's body switches learning on although auto_store is "
+        "false, as in the vLLM semantic router; false: a body can only switch it off",
+    )
     milvus: Milvus = Field(Milvus(), description="where memories rest")
     embedding: Embedding = Field(Embedding(), description="what turns text into vectors")
     default_retrieval_limit: int = Field(5, ge=1, le=100, description="memories in a block at most")

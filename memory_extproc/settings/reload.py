@@ -19,6 +19,7 @@ from memory_extproc.settings.types import Section
 RELOADABLE = frozenset({
     "memory.enabled",
     "memory.auto_store",
+    "memory.client_may_enable",
     "memory.extraction_batch_size",
     "memory.default_retrieval_limit",
     "memory.default_similarity_threshold",

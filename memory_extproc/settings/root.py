@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from memory_extproc.request.identity import HASH_KEY_BYTES
 from memory_extproc.settings.api import (
@@ -79,6 +79,9 @@ class Settings(Section):
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
     shutdown: Shutdown = Field(Shutdown(), description="the order of leaving")
 
+    # One for each key of the semantic router's that was translated when the file was read.
+    _router_notices: tuple[str, ...] = PrivateAttr(())
+
     @model_validator(mode="after")
     def agree(self) -> Self:
         faults = find_broken_rules({name: getattr(self, name) for name in type(self).model_fields})
@@ -108,7 +111,12 @@ class Settings(Section):
 
     def notices(self) -> tuple[str, ...]:
         """What an operator should know of this configuration though nothing in it is wrong."""
-        return tuple(_notices(self))
+        return (*self._router_notices, *_notices(self))
+
+    def with_router_notices(self, notices: tuple[str, ...]) -> Self:
+        """The same configuration, with a notice for each key that was translated."""
+        self._router_notices = notices
+        return self
 
 
 def _extracts_by_model(learn: Learn, roles: Collection[ModelRole]) -> bool:

@@ -1,0 +1,338 @@
+"""Translate the vLLM semantic router's memory configuration into ours.
+
+It reads configuration version v0.3 (`global.stores.memory`, and the `memory` plugins of `routing.decisions`) and
+the older `memory:` block at the top level. Every key about memory gets one row. No row holds a secret.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from memory_extproc.errors import ConfigurationError
+
+# Header that the router's `header_mutation` plugin sets, so that a rule here can tell its decisions apart.
+DECISION_HEADER = "x-memory-decision"
+
+
+class Fate(StrEnum):
+    """The fate of a key of the router's file."""
+
+    CARRIED = "carried over"
+    RENAMED = "another name"
+    RULE = "a rule"
+    BUILT_IN = "built in"  # always on
+    DROPPED = "no counterpart"
+    LOST = "lost"  # no counterpart, although an operator relies on it
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key of the router's file with its path, its fate, and our key or the reason."""
+
+    key: str
+    fate: Fate
+    note: str
+
+
+@dataclass(slots=True)
+class Imported:
+    """Our configuration as a tree for YAML, and a row for each of the router's keys."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def lost(self) -> bool:
+        return any(row.fate is Fate.LOST for row in self.rows)
+
+
+# The router's keys below `memory` → ours, where the value goes over as it is.
+_SAME = {
+    "enabled": "memory.enabled",
+    "auto_store": "memory.auto_store",
+    "extraction_batch_size": "memory.extraction_batch_size",
+    "default_retrieval_limit": "memory.default_retrieval_limit",
+    "default_similarity_threshold": "memory.default_similarity_threshold",
+    "milvus.address": "memory.milvus.address",
+    "milvus.collection": "memory.milvus.collection",
+    "milvus.dimension": "memory.milvus.dimension",
+    "reflection.max_inject_tokens": "inject.token_budget",
+}
+_NOTES = {
+    "default_similarity_threshold": "a calibrated relevance here, not a cosine: measure before you rely on it",
+    "milvus.dimension": "only with an embedding model of this dimension; the router's vectors cannot be reused",
+    "milvus.collection": "the collection behind it has another schema: take memories over with `memory import`",
+}
+_BUILT_IN = {
+    "hybrid_search": "recall always searches by words and by meaning",
+    "hybrid_mode": "the searches are combined by fitted weights (recall.weights)",
+    "adaptive_threshold": "a gate decides for each question whether anything is relevant",
+    "reflection.enabled": "ranking, ageing and deduplication are always on",
+    "reflection.algorithm": "ranking, ageing and deduplication are always on",
+    "reflection.dedup_threshold": "repetitions are left out by their words",
+    "quality_scoring.initial_strength_days": "see retention",
+    "quality_scoring.prune_threshold": "see retention",
+}
+_DROPPED = {
+    "milvus.num_partitions": "Milvus gets a partition key; see memory.milvus.layout",
+    "embedding_model": "a model of the router's own; memory.embedding names ours, and memories are embedded anew",
+    "redis_cache": "active callers' memories are held in process (recall.partition_bytes)",
+    "valkey": "Milvus is the only store",
+    "qdrant": "Milvus is the only store",
+}
+_LOST = {
+    "quality_scoring.max_memories_per_user": "no bound per user; retention ages memories instead",
+    "reflection.block_patterns": "no patterns of one's own; the built-in rules against injected instructions hold",
+}
+
+
+def is_router_file(tree: Mapping[str, Any]) -> bool:
+    """Whether *tree* is the router's own file."""
+    return any(key in tree for key in ("global", "routing", "providers"))
+
+
+def accept_router_keys(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Translate *tree* if it is the router's file, or the router's keys in the `memory` section of ours.
+
+    Returns our tree and a notice for each key that was not carried over unchanged. Raises ConfigurationError for a key
+    that has no counterpart although an operator relies on it.
+    """
+    if is_router_file(tree):
+        found, ours = import_configuration(tree), dict[str, Any]()
+    else:
+        found, ours = _translate_strange_keys(tree)
+    lost = [f"{row.key}: {row.note}" for row in found.rows if row.fate is Fate.LOST]
+    if lost:
+        raise ConfigurationError(lost)
+    _merge(ours, found.settings)
+    told = [row for row in found.rows if row.fate is not Fate.CARRIED]
+    return ours, tuple(f"{row.key}: the semantic router's key; {row.fate}: {row.note}" for row in told)
+
+
+_TRANSLATED = frozenset({*_BUILT_IN, *_DROPPED, *_LOST, *_SAME})
+
+
+def _translate_strange_keys(tree: Mapping[str, Any]) -> tuple[Imported, dict[str, Any]]:
+    """Takes keys that only the router has out of the `memory` section. Unknown keys stay, and are faults later."""
+    found, ours = Imported(), copy.deepcopy(dict(tree))
+    memory = ours.get("memory")
+    if not isinstance(memory, dict):
+        return found, ours
+    for key, value in list(_flatten(memory)):
+        strange = (key in _TRANSLATED and not _SAME.get(key, "").startswith("memory.")) or key in _SPECIAL
+        if strange:
+            _translate(found, "memory", key, value)
+            section, _, inner = key.rpartition(".")
+            holder = memory[section] if section else memory
+            del holder[inner]
+    for section in ("reflection", "quality_scoring"):
+        if memory.get(section) == {}:
+            del memory[section]
+    return found, ours
+
+
+def _merge(ours: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Adds the values of *more* that *ours* does not have. Rules are appended."""
+    for key, value in more.items():
+        if isinstance(value, Mapping):
+            held = ours.setdefault(key, {})
+            if isinstance(held, dict):
+                _merge(held, value)
+        elif isinstance(value, list) and isinstance(ours.get(key), list):
+            ours[key].extend(value)
+        else:
+            ours.setdefault(key, value)
+
+
+def import_configuration(tree: Mapping[str, Any]) -> Imported:
+    """Translate *tree*, the router's file. Raises ConfigurationError if it holds no memory configuration, or if a part
+    of it does not have the router's form."""
+    found = Imported()
+    place, memory = _memory_block(tree)
+    decisions = _decisions(tree)
+    if memory is None and not decisions and "external_models" not in tree:
+        raise ConfigurationError(
+            [
+                "no memory configuration found; expected global.stores.memory, a memory plugin of a decision, or memory"
+            ]
+        )
+    for key, value in _flatten(memory or {}):
+        _translate(found, place, key, value)
+    for at, decision in decisions:
+        _translate_decision(found, at, decision)
+    if "external_models" in tree:
+        _translate_models(found, tree["external_models"])
+    return found
+
+
+def _memory_block(tree: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
+    stores = _mapping(_mapping(tree.get("global"), "global").get("stores"), "global.stores")
+    if "memory" in stores:
+        return "global.stores.memory", _mapping(stores["memory"], "global.stores.memory")
+    if "memory" in tree:
+        return "memory", _mapping(tree["memory"], "memory")
+    return "memory", None
+
+
+def _decisions(tree: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The decisions that have a memory plugin, each with its path."""
+    routing = _mapping(tree.get("routing"), "routing")
+    where = "routing.decisions" if "decisions" in routing else "decisions"
+    listed = _list(routing.get("decisions", tree.get("decisions")), where)
+    decisions = [(f"{where}[{at}]", _mapping(each, f"{where}[{at}]")) for at, each in enumerate(listed)]
+    return [(at, each) for at, each in decisions if _memory_plugin(each, at) is not None]
+
+
+def _memory_plugin(decision: Mapping[str, Any], at: str) -> Mapping[str, Any] | None:
+    for number, plugin in enumerate(_list(decision.get("plugins"), f"{at}.plugins")):
+        place = f"{at}.plugins[{number}]"
+        if _mapping(plugin, place).get("type") == "memory":
+            return _mapping(plugin.get("configuration"), f"{place}.configuration")
+    return None
+
+
+def _flatten(block: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys of *block* with their values; sections that are translated key by key are flattened."""
+    for key, value in block.items():
+        if key in {"milvus", "reflection", "quality_scoring"} and isinstance(value, Mapping):
+            for inner, each in value.items():
+                yield f"{key}.{inner}", each
+        else:
+            yield key, value
+
+
+def _translate(found: Imported, place: str, key: str, value: Any) -> None:
+    at = f"{place}.{key}"
+    if key in _SAME:
+        ours = _SAME[key]
+        _put(found.settings, ours, value)
+        fate = Fate.CARRIED if ours.endswith(key) else Fate.RENAMED
+        found.rows.append(Row(at, fate, f"{ours}; {_NOTES[key]}" if key in _NOTES else ours))
+    elif key in _SPECIAL:
+        _SPECIAL[key](found, at, value)
+    elif key in _BUILT_IN:
+        found.rows.append(Row(at, Fate.BUILT_IN, _BUILT_IN[key]))
+    elif key in _DROPPED:
+        found.rows.append(Row(at, Fate.DROPPED, _DROPPED[key]))
+    elif key in _LOST:
+        found.rows.append(Row(at, Fate.LOST, _LOST[key]))
+    else:
+        found.rows.append(Row(at, Fate.LOST, "a key that this version does not know"))
+
+
+def _backend(found: Imported, at: str, value: Any) -> None:
+    if value == "milvus":
+        found.rows.append(Row(at, Fate.BUILT_IN, "Milvus is the only store"))
+    else:
+        found.rows.append(Row(at, Fate.LOST, "Milvus is the only store; without an address a local file serves"))
+
+
+def _half_life(found: Imported, at: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigurationError([f"{at}: expected a number of days above 0"])
+    _put(found.settings, "recall.half_life", f"{value:g}d")
+    found.rows.append(Row(at, Fate.RENAMED, "recall.half_life"))
+
+
+def _disabled_routes(found: Imported, at: str, value: Any) -> None:
+    for number, path in enumerate(_list(value, at)):
+        _add_rule(found, f"{at}[{number}]", {"path": _literal(path, f"{at}[{number}]")}, _OFF)
+
+
+def _disabled_models(found: Imported, at: str, value: Any) -> None:
+    for number, model in enumerate(_list(value, at)):
+        _add_rule(found, f"{at}[{number}]", {"model": _literal(model, f"{at}[{number}]")}, _OFF)
+
+
+_OFF = {"retrieve": "skip", "store": "skip"}
+_SPECIAL: Mapping[str, Callable[[Imported, str, Any], None]] = {
+    "backend": _backend,
+    "reflection.recency_decay_days": _half_life,
+    "disabled_routes": _disabled_routes,
+    "disabled_models": _disabled_models,
+}
+# Keys of a decision's plugin → keys of a rule.
+_OF_DECISION = {"retrieval_limit": "limit", "similarity_threshold": "threshold"}
+
+
+def _translate_decision(found: Imported, at: str, decision: Mapping[str, Any]) -> None:
+    """A decision shows itself to us by a header that its `header_mutation` plugin sets."""
+    plugin = _memory_plugin(decision, at) or {}
+    name = decision.get("name")
+    then: dict[str, Any] = {}
+    if plugin.get("enabled") is False:
+        then |= _OFF
+    for key, ours in _OF_DECISION.items():
+        if plugin.get(key) is not None:
+            then[ours] = plugin[key]
+    if plugin.get("auto_store") is not None:
+        then["store"] = "force" if plugin["auto_store"] is True else "skip"
+    for key in plugin:
+        if key not in {"enabled", "auto_store", *_OF_DECISION}:
+            fate = Fate.BUILT_IN if key in {"hybrid_search", "hybrid_mode", "reflection"} else Fate.LOST
+            found.rows.append(Row(f"{at}: memory.{key}", fate, _BUILT_IN.get(key, "holds for all requests here")))
+    if then:
+        _add_rule(found, f"{at} ({name})", {"header": {DECISION_HEADER: _literal(name, f"{at}.name")}}, then)
+        found.rows.append(
+            Row(
+                f"{at}.plugins",
+                Fate.RULE,
+                "add to this decision in the router: {type: header_mutation, configuration: {update: [{name: "
+                f"{DECISION_HEADER}, value: {name!r}}}]}}}}",
+            )
+        )
+
+
+def _translate_models(found: Imported, models: Any) -> None:
+    """Memory models have the same names in both; models of other roles do not concern memory."""
+    ours = []
+    for number, model in enumerate(_list(models, "external_models")):
+        at = f"external_models[{number}]"
+        role = str(_mapping(model, at).get("model_role", ""))
+        if role.startswith("memory_"):
+            ours.append(dict(model))
+            found.rows.append(Row(at, Fate.CARRIED, f"external_models, role {role}"))
+        else:
+            found.rows.append(Row(at, Fate.DROPPED, "not a model for memory"))
+    if ours:
+        found.settings["external_models"] = ours
+
+
+def _add_rule(found: Imported, at: str, when: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    found.settings.setdefault("rules", []).append({"when": dict(when), "then": dict(then)})
+    found.rows.append(Row(at, Fate.RULE, f"rules[{len(found.settings['rules']) - 1}]"))
+
+
+def _literal(name: Any, at: str) -> str:
+    """A glob that matches *name* alone."""
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError([f"{at}: expected a name"])
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+    tree[last] = value
+
+
+def _mapping(value: Any, at: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError([f"{at}: expected a mapping"])
+    return value
+
+
+def _list(value: Any, at: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigurationError([f"{at}: expected a list"])
+    return value

@@ -1,0 +1,140 @@
+"""The vLLM semantic router's memory configuration is translated, key by key, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from memory_extproc.cli.root import app
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings import load
+from memory_extproc.settings.semantic_router import Fate, import_configuration
+
+ROUTER = """
+version: v0.3
+listeners: [{name: http, address: 0.0.0.0, port: 8899}]
+providers: {defaults: {default_model: qwen}}
+routing:
+  decisions:
+    - name: small talk
+      plugins: [{type: memory, configuration: {enabled: false}}]
+    - name: support
+      plugins:
+        - {type: header_mutation, configuration: {update: [{name: x-a, value: b}]}}
+        - type: memory
+          configuration: {enabled: true, retrieval_limit: 3, similarity_threshold: 0.7, auto_store: false}
+    - {name: plain, plugins: []}
+global:
+  stores:
+    memory:
+      enabled: true
+      backend: milvus
+      auto_store: false
+      disabled_routes: ["/v1/chat/completions/x*"]
+      disabled_models: [tiny]
+      milvus: {address: "milvus:19530", collection: agentic_memory, dimension: 384, num_partitions: 16}
+      redis_cache: {enabled: true, address: "redis:6379", password: hunter2}
+      embedding_model: bert
+      default_retrieval_limit: 7
+      default_similarity_threshold: 0.6
+      hybrid_search: true
+      reflection: {enabled: true, max_inject_tokens: 900, recency_decay_days: 30}
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "router.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_routers_own_file_starts_us_and_a_notice_says_what_became_of_each_key(tmp_path: Path) -> None:
+    settings = load(written(tmp_path, ROUTER), {})
+    assert not settings.memory.auto_store
+    assert settings.memory.milvus.address == "milvus:19530"
+    assert settings.memory.default_retrieval_limit == 7
+    assert settings.inject.token_budget == 900
+    assert settings.recall.half_life.days == 30
+    rules = [rule.rule() for rule in settings.rules]
+    assert [(rule.when.path, rule.when.model, dict(rule.when.header)) for rule in rules] == [
+        ("/v1/chat/completions/x[*]", "", {}),
+        ("", "tiny", {}),
+        ("", "", {"x-memory-decision": "small talk"}),
+        ("", "", {"x-memory-decision": "support"}),
+    ]
+    assert (rules[2].then.retrieve, rules[2].then.store) == ("skip", "skip")
+    assert (rules[3].then.limit, rules[3].then.threshold, rules[3].then.store) == (3, 0.7, "skip")
+    told = "\n".join(settings.notices())
+    for key in ("embedding_model", "num_partitions", "redis_cache", "max_inject_tokens", "x-memory-decision"):
+        assert key in told
+    assert "hunter2" not in told
+
+
+def test_what_an_operator_would_miss_is_refused_at_a_start_and_ends_the_import_with_1(tmp_path: Path) -> None:
+    lossy = ROUTER.replace("reflection: {", "reflection: {block_patterns: [salary], ")
+    lossy = lossy.replace("backend: milvus", "backend: qdrant")
+    with pytest.raises(ConfigurationError) as caught:
+        load(written(tmp_path, lossy), {})
+    assert {fault.partition(":")[0] for fault in caught.value.faults} == {
+        "global.stores.memory.backend", "global.stores.memory.reflection.block_patterns",
+    }  # fmt: skip
+    ran = CliRunner().invoke(app, ["config", "import", "--from", "semantic-router", str(written(tmp_path, lossy))])
+    assert ran.exit_code == 1
+    assert "block_patterns" in ran.stderr
+
+
+def test_what_the_import_writes_is_a_configuration_of_ours(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["config", "import", str(written(tmp_path, ROUTER))])
+    assert ran.exit_code == 0, ran.stderr
+    assert "hunter2" not in ran.output + ran.stderr
+    ours = tmp_path / "ours.yaml"
+    ours.write_text(ran.stdout)
+    assert load(ours, {}).model_dump() == load(written(tmp_path, ROUTER), {}).model_dump()
+
+
+def test_an_older_memory_block_keeps_what_is_ours_and_gives_up_what_is_harmless(tmp_path: Path) -> None:
+    old = {
+        "memory": {
+            "enabled": True, "embedding_model": "mmbert", "hybrid_mode": "rrf", "disabled_models": ["m"],
+            "milvus": {"address": "m:1", "num_partitions": 4}, "reflection": {"max_inject_tokens": 100},
+        },
+        "inject": {"token_budget": 300},
+        "rules": [{"when": {"tenant": "t"}, "then": {"limit": 1}}],
+    }  # fmt: skip
+    settings = load(written(tmp_path, yaml.safe_dump(old)), {})
+    assert settings.inject.token_budget == 300  # what our own key says counts
+    assert [rule.when.tenant or rule.when.model for rule in settings.rules] == ["t", "m"]
+    with pytest.raises(ConfigurationError, match="unknown key; did you mean auto_store"):
+        load(written(tmp_path, "memory: {auto_stor: true}"), {})
+
+
+@pytest.mark.parametrize(
+    ("memory", "fault"),
+    [
+        ("7", "global.stores.memory: expected a mapping"),
+        ("{disabled_routes: 3}", "global.stores.memory.disabled_routes: expected a list"),
+        ("{reflection: {recency_decay_days: soon}}", "recency_decay_days: expected a number of days above 0"),
+        ("{disabled_models: [3]}", "global.stores.memory.disabled_models[0]: expected a name"),
+        ("{brand_new: 1}", "a key that this version does not know"),
+    ],
+)
+def test_a_file_that_cannot_be_translated_is_refused_with_the_place(
+    tmp_path: Path, memory: str, fault: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(written(tmp_path, f"global: {{stores: {{memory: {memory}}}}}"), {})
+    assert fault in str(caught.value)
+
+
+def test_a_file_of_the_routers_without_memory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no memory configuration found"):
+        load(written(tmp_path, "providers: {}"), {})
+
+
+def test_every_key_of_the_router_gets_a_row() -> None:
+    found = import_configuration(yaml.safe_load(ROUTER))
+    assert all(row.note for row in found.rows)
+    assert Fate.LOST not in {row.fate for row in found.rows}
