@@ -1,4 +1,4 @@
-"""`memory-extproc config`: is it right, what is in effect, what can it say."""
+"""`memory-extproc config`: check, show, describe and import a configuration."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
 
 def _not_here(settings: Settings) -> list[str]:
-    """What `serve` would need on the machine it runs on, which may be another than this."""
+    """Files that `serve` needs and this machine lacks. It may be meant to run on another machine."""
     embedding = settings.memory.embedding
     if embedding.provider is not Provider.ONNX:
         return []
@@ -113,7 +113,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="the configuration file to translate")],
     source: Annotated[str, typer.Option("--from", metavar="semantic-router", help="whose file it is")] = ROUTER,
 ) -> None:
-    """Translate the vLLM semantic router's memory configuration: ours on stdout, what became of each key on stderr.
+    """Translate the vLLM semantic router's memory configuration: ours on stdout, a table of its keys on stderr.
 
     Exits with 1 if something was lost that matters.
     """
@@ -175,7 +175,7 @@ Says = Callable[[str, int, int], None]  # step, done, of how many
 
 @contextmanager
 def progress() -> Iterator[Says]:
-    """One bar for each step, on stderr, gone when it is over."""
+    """A progress bar on stderr for each step, removed at the end."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:

@@ -79,7 +79,7 @@ class Settings(Section):
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
     shutdown: Shutdown = Field(Shutdown(), description="the order of leaving")
 
-    # One for each key of the semantic router's that was translated when the file was read.
+    # Notices about the semantic router's keys that were translated.
     _router_notices: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
@@ -91,12 +91,12 @@ class Settings(Section):
 
     @property
     def deadline(self) -> timedelta:
-        """Of the whole read path."""
+        """The deadline of the whole read path."""
         return deadline_of(self.recall)
 
     @property
     def message_timeout(self) -> timedelta:
-        """What Envoy is told to grant each of our messages; always above the deadline."""
+        """Envoy's `message_timeout` for the sidecar's replies, always above the deadline."""
         return message_timeout_of(self.envoy, self.recall)
 
     def model_for(self, role: ModelRole) -> ExternalModel | None:

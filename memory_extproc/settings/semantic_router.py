@@ -99,8 +99,8 @@ def is_router_file(tree: Mapping[str, Any]) -> bool:
 def accept_router_keys(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Translate *tree* if it is the router's file, or the router's keys in the `memory` section of ours.
 
-    Returns our tree and a notice for each key that was not carried over unchanged. Raises ConfigurationError for a key
-    that has no counterpart although an operator relies on it.
+    Returns our tree and a notice for each key that was not carried over unchanged. Raises ConfigurationError for a
+    key that has no counterpart although an operator relies on it.
     """
     if is_router_file(tree):
         found, ours = import_configuration(tree), dict[str, Any]()
@@ -150,16 +150,14 @@ def _merge(ours: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def import_configuration(tree: Mapping[str, Any]) -> Imported:
-    """Translate *tree*, the router's file. Raises ConfigurationError if it holds no memory configuration, or if a part
-    of it does not have the router's form."""
+    """Translate *tree*, the router's file. Raises ConfigurationError if it holds no memory configuration, or if a
+    part of it does not have the router's form."""
     found = Imported()
     place, memory = _memory_block(tree)
     decisions = _decisions(tree)
     if memory is None and not decisions and "external_models" not in tree:
         raise ConfigurationError(
-            [
-                "no memory configuration found; expected global.stores.memory, a memory plugin of a decision, or memory"
-            ]
+            ["no memory configuration found: expected global.stores.memory, memory, or a decision's memory plugin"]
         )
     for key, value in _flatten(memory or {}):
         _translate(found, place, key, value)
