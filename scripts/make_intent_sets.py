@@ -61,7 +61,7 @@ INDIRECT = ("job", "kids", "age", "car", "partner", "instrument", "origin", "emp
 # final thing, the thing that links to it, and the words of which a line that links holds one way
 HOPS = {
     "shop": (("street",), "husband", (("{sister}", "{husband}"), ("sister's husband",), ("brother-in-law",))),
-    "building": (("building",), "manager", (("{manager}", "manager"), ("{manager}", "boss"))),
+    "building": (("building",), "manager", tuple(("{manager}", word) for word in ("manager", "boss", "report"))),
     "study": (("study",), "daughter", (("{friend}", "{daughter}"), ("friend's daughter",))),
     "drummer": (("drummer_work",), "drummer", tuple(("{drummer}", word) for word in ("drum", "drummer", "drums"))),
     "physio": (("physio_street",), "physio", (("{physio}", "physio"), ("{physio}", "physiotherapist"))),
@@ -131,6 +131,8 @@ class Person:
 
     def talk(self) -> None:
         for key in self.bank["facts"]:
+            if key.rpartition("_")[2] in MONTHS:  # the wording of a language, not a thing of its own
+                continue
             self._place(key, self._wording(self.bank["facts"], key), WHEN.get(key, EVER))
         for key, spec in self.bank["lists"].items():
             if "items" in spec:
