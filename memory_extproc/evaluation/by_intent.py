@@ -76,7 +76,7 @@ class IntentSet:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A question and its block. *lines*: how many; *serving*: how many of them are to the point; *milliseconds*:
-    CPU time of the recall with its embedding."""
+    CPU time of the recall with its embedding, None where it was not taken."""
 
     question: IntentQuestion
     block: str = field(repr=False)
@@ -85,7 +85,7 @@ class Judged:
     lines: int
     serving: int
     tokens: int
-    milliseconds: float
+    milliseconds: float | None
 
 
 def read_intent_set(path: Path, *, held: bool = False) -> IntentSet:
@@ -153,9 +153,14 @@ def sample_set(intents: IntentSet, people: int, per_kind: int) -> IntentSet:
 
 
 async def ask_by_intent(
-    intents: IntentSet, bench: Bench, bounds: Bounds, says: Says = lambda _step, _done, _whole: None
+    intents: IntentSet,
+    bench: Bench,
+    bounds: Bounds,
+    says: Says = lambda _step, _done, _whole: None,
+    *,
+    timed: bool = True,
 ) -> list[Judged]:
-    """Every question, put to the memories of its owner at its time."""
+    """Every question, put to the memories of its owner at its time; *timed*: twice, to take the CPU time."""
     judged: list[Judged] = []
     embedding: dict[str, float] = {}
     for done, (conversation, questions) in enumerate(intents.people):
@@ -167,13 +172,14 @@ async def ask_by_intent(
             for question in questions:
                 if question.query not in embedding:
                     embedding[question.query] = await _cpu_ms(bench.embedder.embed_query(question.query))
-                judged.append(await _ask(question, there, recaller, bounds, embedding[question.query]))
+                one = await _ask(question, there, recaller, bounds, embedding[question.query] if timed else None)
+                judged.append(one)
     says("learning and asking", len(intents.people), len(intents.people))
     return judged
 
 
 async def _ask(
-    question: IntentQuestion, there: Played, recaller: Recaller, bounds: Bounds, embedding: float
+    question: IntentQuestion, there: Played, recaller: Recaller, bounds: Bounds, embedding: float | None
 ) -> Judged:
     there.clock.now = question.asked_at.astimezone(UTC)
     wish = RecallRequest(
@@ -181,7 +187,8 @@ async def _ask(
     )
     # The first recall fills caches that a sidecar fills in the background; the second has the query's vector.
     found = await recaller.recall(wish)
-    return judge_block(question, found, there, embedding + await _cpu_ms(recaller.recall(wish)))
+    took = None if embedding is None else embedding + await _cpu_ms(recaller.recall(wish))
+    return judge_block(question, found, there, took)
 
 
 async def _cpu_ms(work: Awaitable[object]) -> float:
@@ -276,4 +283,5 @@ def _figures_of_kind(judged: Sequence[Judged], plain: float | None) -> dict[str,
 
 
 def _p50(judged: Sequence[Judged]) -> float | None:
-    return statistics.median(one.milliseconds for one in judged) if judged else None
+    times = [one.milliseconds for one in judged if one.milliseconds is not None]
+    return statistics.median(times) if times else None
