@@ -198,7 +198,9 @@ async def _cpu_ms(work: Awaitable[object]) -> float:
     return (time.process_time() - started) * 1000
 
 
-def judge_block(question: IntentQuestion, found: RecallResult, there: Played, milliseconds: float) -> Judged:
+def judge_block(
+    question: IntentQuestion, found: RecallResult, there: Played, milliseconds: float | None = None
+) -> Judged:
     """What the block in *found* is worth for *question*."""
     lines = [_Line(line, found, there) for line in found.block.splitlines() if line.startswith("- ")]
     wanted = [[line.holds(piece) for line in lines] for piece in question.wanted]
