@@ -67,6 +67,12 @@ def recall(
     topics: Annotated[
         bool, typer.Option("--topics", help="sum up topics and sessions too, as a sidecar does; takes longer")
     ] = False,
+    by_intent: Annotated[
+        bool, typer.Option("--by-intent", help="a set of questions by kind; with --limit-questions so many of each")
+    ] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="with --by-intent and a folder: the half that nothing is fitted on")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn every conversation of a data set as the sidecar would, ask its questions, and say what was found."""
@@ -80,11 +86,17 @@ def recall(
             memory.default_similarity_threshold if threshold is None else threshold,
             memory.default_retrieval_limit if limit is None else limit,
         )
-        found = asyncio.run(
-            _measure_system(settings, dataset, System(system), bounds, limit_questions, report, topics=topics)
-        )
+        if by_intent:
+            found = asyncio.run(_measure_intents(settings, dataset, bounds, limit_questions, held=held))
+        else:
+            found = asyncio.run(
+                _measure_system(settings, dataset, System(system), bounds, limit_questions, report, topics=topics)
+            )
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    if by_intent:
+        _show_intents(found)
         return
     _show(found)
     if report is not None:
@@ -181,6 +193,37 @@ async def _measure_system(
     if report is not None:
         write_report(report, found)
     return found
+
+
+async def _measure_intents(
+    settings: Settings, path: Path, bounds: Bounds, limit_questions: int | None, *, held: bool
+) -> dict[str, Any]:
+    from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.by_intent import (  # noqa: PLC0415
+        ask_by_intent,
+        intent_figures,
+        read_intent_set,
+        sample_set,
+    )
+
+    intents = read_intent_set(path, held=held)
+    if limit_questions is not None:
+        intents = sample_set(intents, len(intents.people), limit_questions)
+    with progress() as says:
+        async with bench(settings, topics=True) as made:
+            return intent_figures(intents, await ask_by_intent(intents, made, bounds, says))
+
+
+def _show_intents(found: dict[str, Any]) -> None:
+    title = f"{found['dataset']}: {found['questions']} questions to {found['people']} people"
+    table = Table(title=title, title_justify="left")
+    columns = ("answered", "precision", "forbidden", "lines", "tokens", "abstention", "latency")
+    for name in ("kind", "questions", "counterexamples", *columns):
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    for kind, figures in found["kinds"].items():
+        counts = (str(figures["questions"]), str(figures["counterexamples"]))
+        table.add_row(kind, *counts, *(_share(figures[column]) for column in columns))
+    Console(highlight=False).print(table)
 
 
 def _show(found: dict[str, Any]) -> None:
