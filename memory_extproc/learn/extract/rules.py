@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.resources import files
 from typing import Any
 
-from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact
+from memory_extproc.learn.extract.clauses import LISTS
+from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
     confirms,
@@ -22,6 +21,7 @@ from memory_extproc.learn.extract.statements import (
     resolved,
 )
 from memory_extproc.model import MemoryType, Source, Turn
+from memory_extproc.text.persons import kinds
 from memory_extproc.text.words import content_words, fold, lexicon_of, tokens
 
 _TRAILING = re.compile(
@@ -35,7 +35,8 @@ _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exac
 _MINE = re.compile(r"^(?:my|our)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
-              "coach": "coaches", "watch": "watches", "founded": "founded", "started": "started"}  # fmt: skip
+              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't", "cannot": "can't", "pass": "passes"}  # fmt: skip
+_PAST_FORMS = frozenset(LISTS["past_forms"].split())
 _PROCEDURE = re.compile(
     r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
         (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,
@@ -75,6 +76,7 @@ class Rule:
     ends: bool  # says that something stopped being so
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
+    spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
 class RulesExtractor:
@@ -83,10 +85,10 @@ class RulesExtractor:
     name = "rules"
 
     def __init__(self) -> None:
-        parsed = tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
+        parsed = LISTS
         self._version: str = parsed["version"]
         self._checks = Checks(parsed)
-        self._rules = tuple(_rule(entry, parsed["relations"], self._checks) for entry in parsed["rule"])
+        self._rules = tuple(_rule(entry, parsed, self._checks) for entry in parsed["rule"])
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
@@ -113,25 +115,29 @@ class RulesExtractor:
             if (fact := self._stated(turn, clause, [*known, *found])) is not None:
                 found.append(fact)
         unique = {
-            (fact.subject, fact.attribute, fact.value): fact for fact in found if len(fact.content) <= LONGEST_FACT
+            (fact.subject, fact.attribute, fact.value): fact
+            for fact in found
+            if len(fact.content) <= LONGEST_FACT and is_well_formed(fact)
         }
-        return list(unique.values())
+        return list({fact.content: fact for fact in unique.values()}.values())
 
     def _stated(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
-        if (matched := self._match(text)) is not None and (matched[0].ends or not ends(text)):
+        if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
             return self._fact(turn, matched, known, text)
         for as_it_was in ended(text):
-            if (matched := self._match(as_it_was)) is not None and not matched[0].update:
+            if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
                 return _ended(self._fact(turn, matched, known, text), matched[1])
         return None
 
-    def _match(self, clause: str) -> tuple[Rule, Captured] | None:
+    def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
         for rule in self._rules:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
             caught = _captured(rule, matched)
+            if rule.spoken_of:
+                caught.groups["thing"] = _last_spoken_of(caught.value, known)
             if all(check(caught) for check in rule.checks):
                 return rule, caught
         return None
@@ -191,13 +197,24 @@ def _ended(fact: Fact, caught: Captured) -> Fact:
     )
 
 
-def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
+# How patterns name what they have in common.
+_AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have| has| will be| will|'ll be|'ll)?"
+
+
+def _rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
-    which = "older|younger|eldest|oldest|youngest|big|little|best|twin|step|late"
-    person = rf"(?:(?:{which}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
-    who = rf"(?:i|we|(?:my|our) (?P<rel>{person}))"
-    pattern = entry["pattern"].replace("{who}", who).replace("{rel}", rf"(?:\w+ )?(?:{relations})")
-    pattern = pattern.replace("{value}", "(?P<value>.+?)")
+    relations = lists["relations"]
+    person = rf"(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+    named = {
+        "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
+        "{aux}": _AUX,
+        "{be}": r"(?:'m|'re|'s| am| are| is)",
+        "{rel}": rf"(?:\w+ )?(?:{relations})",
+        "{value}": "(?P<value>.+?)",
+    }
+    pattern = entry["pattern"]
+    for name, meaning in (*named.items(), *((f"{{{name}}}", f"(?:{words})") for name, words in lists["words"].items())):
+        pattern = pattern.replace(name, meaning)
     return Rule(
         pattern=re.compile(pattern, re.IGNORECASE),
         content=entry["content"],
@@ -210,12 +227,13 @@ def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
         ends=entry.get("ends", False),
         update=entry.get("update", False),
         words=entry.get("words", {}),
+        spoken_of=entry.get("spoken_of", False),
     )
 
 
 def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
-    value = _LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'"))
+    value = _of_them(_LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'")))
     if "word" in groups:
         groups["thing"] = rule.words[fold(groups["word"])]
     return Captured(value, groups)
@@ -223,7 +241,7 @@ def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
 
 def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, str]:
     """Everything a rule's content and attribute may name."""
-    words = {name: text.strip() for name, text in groups.items()}
+    words = {name: _of_them(text.strip()) for name, text in groups.items()}
     aim = _MINE.sub("the ", groups.get("aim") or groups.get("trip") or "")
     rest, given = groups.get("rest", ""), groups.get("object", "")
     return words | {
@@ -240,8 +258,33 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "sort": "date" if any(character.isdigit() for character in value) else "place",
         "does": _does(words.get("deed", "")),
         "does_value": _does(value),
+        "verb": _verb(words.get("aux", ""), words.get("deed", "")),
         "without": _without(words),
     }
+
+
+_THEIRS = {"my": "their", "our": "their", "mine": "theirs", "me": "them", "us": "them", "myself": "themselves",
+           "ourselves": "themselves", "i": "they", "we": "they", "i'm": "they're", "we're": "they're", "i've": "they've",
+           "we've": "they've"}  # fmt: skip
+_OWN_WORDS = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE)
+_UPPER = frozenset({"US"})  # a country
+
+
+def _of_them(text: str) -> str:
+    """*text* as somebody else tells it: "with my wife" is "with their wife"."""
+    return _OWN_WORDS.sub(lambda found: found[0] if found[0] in _UPPER else _THEIRS[found[0].lower()], text)
+
+
+def _verb(aux: str, deed: str) -> str:
+    """The verb in the third person: "'m" and "flying" are "is flying"; a past tense stays."""
+    bare = aux.strip().lower().removeprefix("'")
+    if bare in {"m", "am", "re", "are", "is", "s"}:
+        return f"is {deed}"
+    if bare.endswith(" been"):
+        return f"has been {deed}"
+    if bare in {"ve", "have", "has"}:
+        return f"has {deed}"
+    return f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ") if bare[:2] in {"wi", "ll"} else _does(deed)
 
 
 def _does(phrase: str) -> str:
@@ -250,8 +293,10 @@ def _does(phrase: str) -> str:
     lower = verb.lower()
     if lower in _IRREGULAR:
         verb = _IRREGULAR[lower]
+    elif lower.endswith("ed") or lower in _PAST_FORMS:
+        pass
     elif lower and not lower.endswith("s"):
-        verb = f"{verb[:-1]}ies" if lower.endswith("y") and lower[-2:-1] not in "aeiou" else f"{verb}s"
+        verb = f"{verb[:-1]}ies" if lower.endswith("y") and lower[-2:-1] not in "aeiou" else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
     return verb + space + rest
 
 
@@ -280,6 +325,15 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
     return fuller.pop() if len(fuller) == 1 else thing
 
 
+def _last_spoken_of(value: str, before: Sequence[Fact]) -> str:
+    """The thing of the caller's that was spoken of last and has a value of the kind of *value*; empty: none."""
+    for fact in reversed(before):
+        own = _OWN.match(fact.content)
+        if own is not None and kinds(fact.value) & kinds(value) and not fact.ends:
+            return own["thing"]
+    return ""
+
+
 def _procedures(text: str) -> Iterator[tuple[str, str]]:
     """What is done and how, from "To deploy X: run ..." and "The steps to ... are: ..."."""
     for matched in _PROCEDURE.finditer(meant(text)):
@@ -303,7 +357,11 @@ _IDLE = re.compile(
     r"|first|second|third|last|latter|former|other|answer|suggestion|result|sound|look|feel|part|new|plan|above"
     r"|following|same|code|design))\b"
 )
-_ABOUT_OTHERS = re.compile(r"\b(?:i|i'm|i've|me|my|mine|myself|you|your|yours)\b")
+_ABOUT_OTHERS = re.compile(r"\b(?:you|your|yours|u|ur)\b")
+_NO_THING = re.compile(  # no name of a thing, but a clause
+    r"\b(?:i|i'm|i've|me|my|mine|myself|you|your|yours|is|are|was|were|am|be|been|got|gets|has|have|had|will|would|can|could|do|does|did"
+    r"|says|said|that|who|which|if)\b"
+)
 _NUMBER = re.compile(r"\d")
 _DATE = re.compile(
     r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
@@ -344,7 +402,7 @@ class Captured:
     """The words a rule caught, as written."""
 
     value: str
-    groups: Mapping[str, str]
+    groups: dict[str, str]
 
     @property
     def folded(self) -> str:
@@ -391,6 +449,7 @@ class Checks:
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
             "trait": lambda caught: self._traits.fullmatch(caught.folded) is not None,
+            "hard": lambda caught: self.plain(caught) and _hard(caught.value),
             "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,
             "counted": lambda caught: _COUNTED.match(caught.folded) is not None,
@@ -471,7 +530,7 @@ class Checks:
         thing = fold(caught.groups.get("thing", ""))
         bare = _head_of(thing).removeprefix("new ").removeprefix("current ")
         *_, last = ["", *bare.split()]
-        if self._secret.search(thing) or not self.plain(caught) or _ABOUT_OTHERS.search(thing):
+        if self._secret.search(thing) or not self.plain(caught) or _NO_THING.search(thing):
             return False
         if any(self._passing.fullmatch(word) for word in (bare, last)) or self._relation.fullmatch(bare):
             return False

@@ -1,0 +1,217 @@
+"""Sentences taken apart into clauses that have a subject of their own, and asides into clauses of theirs. Pure.
+
+"As a nurse I hardly sleep, and my daughter Mia, who is 7, starts school in May" becomes "I'm a nurse", "my daughter
+Mia is 7", "there is my daughter Mia" and "my daughter Mia starts school in May". A rule then reads one clause at a
+time. Every pattern is bounded, so that the time is linear in the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any
+
+from memory_extproc.text.words import fold
+
+
+def _read() -> Mapping[str, Any]:
+    return tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
+
+
+LISTS = _read()
+_GRAMMAR: Mapping[str, str] = LISTS["grammar"]
+REASONS = _GRAMMAR["reasons"]
+_NAME = r"(?-i:[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?:[-'][A-Z][a-z]+)?)"
+_NAMES = rf"{_NAME}(?: {_NAME})?"
+_WHICH = rf"(?:(?:{LISTS['which']}) )?"
+_RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
+_NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
+
+_SUBJECTS = (
+    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
+    r"|yo|mi|mis|me\s+llamo)\b"
+)
+_PRONOUNS = r"(?:he|she|they)(?='|\s)"
+_CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
+_ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
+_CLAUSE = re.compile(
+    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
+    rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
+    r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*",
+    re.IGNORECASE,
+)
+_SHARED = re.compile(
+    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']})\b)", re.IGNORECASE
+)
+_HEAD = re.compile(
+    rf"^((?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
+    r"|(?:my|our)\s+[\w'-]+(?:\s+[\w'-]+){0,5}?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
+    re.IGNORECASE,
+)
+_OPENERS = re.compile(rf"^(?:(?:{_GRAMMAR['openers']})\b[\s,:.!-]*)+", re.IGNORECASE)
+_SUBORDINATE = re.compile(rf"^(?:{REASONS}|while|although|though|even\s+though)\s+(?={_SUBJECTS})", re.I)
+# "In May we fly to Japan" is "we fly to Japan in May".
+_FRONTED = re.compile(
+    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|tomorrow|tonight|nowadays|later)\s*,?\s+(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
+    re.IGNORECASE,
+)
+_HEDGED = re.compile(rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+", re.IGNORECASE)  # fmt: skip
+# How people write in haste.
+_HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
+# "I'm Alice, a data scientist at Google" says two things of one person.
+_APPOSED = re.compile(
+    r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
+    re.IGNORECASE,
+)
+# "my sister, who lives in Oslo, ..." and "my boss, Karin, ...": what stands between the commas is said of her.
+_INSERTED = re.compile(
+    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*|\s+)(?:who(?:'s|\s+is)?|(?=(?:an?|\d{{1,3}})\b))\s*"
+    r"(?P<said>[^,;()]{2,80})(?:,|$)",
+    re.IGNORECASE,
+)
+_SUBJECT_OF = re.compile(rf"^(?P<who>my\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE)
+_PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
+_BLANKS = re.compile(r"\s+")
+
+
+def write_out(text: str) -> str:
+    """*text* with the short forms of haste in full: "im", "dont" and "gonna" as "I'm", "don't", "going to"."""
+    return _HASTY.sub(lambda found: LISTS["hasty"][found[0].lower()], text)
+
+
+def strip_openers(text: str) -> str:
+    """*text* without "well", "by the way" and what else stands before a statement."""
+    return _OPENERS.sub("", text)
+
+
+def split_clauses(sentence: str) -> list[str]:
+    """The clauses of *sentence* in order, each with its subject, without openers and outer punctuation. A pronoun is
+    replaced by the person of the clause before it."""
+    found: list[str] = []
+    about = ""
+    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
+        bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
+        if _PRONOUN.match(bare):
+            bare = _PRONOUN.sub(about, bare, count=1) if about else ""
+        if not bare:
+            continue
+        person = _SUBJECT_OF.match(bare)
+        about = person["who"] if person is not None else about
+        head = _HEAD.match(bare)
+        first, *others = _SHARED.split(bare) if head is not None else [bare]
+        found.append(first)
+        found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
+    return found
+
+
+def _unfold(clause: str) -> str:
+    """*clause* with its subject first: without a conjunction, with what was fronted at the end."""
+    bare = _SUBORDINATE.sub("", clause)
+    fronted = _FRONTED.match(bare)
+    if fronted is not None:
+        bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
+    bare = _HEDGED.sub(r"\g<who> ", bare)
+    return _with_dropped_subject(bare)
+
+
+_DROPPED = tuple((re.compile(pattern, re.IGNORECASE), subject) for subject, pattern in LISTS["dropped"].items())
+
+
+def _with_dropped_subject(clause: str) -> str:
+    """ "allergic to nuts" as "I'm allergic to nuts": in a chat one's own subject often goes without saying."""
+    for pattern, subject in _DROPPED:
+        if pattern.match(clause):
+            return f"{subject} {clause}"
+    return clause
+
+
+def _with_subject(head: str, predicate: str) -> str:
+    """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
+    into "I love tea"."""
+    folded = fold(head)
+    if predicate.startswith("allergic") or _ING.match(predicate):
+        return f"{head} {predicate}" if folded in {"i'm", "i am", "we're"} else f"{head} is {predicate}"
+    subject = {"i am": "I", "i'm": "I", "i": "I", "i've": "I", "we're": "we", "we've": "we"}.get(folded, head)
+    return f"{subject} {predicate}"
+
+
+_ING = re.compile(r"[a-z]+ing\b")
+
+# --- asides ------------------------------------------------------------------------------------------
+# Facts that a sentence takes for granted, whatever else it says or asks: "what can my 7-year-old son eat?"
+
+_OWN = r"\b(?:my|our)\s+"
+_PERSON = rf"(?P<rel>{_RELATIVE})"
+_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])(?P<gap>[,)]?)", re.I)
+_AGED_PERSON = re.compile(
+    rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
+    rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?",
+    re.IGNORECASE,
+)
+_PERSON_OF_AGE = re.compile(
+    rf"{_OWN}{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?(?:\s*,\s*|\s*\(\s*)(?P<age>\d{{1,3}})\s*[,)]", re.IGNORECASE
+)
+_AS_A = re.compile(rf"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)(?:as|being|speaking\s+as)\s+(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{_SUBJECTS})|$|\s+(?:and|who|with|at)\b)", re.I)  # fmt: skip
+_CONDITION = re.compile(
+    rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:[\w-]+\s+){{0,2}}?(?:{LISTS['words']['conditions']}))\b(?!\s+(?:test|app|meds|research|story|is|are|isn't|was))",
+    re.IGNORECASE,
+)
+_ALLERGY = re.compile(rf"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
+_JOB = re.compile(
+    rf"{_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
+    rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+)?))(?=[\s,.!?;]|$)",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['homes']}))\s+in\s+(?P<place>{_NAMES})", re.I)
+_EVENT = re.compile(
+    rf"{_OWN}(?P<what>(?:[\w'-]+\s+){{0,3}}?(?:{LISTS['words']['occasions']}))\s+(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?"
+    rf"(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
+    re.IGNORECASE,
+)
+_PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
+
+
+def asides(sentence: str) -> list[str]:
+    """What *sentence* takes for granted of its writer and of their people, as clauses that say it."""
+    found = [*_people(sentence), *_own_life(sentence)]
+    return list(dict.fromkeys(_BLANKS.sub(" ", one) for one in found))
+
+
+def _people(sentence: str) -> Iterator[str]:
+    for one in _NAMED_PERSON.finditer(sentence):
+        if _is_name(one["name"]):
+            yield f"there is my {one['rel']} {one['name']}"
+    for one in _INSERTED.finditer(sentence):
+        said = one["said"].strip()
+        yield f"{one['who']} {said}" if said.split(maxsplit=1)[0].endswith("s") else f"{one['who']} is {said}"
+    for one in _AGED_PERSON.finditer(sentence):
+        name = f" {one['name']}" if one["name"] and _is_name(one["name"]) else ""
+        if name:
+            yield f"there is my {one['rel']}{name}"
+        yield f"my {one['rel']}{name} is {one['age']} {one['unit']}s old"
+    for one in _PERSON_OF_AGE.finditer(sentence):
+        name = f" {one['name']}" if one["name"] and _is_name(one["name"]) else ""
+        yield f"my {one['rel']}{name} is {one['age']}"
+
+
+def _own_life(sentence: str) -> Iterator[str]:
+    for one in _AS_A.finditer(sentence):
+        yield f"I'm {one['what']}"
+    for one in _CONDITION.finditer(sentence):
+        who = f"my {one['whose'].strip().removesuffix(chr(39) + 's')} has" if one["whose"] else "I have"
+        allergy = _ALLERGY.search(one["what"])
+        article = "an " if one["what"][:1].lower() in "aeiou" else "a "
+        yield f"{who} {article if allergy and not one['what'].endswith('ies') else ''}{one['what']}"
+    for one in _JOB.finditer(sentence):
+        yield f"I work {one['how']} {one['where']}"
+    for one in _PLACE.finditer(sentence):
+        yield f"I have my {one['thing']} in {one['place']}"
+    for one in _EVENT.finditer(sentence):
+        if not _PAST.search(sentence):
+            yield f"there is my {one['what']} {one['when']}"
+
+
+def _is_name(text: str) -> bool:
+    return not _NO_NAMES.intersection(fold(text).split())
