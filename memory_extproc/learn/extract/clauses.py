@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from enum import Flag, auto
 from importlib.resources import files
 from typing import Any
 
@@ -58,6 +59,7 @@ _FRONTED = re.compile(
     re.IGNORECASE,
 )
 _HEDGED = re.compile(rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+", re.IGNORECASE)  # fmt: skip
+_TRAILING = re.compile(r"(?:[\s,]+(?:by the way|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$", re.IGNORECASE)
 # How people write in haste.
 _HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
 # "I'm Alice, a data scientist at Google" says two things of one person.
@@ -112,7 +114,7 @@ def _unfold(clause: str) -> str:
     fronted = _FRONTED.match(bare)
     if fronted is not None:
         bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
-    bare = _HEDGED.sub(r"\g<who> ", bare)
+    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", bare))
     return _with_dropped_subject(bare)
 
 
@@ -138,6 +140,34 @@ def _with_subject(head: str, predicate: str) -> str:
 
 
 _ING = re.compile(r"[a-z]+ing\b")
+
+class Begins(Flag):
+    """How a clause begins, or what a rule's pattern can begin with."""
+
+    I = auto()  # noqa: E741 - the word: "I", "we've"
+    MY = auto()  # "my", "our"
+    FOREIGN = auto()  # with a word by which another language speaks of oneself
+    OTHER = auto()
+
+
+_SPEAKER = re.compile(r"(?:i|we)(?=['\s]|$)", re.IGNORECASE)
+_OWNER = re.compile(r"(?:my|our)\s", re.IGNORECASE)
+_FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
+_CONCERNS = re.compile(rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b", re.IGNORECASE)
+
+
+def begins(clause: str) -> Begins:
+    if _SPEAKER.match(clause):
+        return Begins.I
+    if _OWNER.match(clause):
+        return Begins.MY
+    return Begins.FOREIGN if _FOREIGN.match(clause) else Begins.OTHER
+
+
+def concerns_writer(clause: str) -> bool:
+    """Whether *clause* may tell something of who wrote it."""
+    return begins(clause) is not Begins.OTHER or _CONCERNS.match(clause) is not None
+
 
 # --- asides ------------------------------------------------------------------------------------------
 # Facts that a sentence takes for granted, whatever else it says or asks: "what can my 7-year-old son eat?"
@@ -170,11 +200,15 @@ _EVENT = re.compile(
     rf"(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
     re.IGNORECASE,
 )
+_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being)\b", re.IGNORECASE)
+_FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 _PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
 
 
 def asides(sentence: str) -> list[str]:
     """What *sentence* takes for granted of its writer and of their people, as clauses that say it."""
+    if _MAY_STAND_ASIDE.search(sentence) is None:
+        return []
     found = [*_people(sentence), *_own_life(sentence)]
     return list(dict.fromkeys(_BLANKS.sub(" ", one) for one in found))
 
@@ -198,7 +232,9 @@ def _people(sentence: str) -> Iterator[str]:
 
 def _own_life(sentence: str) -> Iterator[str]:
     for one in _AS_A.finditer(sentence):
-        yield f"I'm {one['what']}"
+        # "As a doctor, what would you say?" asks a doctor; a diet is the asker's own.
+        own = _FIRST.search(sentence, one.end()) is not None
+        yield f"I'm {one['what'] if own else one['what'].partition(' ')[2]}"
     for one in _CONDITION.finditer(sentence):
         who = f"my {one['whose'].strip().removesuffix(chr(39) + 's')} has" if one["whose"] else "I have"
         allergy = _ALLERGY.search(one["what"])

@@ -8,7 +8,7 @@ from calendar import monthrange
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from memory_extproc.learn.extract.clauses import REASONS, asides, split_clauses, strip_openers, write_out
+from memory_extproc.learn.extract.clauses import REASONS, asides, concerns_writer, split_clauses, strip_openers, write_out
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import collapse_whitespace, sentences
@@ -59,7 +59,7 @@ _SUPPOSED = re.compile(
       |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
 )
 _UNSURE = re.compile(
-    r"""(?x)\b(?:would|wouldn't|i'd|we'd|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
+    r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather)|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
           |probably|wish\w*|hope|hoping
         |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
         |think|remember|believe)
@@ -196,12 +196,19 @@ def _stated(sentence: str) -> list[str]:
     told = strip_openers(fold(stated))
     if _REPORTED.search(fold(sentence)):
         return []
-    if told and asks(told):
+    if told and _asks(told):
         stated, rest = "", sentence
     found = _beyond_doubt(split_clauses(stated)) if told else []
     if rest and not _FICTION.search(fold(rest)):
         found += _beyond_doubt(_reasons(rest))
     return found
+
+
+_AMENDS = re.compile(r"make\s+(?:it|that)\s+[^a-z]")
+
+
+def _asks(told: str) -> bool:
+    return asks(told) and _AMENDS.match(told) is None
 
 
 def _reasons(asked: str) -> list[str]:
@@ -211,6 +218,8 @@ def _reasons(asked: str) -> list[str]:
 
 
 def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
+    if not any(map(concerns_writer, clauses)):
+        return []
     folded = [fold(clause) for clause in clauses]
     supposed = [at for at, clause in enumerate(folded) if _SUPPOSED.search(clause)]
     if supposed and (supposed[0] == 0 and _SUPPOSED.match(folded[0])):
@@ -219,7 +228,7 @@ def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
     return [
         clause
         for clause, told in zip(clauses[start:], folded[start:], strict=True)
-        if not (_UNSURE.search(told) or asks(told))
+        if concerns_writer(clause) and not (_UNSURE.search(told) or _asks(told))
     ]
 
 
