@@ -256,6 +256,8 @@ _STANDING = {
     FactRelation.OTHER: Standing.OTHER,
     FactRelation.SAME: Standing.SAME,
     FactRelation.CHANGED: Standing.CHANGED,
+    FactRelation.WIDER: Standing.SAME,
+    FactRelation.NARROWER: Standing.CHANGED,
 }
 
 

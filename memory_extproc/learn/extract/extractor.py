@@ -67,6 +67,8 @@ def is_well_formed(fact: Fact) -> bool:
     router, and no two verbs in a row."""
     if _PLACEHOLDER.search(fact.content) or _TWO_VERBS.search(fact.content):
         return False
+    if not fact.value:
+        return fact.ends  # "User left the job they had"
     return any(sign.isalnum() for sign in _OURS.sub("", fact.value))
 
 
