@@ -105,6 +105,11 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
         return FactRelation.OTHER
     if fact.ends or named.get("ends"):
         return _likeness_of_endings(fact, there)
+    return _likeness_of_values(fact, found)
+
+
+def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
+    there, named = found.memory, found.memory.metadata
     if about(fact.attribute) != about(str(named["attribute"])):
         return FactRelation.SAME if _same_said(fact, there) else FactRelation.OTHER
     if agree(fact.value, str(named["value"])):
@@ -115,12 +120,16 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
 
 
 def _detail(fact: Fact, there: Memory) -> FactRelation | None:
-    """How *there* says what *fact* says, if the value of one has all that the other's has: with more detail or with
-    less. Where each has a detail of its own, they are two facts of which neither goes. None: neither value has the
-    other in it."""
+    """Compare the detail of *fact* and *there* where either value contains the other. Where both have detail of
+    their own beside the value, they are two facts and both stay. None: neither value contains the other."""
     value = str(there.metadata["value"])
     mine, theirs = set(saying(fact.value)), set(saying(value))
-    if not mine or not theirs or negates(fact.content) != negates(there.content) or not _currencies_agree(fact.value, value):
+    if (
+        not mine
+        or not theirs
+        or negates(fact.content) != negates(there.content)
+        or not _currencies_agree(fact.value, value)
+    ):
         return None
     said, known = _details(fact.content), _details(there.content)
     if mine < theirs:
@@ -194,7 +203,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
         return Confirm(newest.id)
     if verdict is Outdate:
         return Outdate(by=newest.id, since=newest.valid_from or newest.created_at)
-    kept = FactRelation.WIDER  # what tells more of the same than the fact in hand
+    kept = FactRelation.WIDER  # has detail that the fact in hand lacks
     return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
 
 
@@ -269,7 +278,7 @@ def _comparable(there: Memory, row: Memory) -> bool:
 
 
 def _of_speakers(*memories: Memory) -> bool:
-    """Whether one of them is about who said it. In what several share, everyone's "my editor" is their own."""
+    """Whether one of them is about its speaker. In what several share, everyone's "my editor" is their own."""
     return any(str(memory.metadata.get("subject", "")).casefold().startswith("user") for memory in memories)
 
 
@@ -293,7 +302,9 @@ holiday name's is are was with on in at by about around approximately roughly ex
 dollar dollars euro euros pound pounds per cent percent
 """
 _BARE = frozenset(map(stem, tokens(_NAMES_NOTHING)))
-_TELL_NOTHING = frozenset(map(stem, tokens("user works work as has have lives live likes is are being wants called named")))
+_TELL_NOTHING = frozenset(
+    map(stem, tokens("user works work as has have lives live likes is are being wants called named"))
+)
 _SYNONYMS = {
     stem(word): stem(meaning)
     for word, meaning in (

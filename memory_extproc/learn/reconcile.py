@@ -60,7 +60,7 @@ _MOST_CORRECTED = 16  # turns that a fact names whose words it takes the place o
 
 
 class ConflictJudge(Protocol):
-    """Says what a fact is beside memories that are near to it, where no rule does."""
+    """Judges how a fact stands to memories near it, where no rule does."""
 
     @property
     def version(self) -> str:
@@ -268,7 +268,7 @@ class Reconciler:
         return Decision.CONFIRMED
 
     async def _retire_words(self, old: Memory, by: str, at: datetime, proposed: _Proposed) -> None:
-        """Takes out of recall the words that said *old*, which *by* replaced: the caller's, and the assistant's."""
+        """Take the words of *old*, replaced by the fact *by*, out of recall: the caller's and the assistant's."""
         await self._retire_messages(old.owner, old, by, at)
         if proposed.row.id != by or not _contradicts(proposed.fact, old):
             return
@@ -283,7 +283,7 @@ class Reconciler:
                 await self._retire_sentences(answer, rest, at, by)
 
     async def _retire_sentences(self, answer: Memory, rest: str, at: datetime, by: str) -> None:
-        """Leaves *rest* of *answer*, as it holds from now on. What it said before stays as history."""
+        """Leave *rest* of *answer*, as it holds from now on. The old words stay as history."""
         if not rest:
             await self._keeps.supersede(answer.owner, answer.id, by, at)
             return
@@ -348,8 +348,8 @@ _GOES_BY = re.compile(
 
 
 def without_value(text: str, old: Memory, new: str) -> str:
-    """*text* without the sentences that go by the value of *old*: those that name it, and speak to the caller or
-    name the thing that it was the value of. A sentence that names the *new* value too tells of the change."""
+    """*text* without the sentences that go by the value of *old*: they name it, and speak to the caller or name the
+    thing itself. A sentence that names the *new* value too tells of the change, and stays."""
     value = set(saying(str(old.metadata.get("value", ""))))
     telling = value - _VERDICT_WORDS
     if not telling:
@@ -377,9 +377,9 @@ _UNTOLD_WORDS = 3  # by which a message may go beyond its facts: "last month", "
 
 
 def _says_no_more(message: Memory, told: Sequence[Memory], facts: int) -> bool:
-    """Whether *message* is whole and says nothing but its *facts*, of which the first of *told* is one. A model
-    leaves out what is not worth keeping; rules leave out what they do not understand, so there every clause must
-    have made a fact, and no name, number or several words may be left that none tells."""
+    """Whether *message* is whole and says nothing but its *facts*, the first of *told* among them. A model leaves
+    out trifles; rules leave out whatever they do not understand, so there every clause must have made a fact, and
+    no name, number or more than three words may be left over."""
     whole = message.source is Source.VERBATIM and "piece" not in message.metadata
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
@@ -388,8 +388,17 @@ def _says_no_more(message: Memory, told: Sequence[Memory], facts: int) -> bool:
     if len(first_person_statements(message.content)) > facts:
         return False
     known = frozenset[str]().union(*(stems(fact.content) for fact in told))
-    left = [word for word in content_words(message.content) if stem(word) not in known and not _is_known_number(word, told)]
-    names = [word for word in left if any(sign.isdigit() for sign in word) or (word[:1].isupper() and not message.content.lstrip().startswith(word))]
+    left = [
+        word
+        for word in content_words(message.content)
+        if stem(word) not in known and not _is_known_number(word, told)
+    ]
+    names = [
+        word
+        for word in left
+        if any(sign.isdigit() for sign in word)
+        or (word[:1].isupper() and not message.content.lstrip().startswith(word))
+    ]
     return not names and len(left) <= _UNTOLD_WORDS
 
 

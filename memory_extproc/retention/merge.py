@@ -212,8 +212,8 @@ def _consolidate_statements(
 
 
 def _when_said(memory: Memory) -> tuple[float, int, int, str]:
-    """Sorts by the moment, the place in the session and the place in the message: rows keep whole seconds, in which
-    several values can be told."""
+    """Sorts by the moment, the place in the session and the place in the message: rows keep whole seconds, and a
+    second can hold several values."""
     whole = (memory.valid_from or memory.created_at).timestamp()
     said, ordinal = memory.metadata.get("said", whole), memory.metadata.get("ordinal", 0)
     return (

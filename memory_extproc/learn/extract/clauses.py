@@ -1,8 +1,8 @@
 """Sentences taken apart into clauses that have a subject of their own, and asides into clauses of theirs. Pure.
 
-"As a nurse I hardly sleep, and my daughter Mia, who is 7, starts school in May" becomes "I'm a nurse", "my daughter
-Mia is 7", "there is my daughter Mia" and "my daughter Mia starts school in May". A rule then reads one clause at a
-time. Every pattern is bounded, so that the time is linear in the sentence.
+"As a nurse I hardly sleep, and my daughter Mia starts school in May" becomes "I'm a nurse", "there is my daughter
+Mia" and "my daughter Mia starts school in May". A rule then reads each clause by itself. Every pattern is bounded, so
+that the time is linear in the sentence.
 """
 
 from __future__ import annotations
@@ -52,22 +52,28 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _OPENERS = re.compile(rf"^(?:(?:{_GRAMMAR['openers']})\b[\s,:.!-]*)+", re.IGNORECASE)
-_SUBORDINATE = re.compile(rf"^(?:{REASONS}|while|although|though|even\s+though)\s+(?={_SUBJECTS})", re.I)
+_SUBORDINATE = re.compile(rf"^(?:{REASONS}|while|although|though|even\s+though)\s+(?={_SUBJECTS})", re.IGNORECASE)
 # "In May we fly to Japan" is "we fly to Japan in May".
 _FRONTED = re.compile(
-    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|tomorrow|tonight|nowadays|later)\s*,?\s+(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
+    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|tomorrow|tonight|nowadays|later)\s*,?\s+"
+    r"(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
     re.IGNORECASE,
 )
-_HEDGED = re.compile(rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+", re.IGNORECASE)  # fmt: skip
-_TRAILING = re.compile(r"(?:[\s,]+(?:by the way|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$", re.IGNORECASE)
+_HEDGED = re.compile(
+    rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
+    re.IGNORECASE,
+)
+_TRAILING = re.compile(
+    r"(?:[\s,]+(?:by the way|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$", re.IGNORECASE
+)
 # How people write in haste.
 _HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
-# "I'm Alice, a data scientist at Google" says two things of one person.
+# "I'm Alice, a data scientist at Google" says two things of a person.
 _APPOSED = re.compile(
     r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
     re.IGNORECASE,
 )
-# "my sister, who lives in Oslo, ..." and "my boss, Karin, ...": what stands between the commas is said of her.
+# "my sister, a nurse in Oslo, ...": the words between the commas are about her.
 _INSERTED = re.compile(
     rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*|\s+)(?:who(?:'s|\s+is)?|(?=(?:an?|\d{{1,3}})\b))\s*"
     r"(?P<said>[^,;()]{2,80})(?:,|$)",
@@ -84,19 +90,19 @@ def write_out(text: str) -> str:
 
 
 def strip_openers(text: str) -> str:
-    """*text* without "well", "by the way" and what else stands before a statement."""
+    """*text* without "well", "by the way" and the like in front."""
     return _OPENERS.sub("", text)
 
 
 def split_clauses(sentence: str) -> list[str]:
-    """The clauses of *sentence* in order, each with its subject, without openers and outer punctuation. A pronoun is
+    """The clauses of *sentence* in order, each with its subject, without openers and punctuation. A pronoun is
     replaced by the person of the clause before it."""
     found: list[str] = []
     about = ""
     for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
-            bare = _PRONOUN.sub(about, bare, count=1) if about else ""
+            bare = _PRONOUN.sub(about, bare, count=1) if about else (bare if bare[:4].lower() == "they" else "")
         if not bare:
             continue
         person = _SUBJECT_OF.match(bare)
@@ -109,7 +115,7 @@ def split_clauses(sentence: str) -> list[str]:
 
 
 def _unfold(clause: str) -> str:
-    """*clause* with its subject first: without a conjunction, with what was fronted at the end."""
+    """*clause* with its subject first: conjunctions go, and a date in front moves to the end."""
     bare = _SUBORDINATE.sub("", clause)
     fronted = _FRONTED.match(bare)
     if fronted is not None:
@@ -122,7 +128,7 @@ _DROPPED = tuple((re.compile(pattern, re.IGNORECASE), subject) for subject, patt
 
 
 def _with_dropped_subject(clause: str) -> str:
-    """ "allergic to nuts" as "I'm allergic to nuts": in a chat one's own subject often goes without saying."""
+    """Give "allergic to nuts" the subject of "I'm allergic to nuts": chats leave it out."""
     for pattern, subject in _DROPPED:
         if pattern.match(clause):
             return f"{subject} {clause}"
@@ -141,8 +147,9 @@ def _with_subject(head: str, predicate: str) -> str:
 
 _ING = re.compile(r"[a-z]+ing\b")
 
+
 class Begins(Flag):
-    """How a clause begins, or what a rule's pattern can begin with."""
+    """How a clause begins, or a rule's pattern can begin."""
 
     I = auto()  # noqa: E741 - the word: "I", "we've"
     MY = auto()  # "my", "our"
@@ -165,16 +172,16 @@ def begins(clause: str) -> Begins:
 
 
 def concerns_writer(clause: str) -> bool:
-    """Whether *clause* may tell something of who wrote it."""
+    """Whether *clause* may tell something of its writer."""
     return begins(clause) is not Begins.OTHER or _CONCERNS.match(clause) is not None
 
 
 # --- asides ------------------------------------------------------------------------------------------
-# Facts that a sentence takes for granted, whatever else it says or asks: "what can my 7-year-old son eat?"
+# Facts that a sentence takes for granted, even in a question: "Which books suit my 7-year-old son?"
 
 _OWN = r"\b(?:my|our)\s+"
 _PERSON = rf"(?P<rel>{_RELATIVE})"
-_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])(?P<gap>[,)]?)", re.I)
+_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])", re.IGNORECASE)
 _AGED_PERSON = re.compile(
     rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
     rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?",
@@ -183,21 +190,29 @@ _AGED_PERSON = re.compile(
 _PERSON_OF_AGE = re.compile(
     rf"{_OWN}{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?(?:\s*,\s*|\s*\(\s*)(?P<age>\d{{1,3}})\s*[,)]", re.IGNORECASE
 )
-_AS_A = re.compile(rf"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)(?:as|being|speaking\s+as)\s+(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{_SUBJECTS})|$|\s+(?:and|who|with|at)\b)", re.I)  # fmt: skip
-_CONDITION = re.compile(
-    rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:[\w-]+\s+){{0,2}}?(?:{LISTS['words']['conditions']}))\b(?!\s+(?:test|app|meds|research|story|is|are|isn't|was))",
+_AS_A = re.compile(
+    r"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)(?:as|being|speaking\s+as)\s+"
+    rf"(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{_SUBJECTS})|$|\s+(?:and|who|with|at)\b)",
     re.IGNORECASE,
 )
-_ALLERGY = re.compile(rf"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
+_ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
+_CONDITION = re.compile(
+    rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
+    r"\b(?!\s+(?:test|app|meds|research|story|is|are|isn't|was))",
+    re.IGNORECASE,
+)
+_ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
 _JOB = re.compile(
     rf"{_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
     rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+)?))(?=[\s,.!?;]|$)",
     re.IGNORECASE,
 )
-_PLACE = re.compile(rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['homes']}))\s+in\s+(?P<place>{_NAMES})", re.I)
+_PLACE = re.compile(
+    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['homes']}))\s+in\s+(?P<place>{_NAMES})", re.IGNORECASE
+)
 _EVENT = re.compile(
-    rf"{_OWN}(?P<what>(?:[\w'-]+\s+){{0,3}}?(?:{LISTS['words']['occasions']}))\s+(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?"
-    rf"(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
+    rf"{_OWN}(?P<what>(?:[\w'-]+\s+){{0,3}}?(?:{LISTS['words']['occasions']}))\s+"
+    rf"(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
     re.IGNORECASE,
 )
 _MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being)\b", re.IGNORECASE)
@@ -206,7 +221,7 @@ _PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
 
 
 def asides(sentence: str) -> list[str]:
-    """What *sentence* takes for granted of its writer and of their people, as clauses that say it."""
+    """Facts that *sentence* takes for granted of its writer and their people, each as a clause of its own."""
     if _MAY_STAND_ASIDE.search(sentence) is None:
         return []
     found = [*_people(sentence), *_own_life(sentence)]
@@ -232,7 +247,7 @@ def _people(sentence: str) -> Iterator[str]:
 
 def _own_life(sentence: str) -> Iterator[str]:
     for one in _AS_A.finditer(sentence):
-        # "As a doctor, what would you say?" asks a doctor; a diet is the asker's own.
+        # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
         own = _FIRST.search(sentence, one.end()) is not None
         yield f"I'm {one['what'] if own else one['what'].partition(' ')[2]}"
     for one in _CONDITION.finditer(sentence):

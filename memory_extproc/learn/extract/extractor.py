@@ -51,9 +51,11 @@ class Fact:
     began: datetime | None = None  # when the first of those was asked
 
 
-# What stands for words that were masked: by us, or by a router before us ("[EMAIL_ADDRESS_0]").
+# Marks in place of masked words: our own, and a router's ("[EMAIL_ADDRESS_0]").
 _OURS = re.compile(r"\[masked: [^\]\n]{0,40}\]?")
-_PLACEHOLDER = re.compile(r"\[[A-Z][A-Z]{1,20}(?:_[A-Z]{1,20}){0,4}_\d{1,4}\]?|<[A-Z]{2,20}(?:_[A-Z]{1,20}){0,4}(?:_\d{1,4})?>")
+_PLACEHOLDER = re.compile(
+    r"\[[A-Z][A-Z]{1,20}(?:_[A-Z]{1,20}){0,4}_\d{1,4}\]?|<[A-Z]{2,20}(?:_[A-Z]{1,20}){0,4}(?:_\d{1,4})?>"
+)
 _TWO_VERBS = re.compile(
     r"\b(?:(?:is|are|was|were|am|be)\s+(?:is|are|was|were|am|has|have|had|does|do|did|got)"
     r"|(?:has|have|had)\s+(?:is|are|was|were|am|has|have|does|do|did)|(?:got|gets)\s+(?:is|are|was|were|has)"

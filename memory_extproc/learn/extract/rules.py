@@ -21,21 +21,23 @@ from memory_extproc.learn.extract.statements import (
     resolved,
 )
 from memory_extproc.model import MemoryType, Source, Turn
-from memory_extproc.text.persons import kinds
+from memory_extproc.text.persons import Kind, kinds
 from memory_extproc.text.words import content_words, fold, lexicon_of, tokens
 
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
     r"|actually"
     r"|originally|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
-    r"|for everything)|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*|,\s+so\s.*)+$",
+    r"|for everything|a lot|so much|very much|a ton|the most)|,\s+so\s.*"
+    r"|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*)+$",
     re.IGNORECASE,
 )
 _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exactly)\s+", re.IGNORECASE)
 _MINE = re.compile(r"^(?:my|our)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
-              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't", "cannot": "can't", "pass": "passes"}  # fmt: skip
+              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't",
+              "cannot": "can't"}  # fmt: skip
 _PAST_FORMS = frozenset(LISTS["past_forms"].split())
 _PROCEDURE = re.compile(
     r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
@@ -98,9 +100,12 @@ class RulesExtractor:
         parsed = LISTS
         self._version: str = parsed["version"]
         self._checks = Checks(parsed)
-        rules = [_rule(entry, parsed, self._checks) for entry in parsed["rule"]]
+        rules = [compile_rule(entry, parsed, self._checks) for entry in parsed["rule"]]
         # By how a clause begins: most clauses of most texts begin like no rule.
-        self._rules = {start: tuple(one for one in rules if one.begins & start) for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)}
+        self._rules = {
+            start: tuple(one for one in rules if one.begins & start)
+            for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
+        }
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
@@ -209,11 +214,16 @@ def _ended(fact: Fact, caught: Captured) -> Fact:
     )
 
 
-# How patterns name what they have in common.
+def fill_in(lists: Mapping[str, Any], name: str) -> str:
+    """The pattern *name*, with the lists named in it between braces."""
+    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", lists["patterns"][name])
+
+
+# Short names in the patterns of the rules.
 _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have| has| will be| will|'ll be|'ll)?"
 
 
-def _rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
+def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
     person = rf"(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
@@ -225,7 +235,10 @@ def _rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) ->
         "{value}": "(?P<value>.+?)",
     }
     pattern = entry["pattern"]
-    for name, meaning in (*named.items(), *((f"{{{name}}}", f"(?:{words})") for name, words in lists["words"].items())):
+    for name, meaning in (
+        *named.items(),
+        *((f"{{{name}}}", f"(?:{words})") for name, words in lists["words"].items()),
+    ):
         pattern = pattern.replace(name, meaning)
     return Rule(
         pattern=re.compile(pattern, re.IGNORECASE),
@@ -276,38 +289,23 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "sort": "date" if any(character.isdigit() for character in value) else "place",
         "does": _does(words.get("deed", "")),
         "does_value": _does(value),
-        "drives": {"driv": "drives", "ridi": "rides", "ride": "rides", "flie": "flies", "fly": "flies"}.get(words.get("deed", "")[:4].lower(), ""),
-        "health": _health(words.get("deed", "")),
-        "hobby": "is good at" if words.get("deed") == "good at" else ("goes" if words.get("deed", "").startswith("go") and words.get("deed") not in {"gotten into", "got into"} else ("likes" if words.get("deed") in {"into", "enjoying"} else _verb(words.get("aux", ""), words.get("deed", "")))),
-        "duty": "has to",
-        "relative_is": "" if _FINITE.match(value) else "is",
         "verb": _verb(words.get("aux", ""), words.get("deed", "")),
         "without": _without(words),
     }
 
 
 _THEIRS = {"my": "their", "our": "their", "mine": "theirs", "me": "them", "us": "them", "myself": "themselves",
-           "ourselves": "themselves", "i": "they", "we": "they", "i'm": "they're", "we're": "they're", "i've": "they've",
-           "we've": "they've"}  # fmt: skip
-_OWN_WORDS = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE)
+           "ourselves": "themselves", "i": "they", "we": "they", "i'm": "they're", "we're": "they're",
+           "i've": "they've", "we've": "they've"}  # fmt: skip
+_OWN_WORDS = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE
+)
 _UPPER = frozenset({"US"})  # a country
 
 
 def _of_them(text: str) -> str:
-    """*text* as somebody else tells it: "with my wife" is "with their wife"."""
+    """*text* in the third person: "with my wife" is "with their wife"."""
     return _OWN_WORDS.sub(lambda found: found[0] if found[0] in _UPPER else _THEIRS[found[0].lower()], text)
-
-
-_FINITE = re.compile(r"(?:just |recently )?(?:had|broke|moved|started|bought|lost|passed|gave|adopted|graduated|retired|turned|works)\b", re.IGNORECASE)
-
-
-def _health(deed: str) -> str:
-    folded = deed.lower()
-    if "diagnosed" in folded:
-        return "was diagnosed with"
-    if folded.startswith("recover"):
-        return "is recovering from"
-    return "is prone to" if folded.startswith("prone") else "has"
 
 
 def _verb(aux: str, deed: str) -> str:
@@ -331,7 +329,11 @@ def _does(phrase: str) -> str:
     elif (lower.endswith("ed") and lower != "need") or lower in _PAST_FORMS:
         pass
     elif lower and not lower.endswith("s"):
-        verb = f"{verb[:-1]}ies" if lower.endswith("y") and lower[-2:-1] not in "aeiou" else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
+        verb = (
+            f"{verb[:-1]}ies"
+            if lower.endswith("y") and lower[-2:-1] not in "aeiou"
+            else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
+        )
     return verb + space + rest
 
 
@@ -364,9 +366,15 @@ def _last_spoken_of(value: str, before: Sequence[Fact]) -> str:
     """The thing of the caller's that was spoken of last and has a value of the kind of *value*; empty: none."""
     for fact in reversed(before):
         own = _OWN.match(fact.content)
-        if own is not None and kinds(fact.value) & kinds(value) and not fact.ends:
+        if own is not None and _kind(fact.value) is _kind(value) and not fact.ends:
             return own["thing"]
     return ""
+
+
+def _kind(value: str) -> Kind | None:
+    """A date, even where it has a number in it; a number; a name; or nothing of the kind."""
+    found = kinds(value)
+    return next((kind for kind in Kind if kind in found), None)
 
 
 def _procedures(text: str) -> Iterator[tuple[str, str]]:
@@ -410,34 +418,6 @@ _SPELLED_NUMBER = re.compile(
 _NOT_FOR_LONG = re.compile(
     r"\b(?:today|tonight|tomorrow|now|yet|right\s+now|this\s+(?:morning|evening|week|time|one))\b"
 )
-_AT_HAND = re.compile(r"(?:the|that|this|these|those|option|version|number|#|\*|\d|point|step|day \d|part|what|how|where|when|to (?:start|begin|try|see|have|get|do|go with|keep|use|make|focus|know|hear))\b|[#*]")
-_PROPER = re.compile(r"[Tt]he [A-Z]\w+(?: [A-Z]\w+)?$")
-_POINTING = re.compile(r"\b(?:it|this(?! (?:week|month|year|spring|summer|autumn|fall|winter|weekend|\w+day|january|february|march|april|may|june|july|august|september|october|november|december))|that|these|them|those)\b")
-_JUDGED = re.compile(r"\b(?:pain|jerk|idiot|mess|big help|help|angel|handful|monster|nightmare|saint|legend|star|bit|joke)\b")
-_WAITING = re.compile(r"(?:waiting|trying|looking|wondering|thinking|meaning|able|told|asked|here|there|having (?:trouble|issues|problems))\b")
-_PASSING_TIME = re.compile(r"\b(?:minutes?|seconds?|hours? ago|this (?:morning|afternoon|evening)|earlier today|just now|all day|so far)\b")
-_STUDY = re.compile(
-    r"year (?:of )?(?:an? |my |the )?(?:\w+ )?(?:student|phd|master|bachelor|med|medical|law|university|college|uni|undergrad|high school|school|resident|residency|apprentice"
-    r"|nursing|engineering|degree|studies)|in (?:their|his|her) \w+ year|sophomore|freshman|undergrad|grad student|candidate|(?:junior|senior) (?:in|at)"
-)
-_MASSAGE = re.compile(r"\b(?:massage|look|glance|pat|on the other|at hand|a hand|feelings|up|to back)\b")
-_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
-_CALENDAR = re.compile(
-    rf"\b(?:(?:on|in|this|next|by|until|till|from|since|early|late|mid|end of|of|around|before|after)[\s-](?:{_MONTHS}|spring|summer|autumn|fall|winter|christmas|easter"
-    r"|thanksgiving|new year|monday|tuesday|wednesday|thursday|friday|saturday|sunday|week|month|year|weekend|semester|q[1-4]|term|the \d{1,2}(?:st|nd|rd|th))"
-    rf"|(?:monday|tuesday|wednesday|thursday|friday|saturday|sunday)s?|(?:{_MONTHS}) \d|\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{_MONTHS})|\d{{1,2}}/\d{{1,2}}|20\d\d"
-    r"|(?:in )(?:an?|one|two|three|four|five|six|\d+|a few|a couple of) (?:days|weeks?|months?|years?)|tomorrow|the \d{1,2}(?:st|nd|rd|th)|\d\d? (?:in|this|next|on) )"
-)
-_BY_WHEN = re.compile(
-    rf"\b(?:by|before|on|until|till|due|in|next)\s(?:the\s)?(?:end of|{_MONTHS}|monday|tuesday|wednesday|thursday|friday|saturday|sunday|christmas|easter|\d{{1,2}}(?:st|nd|rd|th)?|next|tomorrow"
-    r"|week|month|weekend|year)\b|\btomorrow\b"
-)
-_COMING = re.compile(r"\b(?:coming|visiting|staying|arriving|booked|planned|scheduled|due|over for|tickets)\b")
-_SHORT_VALUE = 5
-_NO_VEHICLE = re.compile(r"\b(?:point|car around|conversation|crazy|nuts|wave|bus line|kids to|home)\b")
-_TECHNICAL = re.compile(r"\b(?:scripts?|codes?|query|queries|jobs?|builds?|tests?|commands?|program|pipeline|cron|function|loop|api|server|deploys?)\b")
-# what somebody says, thinks or does a moment long tells little of them
-_SAYING = frozenset(tokens(LISTS["saying"]))
 _AGE = re.compile(r"\d{1,3}(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
 _COUNTED = re.compile(r"\d[\d.,]*\s*(?:kg|kilos?|lbs?|pounds|stone|g)\b")
 _OCCUPATION_ENDINGS = ("er", "or", "ist", "ian", "ant", "ect", "smith", "wright", "man", "woman", "nurse", "eer")
@@ -492,13 +472,6 @@ class Checks:
             rf"(?P<named>(?:(?!(?:in|on|for|of|the|an?|to|with|from|at)\b)[\w-]+\s+){{0,4}}?)(?:{words['undertakings']})"
             r"(?P<told>\s+(?:that|which|about|called|named|for|with|to|on|in|of|using|where)\b.*)?"
         )
-        self._known = _whole(rf"the (?:{lists['grammar']['known']})\b")
-        self._fields = _whole(words["fields"])
-        self._life_events = _whole(words["life_events"])
-        self._aims = re.compile(rf"(?:(?:to|of|on|for|towards?) )?(?:{words['aims']})", re.IGNORECASE)
-        self._hobbies = re.compile(rf"\b(?:{words['hobbies']})\b")
-        self._occasions = re.compile(rf"\b(?:{words['occasions']}|{lists['events']})s?\b")
-        self._foods = re.compile(rf"\b(?:{words['foods']})\b")
         self._habits = re.compile(rf"(?:{words['habits']})s?\b")
         self._lasting = _whole(lists["lasting"])
         self._things = _whole(lists["things"])
@@ -513,35 +486,12 @@ class Checks:
             "plain": self.plain,
             "not idle": lambda caught: not _IDLE.match(caught.folded),
             "not technical": self._not_technical,
-            "liked": self._liked,
             "name": self._name,
             "titled": self._titled,
             "place": lambda caught: self.plain(caught) and not _NOT_PLACES.match(caught.folded),
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
             "trait": lambda caught: self._traits.fullmatch(caught.folded) is not None,
-            "hard": lambda caught: self.plain(caught) and _hard(caught.value),
-            "named": lambda caught: self.plain(caught),
-            "not judged": lambda caught: not _JUDGED.search(caught.folded),
-            "not waiting": lambda caught: not _WAITING.match(caught.folded),
-            "not now": lambda caught: not _NOT_FOR_LONG.search(caught.folded),
-            "lasting": lambda caught: not _NOT_FOR_LONG.search(caught.folded) and not _PASSING_TIME.search(caught.folded),
-            "field": lambda caught: self._fields.match(caught.folded) is not None,
-            "year of study": lambda caught: _STUDY.search(caught.folded) is not None,
-            "hurt": lambda caught: not _IDLE.match(caught.folded) and not _MASSAGE.search(caught.folded),
-            "told child": lambda caught: caught.folded != "expecting it",
-            "food": lambda caught: self.plain(caught) and (self._foods.search(caught.folded) is not None or bool(caught.groups.get("rest"))) and not _IDLE.match(caught.folded),
-            "disliked": lambda caught: bool(caught.value or caught.groups.get("kind")) and (not caught.value or (self.plain(caught) and not _IDLE.match(caught.folded))),
-            "hobby": lambda caught: self._hobby(caught),
-            "routine": lambda caught: fold(caught.groups["first"]) not in _SAYING and not _PASSING_TIME.search(caught.folded) and not _TECHNICAL.search(caught.folded),
-            "life event": lambda caught: self.plain(Captured(f"{caught.groups['deed']} {caught.value}".strip(), {})) and self._life_events.fullmatch(fold(f"{caught.groups['deed']} {caught.value}".strip())) is not None,
-            "plan": lambda caught: self.plain(caught) and _CALENDAR.search(caught.folded) is not None and not _IDLE.match(caught.folded) and not _POINTING.search(caught.folded),
-            "aim": lambda caught: self.plain(caught) and self._aims.match(caught.value) is not None and not _PASSING_TIME.search(caught.folded),
-            "due": lambda caught: self.plain(caught) and _BY_WHEN.search(caught.folded) is not None and not _IDLE.match(caught.folded),
-            "occasion": lambda caught: self.plain(caught) and _CALENDAR.search(caught.folded) is not None and (self._occasions.search(caught.folded) is not None or _COMING.search(caught.folded) is not None),
-            "short": lambda caught: len(caught.value.split()) <= _SHORT_VALUE,
-            "vehicle": lambda caught: self.plain(caught) and not _NO_VEHICLE.search(caught.folded) and not _NOT_FOR_LONG.search(caught.folded),
-            "of a relative": lambda caught: fold(caught.groups["first"]) not in _SAYING and not _NOT_FOR_LONG.search(caught.folded),
             "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,
             "counted": lambda caught: _COUNTED.match(caught.folded) is not None,
@@ -556,18 +506,28 @@ class Checks:
             "without": self._without,
             "own thing": self._own_thing,
             "own event": lambda caught: self.is_event(caught.groups.get("thing", "")) and self._own_thing(caught),
+            **{name: self._by_patterns(entry) for name, entry in self._lists["checks"].items()},
         }
 
-    def _liked(self, caught: Captured) -> bool:
-        """Whether it is a kind of thing, and no particular one that is at hand: "the second option"."""
-        at_hand = _AT_HAND.match(caught.folded) is not None and not self._known.match(caught.folded)
-        return not _IDLE.match(caught.folded) and self.plain(caught) and not (at_hand and not _PROPER.match(caught.value))
-
-    def _hobby(self, caught: Captured) -> bool:
-        """Whether it is a known pastime, or is told with a time or company that makes it one."""
-        return self._hobbies.search(f"{fold(caught.groups['deed'])} {caught.folded}") is not None or (
-            re.search(r"\b(?:every|each|weekly|years?|league|team|choir|band|orchestra|club|quartet|semi-professionally)\b", caught.folded) is not None
+    def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
+        """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
+        needs, any_of, lacks = (
+            [re.compile(fill_in(self._lists, name)) for name in entry.get(kind, ())]
+            for kind in ("needs", "any", "lacks")
         )
+        of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)
+
+        def holds(caught: Captured) -> bool:
+            text = fold(of.format_map({**caught.groups, "value": caught.value})).strip()
+            return (
+                (not plain or self.plain(Captured(text, {})))
+                and (not hard or _hard(caught.value))
+                and all(pattern.search(text) for pattern in needs)
+                and (not any_of or any(pattern.search(text) for pattern in any_of))
+                and not any(pattern.search(text) for pattern in lacks)
+            )
+
+        return holds
 
     def is_event(self, thing: str) -> bool:
         """Whether one has several of *thing*, told apart by their dates."""

@@ -8,7 +8,14 @@ from calendar import monthrange
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from memory_extproc.learn.extract.clauses import REASONS, asides, concerns_writer, split_clauses, strip_openers, write_out
+from memory_extproc.learn.extract.clauses import (
+    REASONS,
+    asides,
+    concerns_writer,
+    split_clauses,
+    strip_openers,
+    write_out,
+)
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import collapse_whitespace, sentences
@@ -85,13 +92,13 @@ _ASKING_TAIL = re.compile(
     r"|was|wie)\b[^,;]*\?)",
     re.IGNORECASE,
 )
-# What stands behind it gives a reason for a question.
+# Between a question and the reason given for it.
 _REASON = re.compile(
     rf"\s*,?\s+(?:{REASONS})\s+(?=(?:i|i'm|i've|my|we|we're|we've|our)\b)"
     r"|\s*[,;\u2013\u2014]\s+(?:(?:and|but|so)\s+)?(?=(?:i'm|i\s+am|i\s+have|i've|my|we're|we\s+are|we\s+have|our)\s[^,;?]{3,120}[^?]$)",
     re.IGNORECASE,
 )
-# Requests whose words are somebody else's, or nobody's.
+# Requests for a text: its words are not the writer's own.
 _FICTION = re.compile(
     r"\b(?:story|tale|novel|scene|script|dialogue|lyrics|rap|limerick|haiku|fan\s?fic\w*|monologue|translate|rephrase|rewrite|proofread"
     r"|saying|character|repeat|as\s+though|sentence|paraphrase|pretend|in\s+which|where\s+i)\b"
@@ -187,14 +194,14 @@ def _unquote(quote: re.Match[str]) -> str:
 
 
 def _stated(sentence: str) -> list[str]:
-    """The clauses of *sentence* that state something: all but those in doubt; of a question those before it and
-    the reasons given for it."""
+    """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
+    reasons given for it."""
     stated, rest = sentence, ""
     if sentence.endswith("?"):
         tail = _ASKING_TAIL.search(sentence)
         stated, rest = (sentence[: tail.start()], sentence[tail.start() :]) if tail is not None else ("", sentence)
     told = strip_openers(fold(stated))
-    if _REPORTED.search(fold(sentence)):
+    if _REPORTED.search(strip_openers(fold(sentence))):
         return []
     if told and _asks(told):
         stated, rest = "", sentence
@@ -212,7 +219,7 @@ def _asks(told: str) -> bool:
 
 
 def _reasons(asked: str) -> list[str]:
-    """Clauses of a question or request that tell why it is asked: "... since I'm vegan", "..., my wife is vegan"."""
+    """Clauses of a question or request that tell its reason: "... since I'm vegan", "..., my wife is vegan"."""
     _, *pieces = _REASON.split(asked)
     return [clause for piece in pieces for clause in split_clauses(piece.rstrip("?"))]
 
