@@ -1,8 +1,8 @@
 """Sentences taken apart into clauses that have a subject of their own, and asides into clauses of theirs. Pure.
 
 "As a nurse I hardly sleep, and my daughter Mia starts school in May" becomes "I'm a nurse", "there is my daughter
-Mia" and "my daughter Mia starts school in May". A rule then reads each clause by itself. Every pattern is bounded, so
-that the time is linear in the sentence.
+Mia" and "my daughter Mia starts school in May". A rule then reads each clause by itself. Every pattern is bounded:
+the time is linear in the sentence.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _BLANKS = re.compile(r"\s+")
 
 def write_out(text: str) -> str:
     """*text* with the short forms of haste in full: "im", "dont" and "gonna" as "I'm", "don't", "going to"."""
-    return _HASTY.sub(lambda found: LISTS["hasty"][found[0].lower()], text)
+    return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), text)
 
 
 def strip_openers(text: str) -> str:

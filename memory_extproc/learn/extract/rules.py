@@ -266,7 +266,7 @@ def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
     value = _of_them(_LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'")))
     if "word" in groups:
-        groups["thing"] = rule.words[fold(groups["word"])]
+        groups["thing"] = rule.words.get(fold(groups["word"]), groups["word"])
     return Captured(value, groups)
 
 
@@ -305,7 +305,9 @@ _UPPER = frozenset({"US"})  # a country
 
 def _of_them(text: str) -> str:
     """*text* in the third person: "with my wife" is "with their wife"."""
-    return _OWN_WORDS.sub(lambda found: found[0] if found[0] in _UPPER else _THEIRS[found[0].lower()], text)
+    return _OWN_WORDS.sub(
+        lambda found: found[0] if found[0] in _UPPER else _THEIRS.get(found[0].lower(), found[0]), text
+    )
 
 
 def _verb(aux: str, deed: str) -> str:

@@ -7,7 +7,7 @@ import warnings
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.learn.extract.clauses import LISTS
@@ -169,7 +169,13 @@ def is_sound(fact: Fact) -> bool:
 def test_no_rule_makes_a_fact_with_two_verbs_in_a_row_or_without_a_value(rule: dict[str, str]) -> None:
     pattern = compile_rule(rule, LISTS, Checks(LISTS)).pattern
 
-    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=5,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     @given(st.from_regex(pattern, fullmatch=True))
     def check(said: str) -> None:
         found = EXTRACTOR._of_turn(a_turn(said[:300]), [], None)
