@@ -34,12 +34,13 @@ _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
     r"|yo|mi|mis|me\s+llamo)\b"
 )
-_PRONOUNS = r"(?:he|she|they)(?='|\s)"
+_PRONOUNS = r"(?:he|she|they|il|elle|ella)(?='|\s)"
 _CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
 _ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
 _CLAUSE = re.compile(
     rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
     rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
+    rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*",
     re.IGNORECASE,
 )
@@ -64,7 +65,8 @@ _HEDGED = re.compile(
     re.IGNORECASE,
 )
 _TRAILING = re.compile(
-    r"(?:[\s,]+(?:by the way|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$", re.IGNORECASE
+    r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
+    re.IGNORECASE,
 )
 # How people write in haste.
 _HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
@@ -79,7 +81,7 @@ _INSERTED = re.compile(
     r"(?P<said>[^,;()]{2,80})(?:,|$)",
     re.IGNORECASE,
 )
-_SUBJECT_OF = re.compile(rf"^(?P<who>my\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE)
+_SUBJECT_OF = re.compile(rf"\b(?P<who>my\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE)
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 
@@ -94,24 +96,71 @@ def strip_openers(text: str) -> str:
     return _OPENERS.sub("", text)
 
 
-def split_clauses(sentence: str) -> list[str]:
+def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     """The clauses of *sentence* in order, each with its subject, without openers and punctuation. A pronoun is
-    replaced by the person of the clause before it."""
+    replaced by a person of *people*, to whom those named here are added."""
     found: list[str] = []
-    about = ""
+    people = people if people is not None else People()
     for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
-            bare = _PRONOUN.sub(about, bare, count=1) if about else (bare if bare[:4].lower() == "they" else "")
+            bare = people.put_for_pronoun(bare)
         if not bare:
             continue
-        person = _SUBJECT_OF.match(bare)
-        about = person["who"] if person is not None else about
+        people.note(bare)
         head = _HEAD.match(bare)
         first, *others = _SHARED.split(bare) if head is not None else [bare]
         found.append(first)
         found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
     return found
+
+
+class People:
+    """The people of a conversation, as *relations* of the caller by name, and the latest for each pronoun."""
+
+    def __init__(self, relations: Mapping[str, str] | None = None) -> None:
+        self._relations = dict(relations or {})
+        self._latest: dict[str, str] = {}
+
+    def note(self, clause: str) -> None:
+        """*clause* may be about somebody, whom a pronoun then means."""
+        found = _SUBJECT_OF.search(clause)
+        if found is None:
+            if _SOMEBODY.search(clause):
+                self._latest.clear()  # a pronoun may mean this person
+            return
+        relation = fold(found["who"]).rsplit(" ", 1)[-1]
+        for pronoun, others in (("he", _FEMALE), ("she", _MALE)):
+            if relation not in others:
+                self._latest[pronoun] = found["who"]
+        if found["name"] and _is_name(found["name"]):
+            self._relations[found["name"]] = found["who"].partition(" ")[2]
+
+    def put_for_pronoun(self, clause: str) -> str:
+        """*clause* with the person that its pronoun means; empty where nobody was named."""
+        pronoun = clause[:4].lower()
+        if pronoun.startswith("they"):
+            return clause
+        person = self._latest.get("she" if pronoun.startswith("she") else "he", "")
+        return _PRONOUN.sub(person, clause, count=1) if person else ""
+
+    def name_relations(self, sentence: str) -> str:
+        """*sentence* with "my sister Beth" for a "Beth" that begins it or a clause of it."""
+        for name, relation in self._relations.items():
+            if name in sentence:
+                sentence = re.sub(
+                    rf"(^|[.;,]\s+|\band\s+|\bbut\s+){re.escape(name)}(?='s|\s+[a-z])",
+                    rf"\1my {relation} {name}",
+                    sentence,
+                )
+        return sentence
+
+
+_SOMEBODY = re.compile(
+    rf"\b(?:(?i:an?|one|two|his|her|their)\s+(?i:{LISTS['relations']})|(?:and|with|met|from|by|for)\s+{_NAME})\b"
+)
+_MALE = frozenset(_GRAMMAR["male"].split())
+_FEMALE = frozenset(_GRAMMAR["female"].split())
 
 
 def _unfold(clause: str) -> str:
@@ -204,7 +253,7 @@ _CONDITION = re.compile(
 _ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
 _JOB = re.compile(
     rf"{_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
-    rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+)?))(?=[\s,.!?;]|$)",
+    rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+){{0,2}}))(?=[\s,.!?;]|$)",
     re.IGNORECASE,
 )
 _PLACE = re.compile(
@@ -215,8 +264,9 @@ _EVENT = re.compile(
     rf"(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
     re.IGNORECASE,
 )
-_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being)\b", re.IGNORECASE)
+_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in)\b", re.IGNORECASE)
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
+_HERE = re.compile(rf"\b(?:up|down|over|out|back)\s+here\s+in\s+(?P<place>{_NAMES})")
 _PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
 
 
@@ -262,6 +312,8 @@ def _own_life(sentence: str) -> Iterator[str]:
     for one in _EVENT.finditer(sentence):
         if not _PAST.search(sentence):
             yield f"there is my {one['what']} {one['when']}"
+    for one in _HERE.finditer(sentence):
+        yield f"there is here in {one['place']}"
 
 
 def _is_name(text: str) -> bool:

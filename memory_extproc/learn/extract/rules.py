@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.clauses import LISTS, Begins, begins
+from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
@@ -123,7 +123,7 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in _procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        stated = first_person_statements(turn.asked)
+        stated = first_person_statements(turn.asked, _people(known, before.id if before is not None else ""))
         if before is not None and confirms(turn.asked):
             stated = [*confirmed(before.answered), *stated]
         for clause in stated:
@@ -348,6 +348,9 @@ def _without(words: Mapping[str, str]) -> str:
     return f"can't {deed}" if verb.startswith("can") else f"doesn't {deed}"
 
 
+_OF_PERSON = re.compile(
+    rf"User's (?P<relation>{LISTS['relations']})(?: is (?P<name>[A-Z][a-z\u00df-\u00ff]+)$)?", re.IGNORECASE
+)
 _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
@@ -362,6 +365,23 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
         one for one in named if fold(one).startswith(f"{fold(thing)} ") or fold(one).endswith(f" {fold(thing)}")
     }
     return fuller.pop() if len(fuller) == 1 else thing
+
+
+def _people(known: Sequence[Fact], turn_id: str) -> People:
+    """The people named in *known* facts; a pronoun means the last of the turn before, *turn_id*."""
+    named: dict[str, str] = {}
+    people: list[str] = []
+    for fact in known:
+        relation = _OF_PERSON.match(fact.content)
+        if relation is not None:
+            if fact.turn_id == turn_id:
+                people.append(f"my {relation['relation']}")
+            if relation["name"]:
+                named[relation["name"]] = relation["relation"]
+    found = People(named)
+    for person in people:
+        found.note(person)
+    return found
 
 
 def _last_spoken_of(value: str, before: Sequence[Fact]) -> str:

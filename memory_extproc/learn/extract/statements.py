@@ -173,16 +173,19 @@ def meant(text: str) -> str:
     return bare
 
 
-def first_person_statements(text: str) -> list[str]:
+def first_person_statements(text: str, people: People | None = None) -> list[str]:
     """The clauses of *text* in which the writer states something, in order, without end marks, openers
-    ("By the way, ...") and typographic apostrophes; each can be understood by itself."""
+    ("By the way, ...") and typographic apostrophes; each can be understood by itself, with the *people* spoken
+    of before."""
+    people = people if people is not None else People()
     bare = _QUOTED.sub(_unquote, meant(text))
     found: list[str] = []
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         found.extend(asides(sentence))
-        found.extend(_stated(sentence))
+        found.extend(_stated(people.name_relations(sentence), people))
+        people.note(sentence)
     return list(dict.fromkeys(found))
 
 
@@ -193,7 +196,7 @@ def _unquote(quote: re.Match[str]) -> str:
     )
 
 
-def _stated(sentence: str) -> list[str]:
+def _stated(sentence: str, people: People) -> list[str]:
     """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
     reasons given for it."""
     stated, rest = sentence, ""
@@ -205,9 +208,9 @@ def _stated(sentence: str) -> list[str]:
         return []
     if told and _asks(told):
         stated, rest = "", sentence
-    found = _beyond_doubt(split_clauses(stated)) if told else []
+    found = _beyond_doubt(split_clauses(stated, people)) if told else []
     if rest and not _FICTION.search(fold(rest)):
-        found += _beyond_doubt(_reasons(rest))
+        found += _beyond_doubt(_reasons(rest, people))
     return found
 
 
@@ -218,10 +221,10 @@ def _asks(told: str) -> bool:
     return asks(told) and _AMENDS.match(told) is None
 
 
-def _reasons(asked: str) -> list[str]:
+def _reasons(asked: str, people: People) -> list[str]:
     """Clauses of a question or request that tell its reason: "... since I'm vegan", "..., my wife is vegan"."""
     _, *pieces = _REASON.split(asked)
-    return [clause for piece in pieces for clause in split_clauses(piece.rstrip("?"))]
+    return [clause for piece in pieces for clause in split_clauses(piece.rstrip("?"), people)]
 
 
 def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
