@@ -10,6 +10,7 @@ from datetime import date
 
 from memory_extproc.learn.extract.clauses import (
     REASONS,
+    People,
     asides,
     concerns_writer,
     split_clauses,
