@@ -164,12 +164,18 @@ class Reconciler:
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
         """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. PermanentError for a
         fact of none of them; what store and embedder raise passes, and the whole may be tried again."""
-        decisions: Counter[Decision] = Counter()
+        return Counter([decision for decision, _ in await self.apply_each(owner, facts, turns)])
+
+    async def apply_each(
+        self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]
+    ) -> list[tuple[Decision, str]]:
+        """As `apply`, fact by fact: with the id of the memory that says it."""
+        applied: list[tuple[Decision, str]] = []
         for proposed in await self._proposed(owner, facts, turns):
-            decision = await self._apply(proposed)
-            decisions[decision] += 1
+            decision, memory_id = await self._apply(proposed)
+            applied.append((decision, memory_id))
             self._metrics.reconcile.labels(decision).inc()
-        return decisions
+        return applied
 
     async def _proposed(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
         if not facts:
@@ -195,27 +201,28 @@ class Reconciler:
             for fact, row, vector in zip(facts, rows, vectors, strict=True)
         ]
 
-    async def _apply(self, proposed: _Proposed) -> Decision:
+    async def _apply(self, proposed: _Proposed) -> tuple[Decision, str]:
         row, owner = proposed.row, proposed.row.owner
         there = next(iter(await self._keeps.get(owner, [row.id])), None)
         if there is not None and there.state is not MemoryState.ACTIVE:
             if there.state is MemoryState.SUPERSEDED:
                 await self._retire_words(there, there.superseded_by, there.valid_to or row.created_at, proposed)
-            return Decision.KNOWN  # superseded, deleted or put aside since: never brought back
+            return Decision.KNOWN, row.id  # superseded, deleted or put aside since: never brought back
         if row.state is MemoryState.QUARANTINED:
             # It changes nothing that is there: whoever releases it says what holds.
             await self._keeps.put(owner, [Embedded(row, proposed.vector)])
-            return Decision.QUARANTINED
+            return Decision.QUARANTINED, row.id
         found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
         change, judge = await self._change(proposed, found, known=there is not None)
         match change:
             case Confirm(id=confirmed):
-                return await self._confirm(proposed, confirmed, found)
+                return await self._confirm(proposed, confirmed, found), confirmed
             case Outdate(by=newer, since=since):
                 await self._outdate(proposed, newer, since, stored=there is not None)
             case Add() | Replace():
                 await self._settle(proposed, change, there, judge)
-        return Decision.KNOWN if there is not None and isinstance(change, Add) else _DECISIONS[type(change)]
+        again = there is not None and isinstance(change, Add)
+        return Decision.KNOWN if again else _DECISIONS[type(change)], row.id
 
     async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
         """With the version of who judged it; empty: a rule did."""

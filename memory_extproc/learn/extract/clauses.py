@@ -40,7 +40,8 @@ _ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
 _CLAUSE = re.compile(
     rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
     rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
-    rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
+    rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
+    r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*",
     re.IGNORECASE,
 )
@@ -65,7 +66,8 @@ _HEDGED = re.compile(
     re.IGNORECASE,
 )
 _TRAILING = re.compile(
-    r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
+    r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously"
+    r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
     re.IGNORECASE,
 )
 # How people write in haste.
@@ -98,7 +100,7 @@ def strip_openers(text: str) -> str:
 
 def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     """The clauses of *sentence* in order, each with its subject, without openers and punctuation. A pronoun is
-    replaced by a person of *people*, to whom those named here are added."""
+    replaced by a person of *people*; *people* gains the persons named here."""
     found: list[str] = []
     people = people if people is not None else People()
     for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
@@ -123,7 +125,7 @@ class People:
         self._latest: dict[str, str] = {}
 
     def note(self, clause: str) -> None:
-        """*clause* may be about somebody, whom a pronoun then means."""
+        """Note the person that *clause* names: a later pronoun means this person."""
         found = _SUBJECT_OF.search(clause)
         if found is None:
             if _SOMEBODY.search(clause):
@@ -137,7 +139,7 @@ class People:
             self._relations[found["name"]] = found["who"].partition(" ")[2]
 
     def put_for_pronoun(self, clause: str) -> str:
-        """*clause* with the person that its pronoun means; empty where nobody was named."""
+        """*clause* with the person that its pronoun means; empty where it means no known person."""
         pronoun = clause[:4].lower()
         if pronoun.startswith("they"):
             return clause
