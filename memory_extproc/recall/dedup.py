@@ -220,7 +220,7 @@ def _value(fact: Memory) -> Words:
     named = fact.metadata.get("value")
     value = content_stems(named) if isinstance(named, str) else None
     if value and value <= _VERDICTS:
-        value = _told(fact) - _VERDICTS
+        return (_told(fact) - _VERDICTS) or _told(fact)
     return value or _told(fact)
 
 
