@@ -42,6 +42,7 @@ from memory_extproc.curation.editor import (
     NewMemory,
     NotActiveError,
     OnDuplicate,
+    TextReader,
     place_of,
 )
 from memory_extproc.model import (
@@ -62,6 +63,7 @@ from memory_extproc.text.words import fold
 
 PAGE_DEFAULT = 20
 _TEXT_BYTES = 256
+LONGEST_READ = 4000  # characters of a text that facts are learned from; longer texts were pasted
 _FILTERS = ("project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text")
 _CORRECTABLE = ("content", "type", "project_id", "importance", "expires_at", "metadata")
 
@@ -80,6 +82,7 @@ class MemoryCalls:
         pages: PageTokens,
         limits: MemoriesLimits,
         *,
+        reads: TextReader,
         consent: ConsentRegistry | None,
         now: Now,
         without_secrets: Callable[[str], str] = lambda text: text,
@@ -88,7 +91,7 @@ class MemoryCalls:
         self._without_secrets = without_secrets
         self._catalogue, self._curator = catalogue, curator
         self._repeats, self._pages, self._limits = repeats, pages, limits
-        self._consent, self._now = consent, now
+        self._reads, self._consent, self._now = reads, consent, now
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -109,7 +112,8 @@ class MemoryCalls:
         async def work() -> Noted:
             key = digest("request", request.request_id) if request.request_id else uuid.uuid4().hex
             memory, decision = await self._curator.store(call.owner, told, key)
-            return {"id": memory.id, "decision": decision.value}
+            learned = await self._reads.learn(memory) if request.extract else ()
+            return {"id": memory.id, "decision": decision.value, "extracted": " ".join(learned)}
 
         try:
             noted = await self._repeats.once(call, request, work)
@@ -117,9 +121,13 @@ class MemoryCalls:
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS, Reason.DUPLICATE, str(error), metadata={"id": error.memory_id}
             ) from error
-        call.count = 1
+        found = [await self._catalogue.get(call.owner, one) for one in noted.get("extracted", "").split()]
+        extracted = [one for one in found if one is not None]  # on a repeated call some may be forgotten
+        call.count = 1 + len(extracted)
         return pb.StoreMemoryResponse(
-            memory=message_of(await self._found(call, noted["id"])), decision=noted["decision"]
+            memory=message_of(await self._found(call, noted["id"])),
+            decision=noted["decision"],
+            extracted=map(message_of, extracted),
         )
 
     async def get(self, call: Call, request: pb.GetMemoryRequest) -> pb.Memory:
@@ -219,6 +227,9 @@ class MemoryCalls:
     # --- reading requests ----------------------------------------------------------------------------
     def _told(self, request: pb.StoreMemoryRequest) -> NewMemory:
         fields = Fields()
+        if request.extract and len(request.content) > LONGEST_READ:
+            sent = len(request.content)
+            fields.fault("content", f"at most {LONGEST_READ} characters with extract; {sent} were sent")
         told = NewMemory(
             content=self._text(fields, "content", request.content),
             type=fields.word("type", request.type, MemoryType, MemoryType.SEMANTIC),

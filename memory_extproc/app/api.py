@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -44,7 +44,9 @@ from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.model import Hit, MemoryType, Owner, Source, Turn, digest
+from memory_extproc.learn.reconcile import Reconciler
+from memory_extproc.learn.screening import Trusting
+from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     ConsentRegistry,
@@ -167,6 +169,9 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         repeats,
         PageTokens(derive_key(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
+        reads=StoredTextReader(
+            Trusting(RulesExtractor()), Reconciler(parts.noticing, parts.embedder, parts.metrics), parts.now
+        ),
         consent=parts.consent,
         now=parts.now,
         without_secrets=lambda text: mask_spans(text, find_secrets(text)).text,
@@ -256,6 +261,8 @@ _STANDING = {
     FactRelation.OTHER: Standing.OTHER,
     FactRelation.SAME: Standing.SAME,
     FactRelation.CHANGED: Standing.CHANGED,
+    FactRelation.WIDER: Standing.SAME,
+    FactRelation.NARROWER: Standing.CHANGED,
 }
 
 
@@ -276,6 +283,20 @@ class Understanding:
 
     def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing:
         return _STANDING[likeness(_fact(content, meaning), found)]
+
+
+class StoredTextReader:
+    """Implements curation.TextReader with an extractor and a reconciler."""
+
+    def __init__(self, extractor: FactExtractor, reconciler: Reconciler, now: Now) -> None:
+        self._extractor, self._reconciler, self._now = extractor, reconciler, now
+
+    async def learn(self, memory: Memory) -> Sequence[str]:
+        said = _as_said(memory.owner, memory.content, self._now())
+        turn = replace(said, id=digest("told", memory.id), project=memory.project, session=memory.session)
+        facts = await self._extractor.extract([turn])
+        applied = await self._reconciler.apply_each(memory.owner, facts, [turn])
+        return list(dict.fromkeys(memory_id for _, memory_id in applied))
 
 
 def _as_said(owner: Owner, content: str, now: datetime) -> Turn:

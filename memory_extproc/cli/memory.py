@@ -140,6 +140,7 @@ def store(
     on_duplicate: Annotated[
         Literal["update", "keep_both", "reject"], typer.Option(help="when the same is remembered already")
     ] = "update",
+    extract: Annotated[bool, typer.Option("--extract", help="learn the facts that the text states too")] = False,
     request_id: RequestId = "",
     user: UserOption = "",
     as_json: AsJson = False,
@@ -160,12 +161,15 @@ def store(
             metadata=struct(metadata),
             on_duplicate=on_duplicate,
             request_id=request_id,
+            extract=extract,
         ),
     )
     if as_json:
         show.show_json(show.plain(stored))
     else:
         show.console().print(f"{stored.decision}: {stored.memory.id}", markup=False)
+        for memory in stored.extracted:
+            show.console().print(f"  {memory.id}  {memory.content}", markup=False)
 
 
 @with_api

@@ -99,6 +99,13 @@ class MemoryInterpreter(Protocol):
     def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing: ...
 
 
+class TextReader(Protocol):
+    """Learns from a text that a caller stores, as from a message of a chat."""
+
+    async def learn(self, memory: Memory) -> Sequence[str]:
+        """Ids of the memories that say the facts stated in *memory*. Learning it again changes nothing more."""
+
+
 class DuplicateError(MemoryExtprocError):
     """The same is remembered already, and the caller wants no second one."""
 

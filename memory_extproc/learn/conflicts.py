@@ -64,6 +64,8 @@ class FactRelation(StrEnum):
     OTHER = "other"  # it speaks of something else
     SAME = "same"  # it says the same
     CHANGED = "changed"  # it says something else of the same
+    WIDER = "wider"  # it says the same with more detail
+    NARROWER = "narrower"  # it says the same with less detail
 
 
 # (does the newest of those that speak of the same say the same?, is the fact in hand the newer?)
@@ -74,6 +76,11 @@ VERDICTS: Mapping[tuple[FactRelation, bool], type[Add | Confirm | Replace | Outd
     (FactRelation.SAME, False): Confirm,
     (FactRelation.CHANGED, True): Replace,
     (FactRelation.CHANGED, False): Outdate,
+    (FactRelation.WIDER, True): Confirm,
+    (FactRelation.WIDER, False): Confirm,
+    # Detail that nothing contradicts holds, whenever it was told: said before, it stands in for the newer too.
+    (FactRelation.NARROWER, True): Replace,
+    (FactRelation.NARROWER, False): Replace,
 }
 
 
@@ -98,11 +105,43 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
         return FactRelation.OTHER
     if fact.ends or named.get("ends"):
         return _likeness_of_endings(fact, there)
+    return _likeness_of_values(fact, found)
+
+
+def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
+    there, named = found.memory, found.memory.metadata
     if about(fact.attribute) != about(str(named["attribute"])):
         return FactRelation.SAME if _same_said(fact, there) else FactRelation.OTHER
     if agree(fact.value, str(named["value"])):
         return FactRelation.SAME
+    if (detailed := _detail(fact, there)) is not None:
+        return detailed
     return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
+
+
+def _detail(fact: Fact, there: Memory) -> FactRelation | None:
+    """Compare the detail of *fact* and *there* where either value contains the other. Where both have detail of
+    their own beside the value, they are two facts and both stay. None: neither value contains the other."""
+    value = str(there.metadata["value"])
+    mine, theirs = set(saying(fact.value)), set(saying(value))
+    if (
+        not mine
+        or not theirs
+        or negates(fact.content) != negates(there.content)
+        or not _currencies_agree(fact.value, value)
+    ):
+        return None
+    said, known = _details(fact.content), _details(there.content)
+    if mine < theirs:
+        return FactRelation.WIDER if said <= known else FactRelation.OTHER
+    if theirs < mine:
+        return FactRelation.NARROWER if known <= said else FactRelation.OTHER
+    return None
+
+
+def _details(content: str) -> set[str]:
+    """The words of *content* that tell something: "works as" and "is" tell the same."""
+    return set(saying(content)) - _TELL_NOTHING
 
 
 def _currencies_agree(one: str, other: str) -> bool:
@@ -164,7 +203,8 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
         return Confirm(newest.id)
     if verdict is Outdate:
         return Outdate(by=newest.id, since=newest.valid_from or newest.created_at)
-    return Replace(tuple(sorted(memory.id for memory in same_thing)))
+    kept = FactRelation.WIDER  # has detail that the fact in hand lacks
+    return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
 
 
 def _moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
@@ -238,7 +278,7 @@ def _comparable(there: Memory, row: Memory) -> bool:
 
 
 def _of_speakers(*memories: Memory) -> bool:
-    """Whether one of them is about who said it. In what several share, everyone's "my editor" is their own."""
+    """Whether one of them is about its speaker. In what several share, everyone's "my editor" is their own."""
     return any(str(memory.metadata.get("subject", "")).casefold().startswith("user") for memory in memories)
 
 
@@ -262,6 +302,9 @@ holiday name's is are was with on in at by about around approximately roughly ex
 dollar dollars euro euros pound pounds per cent percent
 """
 _BARE = frozenset(map(stem, tokens(_NAMES_NOTHING)))
+_TELL_NOTHING = frozenset(
+    map(stem, tokens("user works work as has have lives live likes is are being wants called named"))
+)
 _SYNONYMS = {
     stem(word): stem(meaning)
     for word, meaning in (

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Protocol
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError
@@ -36,6 +39,7 @@ from memory_extproc.model import (
     MemoryState,
     Owner,
     Role,
+    Scope,
     Source,
     Turn,
     Vector,
@@ -45,15 +49,18 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
+from memory_extproc.text.sentences import sentence_ends
+from memory_extproc.text.words import content_words, stem, stems, words_hash
 
 log = logger(__name__)
 _NEIGHBOURS = 32  # facts asked of the store for one fact
+_ANSWERS = Scope(sources=frozenset({Source.VERBATIM}))
 _MOST_BESIDE = 32  # facts of one message that are told of one another
 _MOST_CORRECTED = 16  # turns that a fact names whose words it takes the place of
 
 
 class ConflictJudge(Protocol):
-    """Says what a fact is beside memories that are near to it, where no rule does."""
+    """Judges how a fact stands to memories near it, where no rule does."""
 
     @property
     def version(self) -> str:
@@ -157,12 +164,18 @@ class Reconciler:
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
         """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. PermanentError for a
         fact of none of them; what store and embedder raise passes, and the whole may be tried again."""
-        decisions: Counter[Decision] = Counter()
+        return Counter([decision for decision, _ in await self.apply_each(owner, facts, turns)])
+
+    async def apply_each(
+        self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]
+    ) -> list[tuple[Decision, str]]:
+        """As `apply`, fact by fact: with the id of the memory that says it."""
+        applied: list[tuple[Decision, str]] = []
         for proposed in await self._proposed(owner, facts, turns):
-            decision = await self._apply(proposed)
-            decisions[decision] += 1
+            decision, memory_id = await self._apply(proposed)
+            applied.append((decision, memory_id))
             self._metrics.reconcile.labels(decision).inc()
-        return decisions
+        return applied
 
     async def _proposed(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
         if not facts:
@@ -188,27 +201,28 @@ class Reconciler:
             for fact, row, vector in zip(facts, rows, vectors, strict=True)
         ]
 
-    async def _apply(self, proposed: _Proposed) -> Decision:
+    async def _apply(self, proposed: _Proposed) -> tuple[Decision, str]:
         row, owner = proposed.row, proposed.row.owner
         there = next(iter(await self._keeps.get(owner, [row.id])), None)
         if there is not None and there.state is not MemoryState.ACTIVE:
             if there.state is MemoryState.SUPERSEDED:
-                await self._retire_messages(owner, there, there.superseded_by, there.valid_to or row.created_at)
-            return Decision.KNOWN  # superseded, deleted or put aside since: never brought back
+                await self._retire_words(there, there.superseded_by, there.valid_to or row.created_at, proposed)
+            return Decision.KNOWN, row.id  # superseded, deleted or put aside since: never brought back
         if row.state is MemoryState.QUARANTINED:
             # It changes nothing that is there: whoever releases it says what holds.
             await self._keeps.put(owner, [Embedded(row, proposed.vector)])
-            return Decision.QUARANTINED
+            return Decision.QUARANTINED, row.id
         found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
         change, judge = await self._change(proposed, found, known=there is not None)
         match change:
             case Confirm(id=confirmed):
-                return await self._confirm(proposed, confirmed, found)
+                return await self._confirm(proposed, confirmed, found), confirmed
             case Outdate(by=newer, since=since):
                 await self._outdate(proposed, newer, since, stored=there is not None)
             case Add() | Replace():
                 await self._settle(proposed, change, there, judge)
-        return Decision.KNOWN if there is not None and isinstance(change, Add) else _DECISIONS[type(change)]
+        again = there is not None and isinstance(change, Add)
+        return Decision.KNOWN if again else _DECISIONS[type(change)], row.id
 
     async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
         """With the version of who judged it; empty: a rule did."""
@@ -239,7 +253,7 @@ class Reconciler:
         for old in before:
             if old.state is MemoryState.ACTIVE:
                 await self._keeps.supersede(owner, old.id, row.id, row.created_at)
-            await self._retire_messages(owner, old, row.id, row.created_at)
+            await self._retire_words(old, row.id, row.created_at, proposed)
 
     async def _outdate(self, proposed: _Proposed, newer: str, since: datetime, *, stored: bool) -> None:
         row, owner = proposed.row, proposed.row.owner
@@ -249,7 +263,7 @@ class Reconciler:
         else:
             superseded = replace(old, state=MemoryState.SUPERSEDED, superseded_by=newer, valid_to=since)
             await self._keeps.put(owner, [Embedded(superseded, proposed.vector)])
-        await self._retire_messages(owner, old, newer, since)
+        await self._retire_words(old, newer, since, proposed)
 
     async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Hit]) -> Decision:
         row = proposed.row
@@ -260,16 +274,42 @@ class Reconciler:
         await self._keeps.confirm(row.owner, confirmed, row.created_at, turn=turn, beside=proposed.beside)
         return Decision.CONFIRMED
 
+    async def _retire_words(self, old: Memory, by: str, at: datetime, proposed: _Proposed) -> None:
+        """Take the words of *old*, replaced by the fact *by*, out of recall: the caller's and the assistant's."""
+        await self._retire_messages(old.owner, old, by, at)
+        if proposed.row.id != by or not _contradicts(proposed.fact, old):
+            return
+        near = (await self._keeps.nearest(old.owner, proposed.vector, _NEIGHBOURS, _ANSWERS)).found
+        of_turn = await self._keeps.get(old.owner, [message_id_of(old.owner, turn, 1) for turn in _said_in(old)])
+        answers = {memory.id: memory for memory in (*of_turn, *(hit.memory for hit in near))}
+        for answer in answers.values():
+            if not _may_mention(answer, old, at):
+                continue
+            rest = without_value(answer.content, old, proposed.fact.value)
+            if rest != answer.content:
+                await self._retire_sentences(answer, rest, at, by)
+
+    async def _retire_sentences(self, answer: Memory, rest: str, at: datetime, by: str) -> None:
+        """Leave *rest* of *answer*, as it holds from now on. The old words stay as history."""
+        if not rest:
+            await self._keeps.supersede(answer.owner, answer.id, by, at)
+            return
+        before, after = await self._embedder.embed([answer.content, rest])
+        history = replace(
+            answer,
+            id=digest("version", answer.owner.key, answer.id, by),
+            state=MemoryState.SUPERSEDED,
+            superseded_by=answer.id,
+            valid_to=at,
+        )
+        whole = {"whole": words_hash(answer.content), **answer.metadata}
+        changed = replace(answer, content=rest, updated_at=max(at, answer.updated_at), metadata=whole)
+        await self._keeps.put(answer.owner, [Embedded(history, before), Embedded(changed, after)])
+
     async def _retire_messages(self, owner: Owner, fact: Memory, by: str, at: datetime) -> None:
         """Takes the messages that said *fact*, which was replaced, out of recall too, where nothing else that was
         learned of them still holds."""
-        said_in = {str(fact.metadata.get("turn", "")): _ids(fact.metadata.get("beside"))}
-        also = fact.metadata.get("also")
-        if isinstance(also, Mapping):
-            said_in |= {str(turn): _ids(beside) for turn, beside in also.items()}
-        for turn, beside in said_in.items():
-            if not turn:
-                continue
+        for turn, beside in _said_in(fact).items():
             message_id = message_id_of(owner, turn, 0)
             rows = {memory.id: memory for memory in await self._keeps.get(owner, [message_id, *beside])}
             message = rows.pop(message_id, None)
@@ -277,17 +317,101 @@ class Reconciler:
             all_gone = len(rows) == len(beside) and all(
                 memory.state is not MemoryState.ACTIVE for memory in rows.values()
             )
-            if message is not None and all_gone and _says_no_more(message, fact, 1 + len(beside)):
+            if message is not None and all_gone and _says_no_more(message, [fact, *rows.values()], 1 + len(beside)):
                 await self._keeps.supersede(owner, message.id, by, at)
 
 
-def _says_no_more(message: Memory, fact: Memory, facts: int) -> bool:
-    """Whether *message* is whole and says nothing but its *facts*. A model leaves out what is not worth keeping;
-    rules leave out what they do not understand, so there every clause must have made a fact."""
+def _said_in(fact: Memory) -> dict[str, tuple[str, ...]]:
+    """The turns that said *fact*, each with the facts that it said beside."""
+    found = {str(fact.metadata.get("turn", "")): _ids(fact.metadata.get("beside"))}
+    also = fact.metadata.get("also")
+    if isinstance(also, Mapping):
+        found |= {str(turn): _ids(beside) for turn, beside in also.items()}
+    return {turn: beside for turn, beside in found.items() if turn}
+
+
+def _contradicts(fact: Fact, old: Memory) -> bool:
+    """Whether the value of *old* holds no longer; more detail of the same takes nothing back."""
+    return not set(saying(str(old.metadata.get("value", "")))) <= set(saying(fact.value)) or fact.ends
+
+
+def _may_mention(answer: Memory, old: Memory, until: datetime) -> bool:
+    since = old.valid_from or old.created_at
+    active = answer.state is MemoryState.ACTIVE and answer.source is Source.VERBATIM
+    return (
+        active
+        and answer.role is Role.ASSISTANT
+        and answer.project == old.project
+        and since <= answer.created_at <= until
+    )
+
+
+# An answer that goes by a value speaks to the caller, or of what it is going to do.
+_GOES_BY = re.compile(
+    r"\b(?:you|your|you're|yours|i'll|i\s+will|i'd|i've|let's|let\s+us|we|we'll|our|noted|based\s+on|given|since|remember\w*|plan\w*"
+    r"|du|dein\w*|ihr\w*|sie|ich|tu|vous|votre|ton|ta|je|tus?|su|tienes|voy)\b",
+    re.IGNORECASE,
+)
+
+
+def without_value(text: str, old: Memory, new: str) -> str:
+    """*text* without the sentences that go by the value of *old*: they name it, and speak to the caller or name the
+    thing itself. A sentence that names the *new* value too tells of the change, and stays."""
+    value = set(saying(str(old.metadata.get("value", ""))))
+    telling = value - _VERDICT_WORDS
+    if not telling:
+        return text
+    thing = stems(str(old.metadata.get("attribute", ""))) - stems(str(old.metadata.get("value", "")))
+    newer = set(saying(new)) - value
+    ends = [0, *sentence_ends(text), len(text)]
+    kept = [
+        sentence
+        for start, end in pairwise(ends)
+        if not _goes_by(sentence := text[start:end], telling, thing, newer)
+    ]
+    return "".join(kept).strip() if len(kept) < len(ends) - 1 else text
+
+
+def _goes_by(sentence: str, value: set[str], thing: AbstractSet[str], newer: set[str]) -> bool:
+    words = set(saying(sentence))
+    if not value <= words or (newer and newer <= words):
+        return False
+    return _GOES_BY.search(sentence) is not None or bool(thing & stems(sentence))
+
+
+_VERDICT_WORDS = frozenset(saying("likes dislikes no yes died"))  # values that rules give by themselves
+_UNTOLD_WORDS = 3  # by which a message may go beyond its facts: "last month", "moved" for "lives"
+
+
+def _says_no_more(message: Memory, told: Sequence[Memory], facts: int) -> bool:
+    """Whether *message* is whole and says nothing but its *facts*, the first of *told* among them. A model leaves
+    out trifles; rules leave out whatever they do not understand, so there every clause must have made a fact, and
+    no name, number or more than three words may be left over."""
     whole = message.source is Source.VERBATIM and "piece" not in message.metadata
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
-    return fact.source is Source.LLM or len(first_person_statements(message.content)) <= facts
+    if told[0].source is Source.LLM:
+        return True
+    if len(first_person_statements(message.content)) > facts:
+        return False
+    known = frozenset[str]().union(*(stems(fact.content) for fact in told))
+    left = [
+        word
+        for word in content_words(message.content)
+        if stem(word) not in known and not _is_known_number(word, told)
+    ]
+    names = [
+        word
+        for word in left
+        if any(sign.isdigit() for sign in word)
+        or (word[:1].isupper() and not message.content.lstrip().startswith(word))
+    ]
+    return not names and len(left) <= _UNTOLD_WORDS
+
+
+def _is_known_number(word: str, told: Sequence[Memory]) -> bool:
+    keys = set(saying(word))
+    return any(keys <= set(saying(fact.content)) for fact in told)
 
 
 def _turns_of(facts: Iterable[Memory]) -> list[str]:

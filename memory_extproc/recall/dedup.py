@@ -13,6 +13,7 @@ What is drawn from others names them: a fact its turns, a summary its span, what
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,7 +27,7 @@ from memory_extproc.recall.topic_context import View, sources_of
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct
 from memory_extproc.text.sentences import clauses, sentences
-from memory_extproc.text.words import content_words, negates, stem
+from memory_extproc.text.words import content_words, fold, negates, stem
 
 CORRECTS: Final = "corrects"  # in the metadata of a fact: the turns of the facts that it replaced
 _REVISION = "revision"  # in the metadata of what a person corrected themselves
@@ -56,6 +57,7 @@ def deduplicate(
     asked, kind = content_stems(question), expected_answer_type(question)
     found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
     found |= _of_several(passing)
+    found |= _in_other_words([one for one in passing if one.id not in found])
     best = [one for one in passing[:_LOOKED_AT] if one.source is not Source.SUMMARY]
     drawn = _Drawn([*best, *behind])
     for place, message in enumerate(best):
@@ -149,7 +151,7 @@ def _serving(
 def _says_it_all(message: Memory, fact: Memory) -> bool:
     """Whether *fact* says whatever *message* says."""
     words = content_stems(message.content)
-    return bool(words) and words <= _told(fact) and negates(message.content) == negates(fact.content)
+    return bool(words) and words <= _told(fact) and _denies(message.content) == _denies(fact.content)
 
 
 def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
@@ -157,13 +159,13 @@ def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
     told = frozenset[str]().union(*map(_told, facts))
     if not asked & content_stems(message.content) <= told:
         return False
-    denied, covers = any(negates(fact.content) for fact in facts), _covers(facts, asked)
+    denied, covers = any(_denies(fact.content) for fact in facts), _covers(facts, asked)
     for sentence in sentences(message.content):
         words = content_stems(sentence)
-        if asks(sentence) or (words <= told and negates(sentence) == denied):
+        if asks(sentence) or (words <= told and _denies(sentence) == denied):
             continue
         if any(_value(fact) <= words for fact in facts):
-            if negates(sentence) != denied or not _little(sentence, words - told):
+            if _denies(sentence) != denied or not _little(sentence, words - told):
                 return False
         elif not covers and not polite(sentence):
             return False
@@ -194,16 +196,49 @@ def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
         part for one in sentences(message.content) for part in (one, *clauses(one)) if value <= content_stems(part)
     ]
     nearest = min(where, key=len, default=message.content)
-    return negates(nearest) == negates(fact.content)
+    return _denies(nearest) == _denies(fact.content)
 
 
 def _told(fact: Memory) -> Words:
     return content_stems(fact.content)
 
 
+# "I can't stand noise" denies as "User dislikes noise" does.
+_AVERSE = re.compile(r"\b(?:dislikes?|hates?|detests?|loathes?|despises?|avoids?|no longer)\b")
+# Words by which two facts of the same differ in nothing but force.
+_FORCE = content_stems("a lot very much really so truly absolutely always quite still especially")
+_OPINIONS = content_stems("likes loves enjoys adores dislikes hates detests loathes stand")
+_VERDICTS = content_stems("user likes dislikes hates loves enjoys no yes eats drinks avoids never")
+
+
+def _denies(text: str) -> bool:
+    return negates(text) or _AVERSE.search(fold(text)) is not None
+
+
 def _value(fact: Memory) -> Words:
+    """The words of its value; of a verdict ("likes") the words of the thing that is judged."""
     named = fact.metadata.get("value")
-    return (content_stems(named) if isinstance(named, str) else None) or _told(fact)
+    value = content_stems(named) if isinstance(named, str) else None
+    if value and value <= _VERDICTS:
+        return (_told(fact) - _VERDICTS) or _told(fact)
+    return value or _told(fact)
+
+
+def _in_other_words(passing: Sequence[Memory]) -> Mapping[str, str]:
+    """Facts that differ from a better fact in force alone: "likes pizza a lot" from "likes pizza"."""
+    best: dict[Hashable, str] = {}
+    found: dict[str, str] = {}
+    for one in passing[:_LOOKED_AT]:
+        if one.source not in _DRAWN and one.source is not Source.API:
+            continue
+        words, denies = _told(one) - _FORCE, _denies(one.content)
+        judges = denies or bool(words & _OPINIONS)
+        key = one.owner, one.project, one.type, one.state, words - _OPINIONS, denies, judges
+        if key in best:
+            found[one.id] = best[key]
+        else:
+            best[key] = one.id
+    return found
 
 
 def _about(fact: Memory) -> Words:

@@ -194,7 +194,7 @@ def _consolidate_statements(
     # What is to be told for a time only is in nothing that is told for longer.
     before = sorted(
         (one for one in statements if _was_made_for_good(one)),
-        key=lambda one: (one.valid_from or one.created_at, one.id),
+        key=_when_said,
     )
     if rules.above is None or len(before) + 1 < rules.above:
         return None
@@ -209,6 +209,19 @@ def _consolidate_statements(
         return None
     earlier = earlier[-rules.most :]
     return Consolidation(current, _derive_memory(current, earlier, now))
+
+
+def _when_said(memory: Memory) -> tuple[float, int, int, str]:
+    """Sorts by the moment, the place in the session and the place in the message: rows keep whole seconds, and a
+    second can hold several values."""
+    whole = (memory.valid_from or memory.created_at).timestamp()
+    said, ordinal = memory.metadata.get("said", whole), memory.metadata.get("ordinal", 0)
+    return (
+        float(said) if isinstance(said, int | float) else whole,
+        memory.seq,
+        ordinal if isinstance(ordinal, int) else 0,
+        memory.id,
+    )
 
 
 def _was_made_for_good(memory: Memory) -> bool:

@@ -592,3 +592,68 @@ async def test_what_is_gone_for_good_does_not_come_back(stand: ApiStand) -> None
     for id_ in (memory.id, "f" * 64, "nonsense"):
         error = await refused(stand, "RestoreMemory", pb.RestoreMemoryRequest(id=id_))
         assert error.code() is grpc.StatusCode.NOT_FOUND
+
+
+# --- learning from a text ----------------------------------------------------------------------------
+TWO = "My name is Ann Lee and I work for Initech. My sister Beth lives in Oslo."
+
+
+async def test_with_extract_each_fact_that_a_text_states_is_a_memory_of_its_own(stand: ApiStand) -> None:
+    stored = await stand.call("StoreMemory", pb.StoreMemoryRequest(content=TWO, extract=True), as_=ANN)
+    facts = [
+        "User's name is Ann Lee",
+        "User works for Initech",
+        "User's sister is Beth",
+        "User's sister Beth lives in Oslo",
+    ]
+    assert stored.memory.content == TWO
+    assert [one.content for one in stored.extracted] == facts
+    assert {one.source for one in stored.extracted} == {"rules"}
+    assert set(facts) <= set(await listed(stand))
+    assert not set(facts) & set(await listed(stand, as_=BOB))
+
+
+async def test_a_fact_of_a_text_takes_the_place_of_what_it_contradicts_and_confirms_what_it_repeats(
+    stand: ApiStand,
+) -> None:
+    first = await stand.call("StoreMemory", pb.StoreMemoryRequest(content=TWO, extract=True), as_=ANN)
+    anew = "I work for Globex and my sister Beth lives in Oslo."
+    stand.time = later(hours=1)
+    second = await stand.call("StoreMemory", pb.StoreMemoryRequest(content=anew, extract=True), as_=ANN)
+    assert "User works for Initech" not in await listed(stand)
+    assert "User works for Globex" in await listed(stand)
+    known = {one.content: one.id for one in first.extracted}
+    assert known["User's sister Beth lives in Oslo"] in {one.id for one in second.extracted}
+
+
+async def test_without_extract_a_text_stays_one_memory(stand: ApiStand) -> None:
+    before = await listed(stand)
+    stored = await stand.call("StoreMemory", pb.StoreMemoryRequest(content=TWO), as_=ANN)
+    assert not stored.extracted
+    assert sorted(await listed(stand)) == sorted([*before, TWO])
+
+
+async def test_a_text_that_states_nothing_of_its_writer_is_stored_and_nothing_is_learned(stand: ApiStand) -> None:
+    stored = await stand.call(
+        "StoreMemory", pb.StoreMemoryRequest(content="The office opens at nine.", extract=True), as_=ANN
+    )
+    assert (stored.decision, list(stored.extracted)) == ("added", [])
+
+
+async def test_a_text_too_long_to_learn_from_is_refused_with_the_limit_and_not_stored(stand: ApiStand) -> None:
+    long = "I live in Oslo. " * 300
+    error = await refused(stand, "StoreMemory", pb.StoreMemoryRequest(content=long, extract=True))
+    assert error.code() is Code.INVALID_ARGUMENT
+    (violation,) = detail_of(error, error_details_pb2.BadRequest).field_violations
+    assert violation.field == "content"
+    assert violation.description == f"at most 4000 characters with extract; {len(long)} were sent"
+    assert long not in await listed(stand)
+
+
+async def test_the_same_request_again_gives_the_same_facts_and_learns_nothing_more(stand: ApiStand) -> None:
+    request = pb.StoreMemoryRequest(content=TWO, extract=True, request_id="once")
+    first = await stand.call("StoreMemory", request, as_=ANN)
+    before = await listed(stand)
+    again = await stand.call("StoreMemory", request, as_=ANN)
+    assert [one.id for one in again.extracted] == [one.id for one in first.extracted]
+    assert await listed(stand) == before

@@ -63,7 +63,7 @@ class Memory(_message.Message):
     def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
 
 class StoreMemoryRequest(_message.Message):
-    __slots__ = ("user_id", "content", "type", "project_id", "session_id", "importance", "expires_at", "metadata", "on_duplicate", "request_id")
+    __slots__ = ("user_id", "content", "type", "project_id", "session_id", "importance", "expires_at", "metadata", "on_duplicate", "request_id", "extract")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class StoreMemoryRequest(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ON_DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXTRACT_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     content: str
     type: str
@@ -84,15 +85,18 @@ class StoreMemoryRequest(_message.Message):
     metadata: _struct_pb2.Struct
     on_duplicate: str
     request_id: str
-    def __init__(self, user_id: _Optional[str] = ..., content: _Optional[str] = ..., type: _Optional[str] = ..., project_id: _Optional[str] = ..., session_id: _Optional[str] = ..., importance: _Optional[float] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., on_duplicate: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    extract: bool
+    def __init__(self, user_id: _Optional[str] = ..., content: _Optional[str] = ..., type: _Optional[str] = ..., project_id: _Optional[str] = ..., session_id: _Optional[str] = ..., importance: _Optional[float] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., on_duplicate: _Optional[str] = ..., request_id: _Optional[str] = ..., extract: _Optional[bool] = ...) -> None: ...
 
 class StoreMemoryResponse(_message.Message):
-    __slots__ = ("memory", "decision")
+    __slots__ = ("memory", "decision", "extracted")
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    EXTRACTED_FIELD_NUMBER: _ClassVar[int]
     memory: Memory
     decision: str
-    def __init__(self, memory: _Optional[_Union[Memory, _Mapping]] = ..., decision: _Optional[str] = ...) -> None: ...
+    extracted: _containers.RepeatedCompositeFieldContainer[Memory]
+    def __init__(self, memory: _Optional[_Union[Memory, _Mapping]] = ..., decision: _Optional[str] = ..., extracted: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
 
 class GetMemoryRequest(_message.Message):
     __slots__ = ("id", "user_id", "history")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -48,6 +49,29 @@ class Fact:
     suspicion: str = ""  # why it is put aside for review and never recalled; empty: it is not
     drawn_from: tuple[str, ...] = ()  # ids of the turns that it was drawn from together; empty: *turn_id* alone
     began: datetime | None = None  # when the first of those was asked
+
+
+# Marks in place of masked words: our own, and a router's ("[EMAIL_ADDRESS_0]").
+_OURS = re.compile(r"\[masked: [^\]\n]{0,40}\]?")
+_PLACEHOLDER = re.compile(
+    r"\[[A-Z][A-Z]{1,20}(?:_[A-Z]{1,20}){0,4}_\d{1,4}\]?|<[A-Z]{2,20}(?:_[A-Z]{1,20}){0,4}(?:_\d{1,4})?>"
+)
+_TWO_VERBS = re.compile(
+    r"\b(?:(?:is|are|was|were|am|be)\s+(?:is|are|was|were|am|has|have|had|does|do|did|got)"
+    r"|(?:has|have|had)\s+(?:is|are|was|were|am|has|have|does|do|did)|(?:got|gets)\s+(?:is|are|was|were|has)"
+    r"|will\s+(?:is|are|was|were|has|had)|(?:likes|dislikes|prefers|lives|works)\s+(?:is|are|was|were|has|likes|works|lives))\b",
+    re.IGNORECASE,
+)
+
+
+def is_well_formed(fact: Fact) -> bool:
+    """Whether *fact* says something that can be recalled: it has a value that is not masked, no placeholder of a
+    router, and no two verbs in a row."""
+    if _PLACEHOLDER.search(fact.content) or _TWO_VERBS.search(fact.content):
+        return False
+    if not fact.value:
+        return fact.ends  # "User left the job they had"
+    return any(sign.isalnum() for sign in _OURS.sub("", fact.value))
 
 
 class FactExtractor(Protocol):
@@ -155,7 +179,8 @@ class Finding:
         when there is nothing new to say of them yet."""
         earlier = self._earlier.of(owner, turns[0].session, epoch)
         try:
-            return await self._extractor.extract(turns, earlier=earlier), True
+            facts = await self._extractor.extract(turns, earlier=earlier)
+            return [fact for fact in facts if is_well_formed(fact)], True
         except TransientError:
             if self._fallback is None:
                 raise

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.resources import files
 from typing import Any
 
-from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact
+from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins
+from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
     confirms,
@@ -22,20 +21,24 @@ from memory_extproc.learn.extract.statements import (
     resolved,
 )
 from memory_extproc.model import MemoryType, Source, Turn
+from memory_extproc.text.persons import Kind, kinds
 from memory_extproc.text.words import content_words, fold, lexicon_of, tokens
 
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
     r"|actually"
     r"|originally|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
-    r"|for everything))+$",
+    r"|for everything|a lot|so much|very much|a ton|the most)|,\s+so\s.*"
+    r"|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*)+$",
     re.IGNORECASE,
 )
 _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exactly)\s+", re.IGNORECASE)
 _MINE = re.compile(r"^(?:my|our)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
-              "coach": "coaches", "watch": "watches", "founded": "founded", "started": "started"}  # fmt: skip
+              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't",
+              "cannot": "can't"}  # fmt: skip
+_PAST_FORMS = frozenset(LISTS["past_forms"].split())
 _PROCEDURE = re.compile(
     r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
         (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,
@@ -60,6 +63,15 @@ _IDLE_AIMS = frozenset(tokens(_NO_DEEDS))
 _LONGEST_STEPS = 300  # characters
 
 
+_BEGINNINGS = (
+    ("{who}", Begins.I | Begins.MY),
+    ("(?:i|we)", Begins.I),
+    ("(?:i'm|i am", Begins.I | Begins.OTHER),
+    ("(?:my|our) ", Begins.MY),
+    ("my ", Begins.MY),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One way of saying something of oneself."""
@@ -75,6 +87,8 @@ class Rule:
     ends: bool  # says that something stopped being so
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
+    begins: Begins
+    spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
 class RulesExtractor:
@@ -83,10 +97,15 @@ class RulesExtractor:
     name = "rules"
 
     def __init__(self) -> None:
-        parsed = tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
+        parsed = LISTS
         self._version: str = parsed["version"]
         self._checks = Checks(parsed)
-        self._rules = tuple(_rule(entry, parsed["relations"], self._checks) for entry in parsed["rule"])
+        rules = [compile_rule(entry, parsed, self._checks) for entry in parsed["rule"]]
+        # By how a clause begins: most clauses of most texts begin like no rule.
+        self._rules = {
+            start: tuple(one for one in rules if one.begins & start)
+            for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
+        }
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
@@ -104,7 +123,7 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in _procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        stated = first_person_statements(turn.asked)
+        stated = first_person_statements(turn.asked, _people(known, before.id if before is not None else ""))
         if before is not None and confirms(turn.asked):
             stated = [*confirmed(before.answered), *stated]
         for clause in stated:
@@ -113,25 +132,29 @@ class RulesExtractor:
             if (fact := self._stated(turn, clause, [*known, *found])) is not None:
                 found.append(fact)
         unique = {
-            (fact.subject, fact.attribute, fact.value): fact for fact in found if len(fact.content) <= LONGEST_FACT
+            (fact.subject, fact.attribute, fact.value): fact
+            for fact in found
+            if len(fact.content) <= LONGEST_FACT and is_well_formed(fact)
         }
-        return list(unique.values())
+        return list({fact.content: fact for fact in unique.values()}.values())
 
     def _stated(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
-        if (matched := self._match(text)) is not None and (matched[0].ends or not ends(text)):
+        if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
             return self._fact(turn, matched, known, text)
         for as_it_was in ended(text):
-            if (matched := self._match(as_it_was)) is not None and not matched[0].update:
+            if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
                 return _ended(self._fact(turn, matched, known, text), matched[1])
         return None
 
-    def _match(self, clause: str) -> tuple[Rule, Captured] | None:
-        for rule in self._rules:
+    def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
+        for rule in self._rules[begins(clause)]:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
             caught = _captured(rule, matched)
+            if rule.spoken_of:
+                caught.groups["thing"] = _last_spoken_of(caught.value, known)
             if all(check(caught) for check in rule.checks):
                 return rule, caught
         return None
@@ -191,13 +214,32 @@ def _ended(fact: Fact, caught: Captured) -> Fact:
     )
 
 
-def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
+def fill_in(lists: Mapping[str, Any], name: str) -> str:
+    """The pattern *name*, with the lists named in it between braces."""
+    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", lists["patterns"][name])
+
+
+# Short names in the patterns of the rules.
+_AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have| has| will be| will|'ll be|'ll)?"
+
+
+def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
-    which = "older|younger|eldest|oldest|youngest|big|little|best|twin|step|late"
-    person = rf"(?:(?:{which}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
-    who = rf"(?:i|we|(?:my|our) (?P<rel>{person}))"
-    pattern = entry["pattern"].replace("{who}", who).replace("{rel}", rf"(?:\w+ )?(?:{relations})")
-    pattern = pattern.replace("{value}", "(?P<value>.+?)")
+    relations = lists["relations"]
+    person = rf"(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+    named = {
+        "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
+        "{aux}": _AUX,
+        "{be}": r"(?:'m|'re|'s| am| are| is)",
+        "{rel}": rf"(?:\w+ )?(?:{relations})",
+        "{value}": "(?P<value>.+?)",
+    }
+    pattern = entry["pattern"]
+    for name, meaning in (
+        *named.items(),
+        *((f"{{{name}}}", f"(?:{words})") for name, words in lists["words"].items()),
+    ):
+        pattern = pattern.replace(name, meaning)
     return Rule(
         pattern=re.compile(pattern, re.IGNORECASE),
         content=entry["content"],
@@ -210,20 +252,27 @@ def _rule(entry: Mapping[str, Any], relations: str, checks: Checks) -> Rule:
         ends=entry.get("ends", False),
         update=entry.get("update", False),
         words=entry.get("words", {}),
+        begins=Begins.FOREIGN
+        if "language" in entry
+        else next(
+            (start for words, start in _BEGINNINGS if entry["pattern"].startswith(words)),
+            Begins.I | Begins.MY | Begins.OTHER,
+        ),
+        spoken_of=entry.get("spoken_of", False),
     )
 
 
 def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
-    value = _LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'"))
+    value = _of_them(_LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'")))
     if "word" in groups:
-        groups["thing"] = rule.words[fold(groups["word"])]
+        groups["thing"] = rule.words.get(fold(groups["word"]), groups["word"])
     return Captured(value, groups)
 
 
 def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, str]:
     """Everything a rule's content and attribute may name."""
-    words = {name: text.strip() for name, text in groups.items()}
+    words = {name: _of_them(text.strip()) for name, text in groups.items()}
     aim = _MINE.sub("the ", groups.get("aim") or groups.get("trip") or "")
     rest, given = groups.get("rest", ""), groups.get("object", "")
     return words | {
@@ -240,8 +289,37 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "sort": "date" if any(character.isdigit() for character in value) else "place",
         "does": _does(words.get("deed", "")),
         "does_value": _does(value),
+        "verb": _verb(words.get("aux", ""), words.get("deed", "")),
         "without": _without(words),
     }
+
+
+_THEIRS = {"my": "their", "our": "their", "mine": "theirs", "me": "them", "us": "them", "myself": "themselves",
+           "ourselves": "themselves", "i": "they", "we": "they", "i'm": "they're", "we're": "they're",
+           "i've": "they've", "we've": "they've"}  # fmt: skip
+_OWN_WORDS = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE
+)
+_UPPER = frozenset({"US"})  # a country
+
+
+def _of_them(text: str) -> str:
+    """*text* in the third person: "with my wife" is "with their wife"."""
+    return _OWN_WORDS.sub(
+        lambda found: found[0] if found[0] in _UPPER else _THEIRS.get(found[0].lower(), found[0]), text
+    )
+
+
+def _verb(aux: str, deed: str) -> str:
+    """The verb in the third person: "'m" and "flying" are "is flying"; a past tense stays."""
+    bare = aux.strip().lower().removeprefix("'")
+    if bare in {"m", "am", "re", "are", "is", "s"}:
+        return f"is {deed}"
+    if bare.endswith(" been"):
+        return f"has been {deed}"
+    if bare in {"ve", "have", "has"}:
+        return f"has {deed}"
+    return f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ") if bare[:2] in {"wi", "ll"} else _does(deed)
 
 
 def _does(phrase: str) -> str:
@@ -250,8 +328,14 @@ def _does(phrase: str) -> str:
     lower = verb.lower()
     if lower in _IRREGULAR:
         verb = _IRREGULAR[lower]
+    elif (lower.endswith("ed") and lower != "need") or lower in _PAST_FORMS:
+        pass
     elif lower and not lower.endswith("s"):
-        verb = f"{verb[:-1]}ies" if lower.endswith("y") and lower[-2:-1] not in "aeiou" else f"{verb}s"
+        verb = (
+            f"{verb[:-1]}ies"
+            if lower.endswith("y") and lower[-2:-1] not in "aeiou"
+            else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
+        )
     return verb + space + rest
 
 
@@ -264,6 +348,9 @@ def _without(words: Mapping[str, str]) -> str:
     return f"can't {deed}" if verb.startswith("can") else f"doesn't {deed}"
 
 
+_OF_PERSON = re.compile(
+    rf"User's (?P<relation>{LISTS['relations']})(?: is (?P<name>[A-Z][a-z\u00df-\u00ff]+)$)?", re.IGNORECASE
+)
 _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
@@ -278,6 +365,38 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
         one for one in named if fold(one).startswith(f"{fold(thing)} ") or fold(one).endswith(f" {fold(thing)}")
     }
     return fuller.pop() if len(fuller) == 1 else thing
+
+
+def _people(known: Sequence[Fact], turn_id: str) -> People:
+    """The people named in *known* facts; a pronoun means the last of the turn before, *turn_id*."""
+    named: dict[str, str] = {}
+    people: list[str] = []
+    for fact in known:
+        relation = _OF_PERSON.match(fact.content)
+        if relation is not None:
+            if fact.turn_id == turn_id:
+                people.append(f"my {relation['relation']}")
+            if relation["name"]:
+                named[relation["name"]] = relation["relation"]
+    found = People(named)
+    for person in people:
+        found.note(person)
+    return found
+
+
+def _last_spoken_of(value: str, before: Sequence[Fact]) -> str:
+    """The thing of the caller's that was spoken of last and has a value of the kind of *value*; empty: none."""
+    for fact in reversed(before):
+        own = _OWN.match(fact.content)
+        if own is not None and _kind(fact.value) is _kind(value) and not fact.ends:
+            return own["thing"]
+    return ""
+
+
+def _kind(value: str) -> Kind | None:
+    """A date, even where it has a number in it; a number; a name; or nothing of the kind."""
+    found = kinds(value)
+    return next((kind for kind in Kind if kind in found), None)
 
 
 def _procedures(text: str) -> Iterator[tuple[str, str]]:
@@ -303,7 +422,12 @@ _IDLE = re.compile(
     r"|first|second|third|last|latter|former|other|answer|suggestion|result|sound|look|feel|part|new|plan|above"
     r"|following|same|code|design))\b"
 )
-_ABOUT_OTHERS = re.compile(r"\b(?:i|i'm|i've|me|my|mine|myself|you|your|yours)\b")
+_ABOUT_OTHERS = re.compile(r"\b(?:you|your|yours|u|ur)\b")
+_NO_THING = re.compile(  # no name of a thing, but a clause
+    r"\b(?:i|i'm|i've|me|my|mine|myself|you|your|yours|is|are|was|were|am|be|been|got|gets|has|have|had|will|would|can|could|do|does|did"
+    r"|says|said|that|who|which|if)\b"
+)
+_A_CLAUSE = re.compile(r"\b(?:is|are|was|were|has|have|had|just|will|would|can't|can|got)\b")
 _NUMBER = re.compile(r"\d")
 _DATE = re.compile(
     r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
@@ -344,7 +468,7 @@ class Captured:
     """The words a rule caught, as written."""
 
     value: str
-    groups: Mapping[str, str]
+    groups: dict[str, str]
 
     @property
     def folded(self) -> str:
@@ -384,7 +508,6 @@ class Checks:
             "plain": self.plain,
             "not idle": lambda caught: not _IDLE.match(caught.folded),
             "not technical": self._not_technical,
-            "liked": lambda caught: not _IDLE.match(caught.folded) and self.plain(caught),
             "name": self._name,
             "titled": self._titled,
             "place": lambda caught: self.plain(caught) and not _NOT_PLACES.match(caught.folded),
@@ -405,7 +528,28 @@ class Checks:
             "without": self._without,
             "own thing": self._own_thing,
             "own event": lambda caught: self.is_event(caught.groups.get("thing", "")) and self._own_thing(caught),
+            **{name: self._by_patterns(entry) for name, entry in self._lists["checks"].items()},
         }
+
+    def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
+        """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
+        needs, any_of, lacks = (
+            [re.compile(fill_in(self._lists, name)) for name in entry.get(kind, ())]
+            for kind in ("needs", "any", "lacks")
+        )
+        of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)
+
+        def holds(caught: Captured) -> bool:
+            text = fold(of.format_map({**caught.groups, "value": caught.value})).strip()
+            return (
+                (not plain or self.plain(Captured(text, {})))
+                and (not hard or _hard(caught.value))
+                and all(pattern.search(text) for pattern in needs)
+                and (not any_of or any(pattern.search(text) for pattern in any_of))
+                and not any(pattern.search(text) for pattern in lacks)
+            )
+
+        return holds
 
     def is_event(self, thing: str) -> bool:
         """Whether one has several of *thing*, told apart by their dates."""
@@ -471,7 +615,7 @@ class Checks:
         thing = fold(caught.groups.get("thing", ""))
         bare = _head_of(thing).removeprefix("new ").removeprefix("current ")
         *_, last = ["", *bare.split()]
-        if self._secret.search(thing) or not self.plain(caught) or _ABOUT_OTHERS.search(thing):
+        if not thing or self._secret.search(thing) or not self.plain(caught) or _NO_THING.search(thing):
             return False
         if any(self._passing.fullmatch(word) for word in (bare, last)) or self._relation.fullmatch(bare):
             return False
@@ -479,7 +623,7 @@ class Checks:
             return not _IDLE.match(caught.folded)
         if self._things.fullmatch(last):
             return re.match(r"(?:an?|the)\s+\w", caught.folded) is not None
-        return _hard(caught.value) and not _IDLE.match(caught.folded)
+        return _hard(caught.value) and not _IDLE.match(caught.folded) and not _A_CLAUSE.search(caught.folded)
 
 
 def _head_of(thing: str) -> str:

@@ -5,9 +5,18 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 
+from memory_extproc.learn.extract.clauses import (
+    REASONS,
+    People,
+    asides,
+    concerns_writer,
+    split_clauses,
+    strip_openers,
+    write_out,
+)
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import collapse_whitespace, sentences
@@ -41,7 +50,7 @@ _PLAYS = re.compile(
         |assume\s+(?:that\s+)?(?:i|my|you)|in\s+this\s+(?:scenario|story|game)|in\s+(?:my|the)\s+(?:novel|story
         |game|book|screenplay|script)
         |you\s+are\s+(?:an?|the|my)\b|you're\s+(?:an?|my)\b|your\s+name\s+is|my\s+character
-        |(?:just\s+)?(?:kidding|joking)|jk|lol|lmao|rofl|haha\w*|april\s+fool\w*|stell\s+dir\s+vor|angenommen
+        |(?:just\s+)?(?:kidding|joking)|jk|april\s+fool\w*|stell\s+dir\s+vor|angenommen
         |imaginons|imagina)\b|/s\s*$"""
 )
 _QUOTED = re.compile(
@@ -51,17 +60,22 @@ _QUOTED = re.compile(
 _SHORT_QUOTE = 3  # words; "my cat is called 'Rex'" quotes a name, not a person
 _QUOTE_MARK = "\ufffc"
 
+# Supposed: it reaches over the clauses before it, and from the beginning of a sentence over all of it.
+_SUPPOSED = re.compile(
+    r"""(?x)\b(?:if|unless|as\s+(?:if|though)|were\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls
+      |si\s+(?:je|yo))\b|^when(?:ever)?\b|\u5982\u679c|\u5047\u5982|\u8981\u662f|^as\s+an?\s+(?:user|customer|admin)\b
+      |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
+)
 _UNSURE = re.compile(
-    r"""(?x)\b(?:if|unless|would|wouldn't|i'd|we'd|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
+    r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather)|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
           |probably|wish\w*|hope|hoping
         |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
         |think|remember|believe)
-        |thinking\s+(?:of|about)|considering|almost|as\s+(?:if|though)|were\s+to|used\s+to
+        |thinking\s+(?:of|about)|considering|almost|used\s+to
         |once\s+(?:lived|worked)
-        |supposed\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls|vielleicht|w\u00fcrde|k\u00f6nnte
+        |supposed\s+to|vielleicht|w\u00fcrde|k\u00f6nnte
         |peut-\u00eatre|quiz\u00e1s?|tal\s+vez)\b
-      |\u5982\u679c|\u53ef\u80fd|\u4e5f\u8bb8|\u5927\u6982|\u5047\u5982|\u8981\u662f
-      |^\s*as\s+an?\b|^when(?:ever)?\b|\bsi\s+(?:je|yo)\b"""
+      |\u53ef\u80fd|\u4e5f\u8bb8|\u5927\u6982"""
 )
 _REPORTED = re.compile(
     r"\b(?:said|says|saying|tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
@@ -73,43 +87,22 @@ _CODE_LINE = re.compile(
     r"|const)\s.*[=({]|^\s*select\b.*\bfrom\b|</?\w+>"
 )
 
-_SUBJECTS = (
-    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
-    r"|yo|mi|mis|me\s+llamo)\b"
-)
-_CONNECTORS = r"(?:and|but|so|because|since|while|although|though|plus|also|und|aber|et|mais|y|pero)"
-_CLAUSE = re.compile(
-    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?(?={_SUBJECTS}|\u6211)|\s+{_CONNECTORS}\s+(?={_SUBJECTS})|\s+[-\u2013\u2014]+\s+"
-    rf"|\s*;\s*",
-    re.IGNORECASE,
-)
-_SHARED = re.compile(
-    r"\s*,?\s+(?:and|but)\s+(?=(?:really\s+|also\s+|now\s+|currently\s+)?(?:love|like|hate|prefer|work|live|speak"
-    r"|play|enjoy|dislike|can't|cannot|don't|never"
-    r"|have|own|use|drive|study|weigh|am|do|make|teach|build|loves|likes|hates|prefers|works|lives|speaks|plays|has|is|studies"
-    r"|allergic)\b)",
-    re.IGNORECASE,
-)
-_HEAD = re.compile(
-    r"^((?:i'm|i\s+am)\b|i\b|we\b|(?:my|our)\s+[\w' -]+?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays"
-    r"|speaks)\b))",
-    re.IGNORECASE,
-)
 _ASKING_TAIL = re.compile(
     r"(?:\s*[,;\u2013\u2014-]\s*|\s+)(?:(?:so|and|but)\s+)?(?=(?:what|what's|how|how's|which|where|when|who|why"
     r"|can|could|would|will|should|do|does|did|is|are|any|reicht"
     r"|was|wie)\b[^,;]*\?)",
     re.IGNORECASE,
 )
-_OPENERS = re.compile(
-    r"""(?ix)^(?:(?:well|so|also|btw|by\ the\ way|actually|hi|hello|hey|yes|no|nope|yeah|yep|oh|ok|okay|and|but
-          |fyi|just\ so\ you\ know|for\ context
-        |for\ (?:the\ record|reference|your\ information|background)|please|remember|note|keep\ in\ mind
-        |don't\ forget|that|as\ i\ (?:said|mentioned)|now|to\ be\ clear|update|correction
-        |anyway|in\ fact|honestly|personally|you\ should\ know|i\ should\ mention|i\ forgot\ to\ (?:say|mention)
-        |one\ more\ thing|sure|thanks|great|cool|first|second|next|again|today
-        |tatsächlich|übrigens|also|merk\ dir|bitte|dass|au\ fait|alors|bueno|por\ cierto|recuerda|que|hallo
-        |bonjour|hola)\b[\s,:.!-]*)+"""
+# Between a question and the reason given for it.
+_REASON = re.compile(
+    rf"\s*,?\s+(?:{REASONS})\s+(?=(?:i|i'm|i've|my|we|we're|we've|our)\b)"
+    r"|\s*[,;\u2013\u2014]\s+(?:(?:and|but|so)\s+)?(?=(?:i'm|i\s+am|i\s+have|i've|my|we're|we\s+are|we\s+have|our)\s[^,;?]{3,120}[^?]$)",
+    re.IGNORECASE,
+)
+# Requests for a text: its words are not the writer's own.
+_FICTION = re.compile(
+    r"\b(?:story|tale|novel|scene|script|dialogue|lyrics|rap|limerick|haiku|fan\s?fic\w*|monologue|translate|rephrase|rewrite|proofread"
+    r"|saying|character|repeat|as\s+though|sentence|paraphrase|pretend|in\s+which|where\s+i)\b"
 )
 
 
@@ -181,16 +174,20 @@ def meant(text: str) -> str:
     return bare
 
 
-def first_person_statements(text: str) -> list[str]:
+def first_person_statements(text: str, people: People | None = None) -> list[str]:
     """The clauses of *text* in which the writer states something, in order, without end marks, openers
-    ("By the way, ...") and typographic apostrophes; each can be understood by itself."""
+    ("By the way, ...") and typographic apostrophes; each can be understood by itself, with the *people* spoken
+    of before."""
+    people = people if people is not None else People()
     bare = _QUOTED.sub(_unquote, meant(text))
     found: list[str] = []
-    for sentence in sentences(bare):
-        stated = _stated(sentence)
-        if stated:
-            found.extend(_clauses(stated))
-    return found
+    for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
+        if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
+            continue
+        found.extend(asides(sentence))
+        found.extend(_stated(people.name_relations(sentence), people))
+        people.note(sentence)
+    return list(dict.fromkeys(found))
 
 
 def _unquote(quote: re.Match[str]) -> str:
@@ -200,48 +197,50 @@ def _unquote(quote: re.Match[str]) -> str:
     )
 
 
-def _stated(sentence: str) -> str:
-    """The stating part of *sentence*: all of it, what stands before a question in it, or nothing."""
+def _stated(sentence: str, people: People) -> list[str]:
+    """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
+    reasons given for it."""
+    stated, rest = sentence, ""
     if sentence.endswith("?"):
         tail = _ASKING_TAIL.search(sentence)
-        sentence = sentence[: tail.start()] if tail is not None else ""
-    sentence = sentence.replace("\u2019", "'")
-    folded = fold(sentence)
-    told = _OPENERS.sub("", folded)
-    if not told or len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(folded):
-        return ""
-    if _UNSURE.search(told) or _REPORTED.search(told) or asks(told):
-        return ""
-    return sentence
-
-
-# "I'm Alice, a data scientist at Google" says two things of one person.
-_APPOSED = re.compile(
-    r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
-    re.IGNORECASE,
-)
-
-
-def _clauses(sentence: str) -> list[str]:
-    found: list[str] = []
-    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
-        bare = _OPENERS.sub("", clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c")
-        if not bare:
-            continue
-        head = _HEAD.match(bare)
-        first, *others = _SHARED.split(bare) if head is not None else [bare]
-        found.append(first)
-        found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
+        stated, rest = (sentence[: tail.start()], sentence[tail.start() :]) if tail is not None else ("", sentence)
+    told = strip_openers(fold(stated))
+    if _REPORTED.search(strip_openers(fold(sentence))):
+        return []
+    if told and _asks(told):
+        stated, rest = "", sentence
+    found = _beyond_doubt(split_clauses(stated, people)) if told else []
+    if rest and not _FICTION.search(fold(rest)):
+        found += _beyond_doubt(_reasons(rest, people))
     return found
 
 
-def _with_subject(head: str, predicate: str) -> str:
-    """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
-    into "I love tea"."""
-    if predicate.startswith("allergic"):
-        return f"{head} {predicate}" if fold(head) in {"i'm", "i am"} else f"{head} is {predicate}"
-    subject = "I" if fold(head) in {"i", "i am", "i'm"} else head
-    return f"{subject} {predicate}"
+_AMENDS = re.compile(r"make\s+(?:it|that)\s+[^a-z]")
+
+
+def _asks(told: str) -> bool:
+    return asks(told) and _AMENDS.match(told) is None
+
+
+def _reasons(asked: str, people: People) -> list[str]:
+    """Clauses of a question or request that tell its reason: "... since I'm vegan", "..., my wife is vegan"."""
+    _, *pieces = _REASON.split(asked)
+    return [clause for piece in pieces for clause in split_clauses(piece.rstrip("?"), people)]
+
+
+def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
+    if not any(map(concerns_writer, clauses)):
+        return []
+    folded = [fold(clause) for clause in clauses]
+    supposed = [at for at, clause in enumerate(folded) if _SUPPOSED.search(clause)]
+    if supposed and (supposed[0] == 0 and _SUPPOSED.match(folded[0])):
+        return []
+    start = supposed[-1] + 1 if supposed else 0
+    return [
+        clause
+        for clause, told in zip(clauses[start:], folded[start:], strict=True)
+        if concerns_writer(clause) and not (_UNSURE.search(told) or _asks(told))
+    ]
 
 
 # --- endings -----------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_mos
         ("The budget for my Hawaii trip is ten thousand", "User's budget for the Hawaii trip is ten thousand"),
         ("My kids are 5 and 8", "User's kids are 5 and 8"),
         ("My mom's birthday is May 4", "User's mom's birthday is May 4"),
-        ("My daughter Mia has asthma", "User's daughter Mia has asthma"),
+        ("My daughter has asthma", "User's daughter has asthma"),
         ("Meine Tochter heißt Lena.", "User's daughter is Lena"),
         ("Ma femme s'appelle Claire", "User's wife is Claire"),
         ("Mi perro se llama Toby", "User's dog is Toby"),
@@ -214,7 +214,7 @@ async def test_secrets_are_nobodys_memory() -> None:
 async def test_facts_name_their_turn_and_the_rules_that_made_them() -> None:
     turn = a_turn("I live in Paris.")
     (fact,) = await EXTRACTOR.extract([turn])
-    assert (fact.turn_id, fact.source, fact.version) == (turn.id, Source.RULES, "rules-2")
+    assert (fact.turn_id, fact.source, fact.version) == (turn.id, Source.RULES, "rules-3")
     assert "Paris" not in repr(fact)
 
 

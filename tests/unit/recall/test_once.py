@@ -202,3 +202,46 @@ def test_a_fact_too_weak_by_itself_goes_in_for_the_message_where_it_covers_what_
 
 def replace_cosine(one: Candidate, cosine: float) -> Candidate:
     return Candidate(one.memory, one.score, one.relevance, {"dense": cosine})
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ("I can't stand loud music", "User dislikes loud music"),
+        ("I don't like loud music", "User dislikes loud music"),
+        ("I hate loud music", "User dislikes loud music"),
+        ("I never liked loud music", "User dislikes loud music"),
+    ],
+)
+def test_a_not_in_other_words_is_the_same_not(message: str, content: str) -> None:
+    both = told("What about loud music at the party?", said(message), fact(content, "dislikes"))
+    assert len(both) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("User likes pizza", "User likes pizza a lot"),
+        ("User really likes pizza", "User loves pizza"),
+        ("User dislikes noise", "User doesn't like noise"),
+    ],
+)
+def test_of_facts_that_differ_in_force_alone_the_better_is_given(one: str, other: str) -> None:
+    first, second = fact(one, "likes", turn="t1"), fact(other, "likes", turn="t2")
+    assert told("What do I like to eat?", first, second) == [first]
+    assert told("What do I like to eat?", second, first) == [second]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("User likes pizza", "User dislikes pizza"),
+        ("User likes pizza", "User has pizza"),
+        ("User likes pizza", "User's sister likes pizza"),
+        ("User likes pizza", "User likes pizza with olives"),
+        ("User has a cat", "User has a cat allergy"),
+    ],
+)
+def test_facts_that_differ_in_anything_else_are_both_given(one: str, other: str) -> None:
+    both = [fact(one, "likes", turn="t1"), fact(other, "likes", turn="t2")]
+    assert told("What about pizza and cats?", *both) == both

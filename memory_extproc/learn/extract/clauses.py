@@ -1,0 +1,322 @@
+"""Sentences taken apart into clauses that have a subject of their own, and asides into clauses of theirs. Pure.
+
+"As a nurse I hardly sleep, and my daughter Mia starts school in May" becomes "I'm a nurse", "there is my daughter
+Mia" and "my daughter Mia starts school in May". A rule then reads each clause by itself. Every pattern is bounded:
+the time is linear in the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from enum import Flag, auto
+from importlib.resources import files
+from typing import Any
+
+from memory_extproc.text.words import fold
+
+
+def _read() -> Mapping[str, Any]:
+    return tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
+
+
+LISTS = _read()
+_GRAMMAR: Mapping[str, str] = LISTS["grammar"]
+REASONS = _GRAMMAR["reasons"]
+_NAME = r"(?-i:[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?:[-'][A-Z][a-z]+)?)"
+_NAMES = rf"{_NAME}(?: {_NAME})?"
+_WHICH = rf"(?:(?:{LISTS['which']}) )?"
+_RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
+_NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
+
+_SUBJECTS = (
+    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
+    r"|yo|mi|mis|me\s+llamo)\b"
+)
+_PRONOUNS = r"(?:he|she|they|il|elle|ella)(?='|\s)"
+_CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
+_ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
+_CLAUSE = re.compile(
+    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
+    rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
+    rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
+    r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
+    r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*",
+    re.IGNORECASE,
+)
+_SHARED = re.compile(
+    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']})\b)", re.IGNORECASE
+)
+_HEAD = re.compile(
+    rf"^((?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
+    r"|(?:my|our)\s+[\w'-]+(?:\s+[\w'-]+){0,5}?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
+    re.IGNORECASE,
+)
+_OPENERS = re.compile(rf"^(?:(?:{_GRAMMAR['openers']})\b[\s,:.!-]*)+", re.IGNORECASE)
+_SUBORDINATE = re.compile(rf"^(?:{REASONS}|while|although|though|even\s+though)\s+(?={_SUBJECTS})", re.IGNORECASE)
+# "In May we fly to Japan" is "we fly to Japan in May".
+_FRONTED = re.compile(
+    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|tomorrow|tonight|nowadays|later)\s*,?\s+"
+    r"(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
+    re.IGNORECASE,
+)
+_HEDGED = re.compile(
+    rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
+    re.IGNORECASE,
+)
+_TRAILING = re.compile(
+    r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously"
+    r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
+    re.IGNORECASE,
+)
+# How people write in haste.
+_HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
+# "I'm Alice, a data scientist at Google" says two things of a person.
+_APPOSED = re.compile(
+    r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
+    re.IGNORECASE,
+)
+# "my sister, a nurse in Oslo, ...": the words between the commas are about her.
+_INSERTED = re.compile(
+    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*|\s+)(?:who(?:'s|\s+is)?|(?=(?:an?|\d{{1,3}})\b))\s*"
+    r"(?P<said>[^,;()]{2,80})(?:,|$)",
+    re.IGNORECASE,
+)
+_SUBJECT_OF = re.compile(rf"\b(?P<who>my\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE)
+_PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
+_BLANKS = re.compile(r"\s+")
+
+
+def write_out(text: str) -> str:
+    """*text* with the short forms of haste in full: "im", "dont" and "gonna" as "I'm", "don't", "going to"."""
+    return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), text)
+
+
+def strip_openers(text: str) -> str:
+    """*text* without "well", "by the way" and the like in front."""
+    return _OPENERS.sub("", text)
+
+
+def split_clauses(sentence: str, people: People | None = None) -> list[str]:
+    """The clauses of *sentence* in order, each with its subject, without openers and punctuation. A pronoun is
+    replaced by a person of *people*; *people* gains the persons named here."""
+    found: list[str] = []
+    people = people if people is not None else People()
+    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
+        bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
+        if _PRONOUN.match(bare):
+            bare = people.put_for_pronoun(bare)
+        if not bare:
+            continue
+        people.note(bare)
+        head = _HEAD.match(bare)
+        first, *others = _SHARED.split(bare) if head is not None else [bare]
+        found.append(first)
+        found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
+    return found
+
+
+class People:
+    """The people of a conversation, as *relations* of the caller by name, and the latest for each pronoun."""
+
+    def __init__(self, relations: Mapping[str, str] | None = None) -> None:
+        self._relations = dict(relations or {})
+        self._latest: dict[str, str] = {}
+
+    def note(self, clause: str) -> None:
+        """Note the person that *clause* names: a later pronoun means this person."""
+        found = _SUBJECT_OF.search(clause)
+        if found is None:
+            if _SOMEBODY.search(clause):
+                self._latest.clear()  # a pronoun may mean this person
+            return
+        relation = fold(found["who"]).rsplit(" ", 1)[-1]
+        for pronoun, others in (("he", _FEMALE), ("she", _MALE)):
+            if relation not in others:
+                self._latest[pronoun] = found["who"]
+        if found["name"] and _is_name(found["name"]):
+            self._relations[found["name"]] = found["who"].partition(" ")[2]
+
+    def put_for_pronoun(self, clause: str) -> str:
+        """*clause* with the person that its pronoun means; empty where it means no known person."""
+        pronoun = clause[:4].lower()
+        if pronoun.startswith("they"):
+            return clause
+        person = self._latest.get("she" if pronoun.startswith("she") else "he", "")
+        return _PRONOUN.sub(person, clause, count=1) if person else ""
+
+    def name_relations(self, sentence: str) -> str:
+        """*sentence* with "my sister Beth" for a "Beth" that begins it or a clause of it."""
+        for name, relation in self._relations.items():
+            if name in sentence:
+                sentence = re.sub(
+                    rf"(^|[.;,]\s+|\band\s+|\bbut\s+){re.escape(name)}(?='s|\s+[a-z])",
+                    rf"\1my {relation} {name}",
+                    sentence,
+                )
+        return sentence
+
+
+_SOMEBODY = re.compile(
+    rf"\b(?:(?i:an?|one|two|his|her|their)\s+(?i:{LISTS['relations']})|(?:and|with|met|from|by|for)\s+{_NAME})\b"
+)
+_MALE = frozenset(_GRAMMAR["male"].split())
+_FEMALE = frozenset(_GRAMMAR["female"].split())
+
+
+def _unfold(clause: str) -> str:
+    """*clause* with its subject first: conjunctions go, and a date in front moves to the end."""
+    bare = _SUBORDINATE.sub("", clause)
+    fronted = _FRONTED.match(bare)
+    if fronted is not None:
+        bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
+    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", bare))
+    return _with_dropped_subject(bare)
+
+
+_DROPPED = tuple((re.compile(pattern, re.IGNORECASE), subject) for subject, pattern in LISTS["dropped"].items())
+
+
+def _with_dropped_subject(clause: str) -> str:
+    """Give "allergic to nuts" the subject of "I'm allergic to nuts": chats leave it out."""
+    for pattern, subject in _DROPPED:
+        if pattern.match(clause):
+            return f"{subject} {clause}"
+    return clause
+
+
+def _with_subject(head: str, predicate: str) -> str:
+    """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
+    into "I love tea"."""
+    folded = fold(head)
+    if predicate.startswith("allergic") or _ING.match(predicate):
+        return f"{head} {predicate}" if folded in {"i'm", "i am", "we're"} else f"{head} is {predicate}"
+    subject = {"i am": "I", "i'm": "I", "i": "I", "i've": "I", "we're": "we", "we've": "we"}.get(folded, head)
+    return f"{subject} {predicate}"
+
+
+_ING = re.compile(r"[a-z]+ing\b")
+
+
+class Begins(Flag):
+    """How a clause begins, or a rule's pattern can begin."""
+
+    I = auto()  # noqa: E741 - the word: "I", "we've"
+    MY = auto()  # "my", "our"
+    FOREIGN = auto()  # with a word by which another language speaks of oneself
+    OTHER = auto()
+
+
+_SPEAKER = re.compile(r"(?:i|we)(?=['\s]|$)", re.IGNORECASE)
+_OWNER = re.compile(r"(?:my|our)\s", re.IGNORECASE)
+_FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
+_CONCERNS = re.compile(rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b", re.IGNORECASE)
+
+
+def begins(clause: str) -> Begins:
+    if _SPEAKER.match(clause):
+        return Begins.I
+    if _OWNER.match(clause):
+        return Begins.MY
+    return Begins.FOREIGN if _FOREIGN.match(clause) else Begins.OTHER
+
+
+def concerns_writer(clause: str) -> bool:
+    """Whether *clause* may tell something of its writer."""
+    return begins(clause) is not Begins.OTHER or _CONCERNS.match(clause) is not None
+
+
+# --- asides ------------------------------------------------------------------------------------------
+# Facts that a sentence takes for granted, even in a question: "Which books suit my 7-year-old son?"
+
+_OWN = r"\b(?:my|our)\s+"
+_PERSON = rf"(?P<rel>{_RELATIVE})"
+_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])", re.IGNORECASE)
+_AGED_PERSON = re.compile(
+    rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
+    rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?",
+    re.IGNORECASE,
+)
+_PERSON_OF_AGE = re.compile(
+    rf"{_OWN}{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?(?:\s*,\s*|\s*\(\s*)(?P<age>\d{{1,3}})\s*[,)]", re.IGNORECASE
+)
+_AS_A = re.compile(
+    r"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)(?:as|being|speaking\s+as)\s+"
+    rf"(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{_SUBJECTS})|$|\s+(?:and|who|with|at)\b)",
+    re.IGNORECASE,
+)
+_ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
+_CONDITION = re.compile(
+    rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
+    r"\b(?!\s+(?:test|app|meds|research|story|is|are|isn't|was))",
+    re.IGNORECASE,
+)
+_ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
+_JOB = re.compile(
+    rf"{_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
+    rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+){{0,2}}))(?=[\s,.!?;]|$)",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(
+    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['homes']}))\s+in\s+(?P<place>{_NAMES})", re.IGNORECASE
+)
+_EVENT = re.compile(
+    rf"{_OWN}(?P<what>(?:[\w'-]+\s+){{0,3}}?(?:{LISTS['words']['occasions']}))\s+"
+    rf"(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
+    re.IGNORECASE,
+)
+_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in)\b", re.IGNORECASE)
+_FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
+_HERE = re.compile(rf"\b(?:up|down|over|out|back)\s+here\s+in\s+(?P<place>{_NAMES})")
+_PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
+
+
+def asides(sentence: str) -> list[str]:
+    """Facts that *sentence* takes for granted of its writer and their people, each as a clause of its own."""
+    if _MAY_STAND_ASIDE.search(sentence) is None:
+        return []
+    found = [*_people(sentence), *_own_life(sentence)]
+    return list(dict.fromkeys(_BLANKS.sub(" ", one) for one in found))
+
+
+def _people(sentence: str) -> Iterator[str]:
+    for one in _NAMED_PERSON.finditer(sentence):
+        if _is_name(one["name"]):
+            yield f"there is my {one['rel']} {one['name']}"
+    for one in _INSERTED.finditer(sentence):
+        said = one["said"].strip()
+        yield f"{one['who']} {said}" if said.split(maxsplit=1)[0].endswith("s") else f"{one['who']} is {said}"
+    for one in _AGED_PERSON.finditer(sentence):
+        name = f" {one['name']}" if one["name"] and _is_name(one["name"]) else ""
+        if name:
+            yield f"there is my {one['rel']}{name}"
+        yield f"my {one['rel']}{name} is {one['age']} {one['unit']}s old"
+    for one in _PERSON_OF_AGE.finditer(sentence):
+        name = f" {one['name']}" if one["name"] and _is_name(one["name"]) else ""
+        yield f"my {one['rel']}{name} is {one['age']}"
+
+
+def _own_life(sentence: str) -> Iterator[str]:
+    for one in _AS_A.finditer(sentence):
+        # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
+        own = _FIRST.search(sentence, one.end()) is not None
+        yield f"I'm {one['what'] if own else one['what'].partition(' ')[2]}"
+    for one in _CONDITION.finditer(sentence):
+        who = f"my {one['whose'].strip().removesuffix(chr(39) + 's')} has" if one["whose"] else "I have"
+        allergy = _ALLERGY.search(one["what"])
+        article = "an " if one["what"][:1].lower() in "aeiou" else "a "
+        yield f"{who} {article if allergy and not one['what'].endswith('ies') else ''}{one['what']}"
+    for one in _JOB.finditer(sentence):
+        yield f"I work {one['how']} {one['where']}"
+    for one in _PLACE.finditer(sentence):
+        yield f"I have my {one['thing']} in {one['place']}"
+    for one in _EVENT.finditer(sentence):
+        if not _PAST.search(sentence):
+            yield f"there is my {one['what']} {one['when']}"
+    for one in _HERE.finditer(sentence):
+        yield f"there is here in {one['place']}"
+
+
+def _is_name(text: str) -> bool:
+    return not _NO_NAMES.intersection(fold(text).split())

@@ -1,0 +1,190 @@
+"""Detail stays known until it is contradicted; a value that changed goes, also from answers that went by it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_extproc.model import Embedded, Memory, MemoryState, Role, Source, Turn, message_id_of
+from memory_extproc.testing.adapters import InMemoryStore
+from memory_extproc.testing.models import CannedEmbedder
+from tests.builders import ANN, a_turn, later, memories_of
+from tests.unit.learn.test_reconcile import DIMENSION, Rig, a_rig, a_store
+
+
+async def hear(rig: Rig, turn: Turn) -> None:
+    """Stores the messages of *turn*, as they are before its facts are found, and learns it."""
+    rows = memories_of(turn, turn.at)
+    vectors = await CannedEmbedder(DIMENSION).embed([row.content for row in rows])
+    await rig.keeps.put(ANN, [Embedded(row, vector) for row, vector in zip(rows, vectors, strict=True)])
+    await rig.learn(turn)
+
+
+async def rows_of(store: InMemoryStore) -> list[Memory]:
+    return [row.memory async for page in store.pages(ANN, 200, fresh=True) for row in page]
+
+
+async def recallable(store: InMemoryStore, source: Source | None = None) -> list[str]:
+    rows = [row for row in await rows_of(store) if row.state is MemoryState.ACTIVE]
+    return sorted(row.content for row in rows if source is None or row.source is source)
+
+
+def turns(*said: str) -> list[Turn]:
+    return [a_turn(text, "", seq=2 * at, at=later(minutes=at)) for at, text in enumerate(said)]
+
+
+async def told(*said: str) -> tuple[list[str], list[str]]:
+    """The facts and the messages that can be recalled after *said*."""
+    store = a_store()
+    async with a_rig(store) as rig:
+        for turn in turns(*said):
+            await hear(rig, turn)
+        return await recallable(store, Source.RULES), await recallable(store, Source.VERBATIM)
+
+
+# --- detail ------------------------------------------------------------------------------------------
+async def test_what_is_said_again_with_less_detail_keeps_the_detail_and_the_message_that_held_it() -> None:
+    facts, messages = await told("I work as a nurse at the Riverside Hospital", "I still work as a nurse now")
+    assert facts == ["User works as a nurse at the Riverside Hospital"]
+    assert "I work as a nurse at the Riverside Hospital" in messages
+
+
+async def test_what_is_said_again_with_more_detail_takes_the_place_of_what_was_said() -> None:
+    facts, _ = await told("I work as a nurse", "I work as a nurse at the Riverside Hospital")
+    assert facts == ["User works as a nurse at the Riverside Hospital"]
+
+
+async def test_detail_told_first_and_learned_last_still_stands_in_for_the_less_detailed() -> None:
+    store = a_store()
+    async with a_rig(store) as rig:
+        for turn in reversed(turns("I work as a nurse at the Riverside Hospital", "I still work as a nurse now")):
+            await hear(rig, turn)
+        assert await recallable(store, Source.RULES) == ["User works as a nurse at the Riverside Hospital"]
+
+
+async def test_of_two_that_each_have_a_detail_of_their_own_both_stay() -> None:
+    facts, _ = await told("My manager is Dr. Zhao in Building 7", "My manager is Dr. Evelyn Zhao")
+    assert facts == ["User's manager is Dr. Evelyn Zhao", "User's manager is Dr. Zhao in Building 7"]
+
+
+async def test_a_change_ends_the_old_value_with_its_detail() -> None:
+    facts, _ = await told("I work as a nurse at the Riverside Hospital", "I work as a teacher in Bonn")
+    assert facts == ["User works as a teacher in Bonn"]
+
+
+async def test_a_message_that_says_more_than_its_facts_outlives_them() -> None:
+    said = "Bought a lamp at Chez Jeanne today. I live in Paris."
+    _, messages = await told(said, "I moved to Tokyo.")
+    assert said in messages
+
+
+JOBS = ("nurse", "teacher", "welder")
+PLACES = (" at the Riverside Hospital", " in Bonn", " for Initech")
+
+
+@dataclass
+class Known:
+    """What a careful reader knows: the job, and the details told of it since it is the job."""
+
+    job: str = ""
+    details: list[str] = field(default_factory=list)
+
+    def hear(self, job: str, detail: str) -> None:
+        if job != self.job:
+            self.job, self.details = job, []
+        if detail and detail not in self.details:
+            self.details.append(detail)
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(JOBS), st.sampled_from(("", *PLACES[:1]))), min_size=1, max_size=7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_after_any_statements_restatements_and_corrections_every_detail_that_holds_is_known(
+    steps: list[tuple[str, str]],
+) -> None:
+    known = Known()
+    for job, detail in steps:
+        known.hear(job, detail)
+    said = [f"I work as a {job}{detail}" + "." * at for at, (job, detail) in enumerate(steps)]
+    facts, messages = asyncio.run(told(*said))
+    assert facts == [f"User works as a {known.job}{''.join(known.details)}"]
+    for detail in known.details:
+        assert any(detail in message and known.job in message for message in messages)
+
+
+# --- what the assistant said -------------------------------------------------------------------------
+BUDGET = "My budget for the Hawaii trip is $4,000."
+PLANS = "Hawaii is lovely in May. I'll plan the trip around $4,000. Bring a raincoat for the east coast."
+
+
+async def after(*exchanges: tuple[str, str]) -> tuple[list[Memory], list[str]]:
+    store = a_store()
+    async with a_rig(store) as rig:
+        for at, (asked, answered) in enumerate(exchanges):
+            await hear(rig, a_turn(asked, answered, seq=2 * at, at=later(minutes=at)))
+        rows = await rows_of(store)
+    answers = [row for row in rows if row.role is Role.ASSISTANT]
+    return rows, sorted(row.content for row in answers if row.state is MemoryState.ACTIVE)
+
+
+async def test_the_sentence_of_an_answer_that_went_by_the_old_value_goes_and_the_rest_stays() -> None:
+    rows, answers = await after((BUDGET, PLANS), ("My budget for the Hawaii trip is now $5,000", ""))
+    assert answers == ["Hawaii is lovely in May. Bring a raincoat for the east coast."]
+    history = [row for row in rows if row.content == PLANS]
+    assert [(row.state, row.superseded_by) for row in history] == [
+        (MemoryState.SUPERSEDED, message_id_of(ANN, a_turn(BUDGET).id, 1))
+    ]
+
+
+async def test_an_answer_that_only_went_by_the_old_value_goes_as_a_whole() -> None:
+    _, answers = await after((BUDGET, "I'll plan with $4,000."), ("My Hawaii budget has increased to $5,000.", ""))
+    assert answers == []
+
+
+async def test_an_answer_of_a_later_turn_goes_too() -> None:
+    _, answers = await after(
+        (BUDGET, "Nice. It is warm there."),
+        ("Which hotel suits the Hawaii trip?", "With your Hawaii trip budget of $4,000 a small one. Try Kona."),
+        ("My budget for the Hawaii trip is now $5,000", ""),
+    )
+    assert answers == ["Nice. It is warm there.", "Try Kona."]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The cruise from Maui costs $4,000.",  # another thing
+        "Noted, up from $4,000 to $5,000 for your trip.",  # tells of the change
+        "I'll plan the trip around $14,000.",
+    ],
+)
+async def test_an_answer_that_does_not_go_by_the_old_value_stays(answer: str) -> None:
+    _, answers = await after((BUDGET, answer), ("My budget for the Hawaii trip is now $5,000", ""))
+    assert answers == [answer]
+
+
+async def test_what_is_only_told_in_more_detail_takes_nothing_from_answers() -> None:
+    answer = "As a nurse you work shifts."
+    _, answers = await after(("I work as a nurse", answer), ("I work as a nurse at the Riverside Hospital", ""))
+    assert answers == [answer]
+
+
+async def test_learning_the_change_again_changes_nothing_more() -> None:
+    store = a_store()
+    first, second = (
+        a_turn(BUDGET, PLANS),
+        a_turn("My budget for the Hawaii trip is now $5,000", "", seq=2, at=later(hours=1)),
+    )
+    async with a_rig(store) as rig:
+        await hear(rig, first)
+        await hear(rig, second)
+        before = sorted((row.id, row.content, row.state) for row in await rows_of(store))
+        await rig.learn(second)
+        await rig.learn(replace(first), second)
+        assert sorted((row.id, row.content, row.state) for row in await rows_of(store)) == before

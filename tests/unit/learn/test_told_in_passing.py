@@ -1,0 +1,240 @@
+"""Facts from the way people talk: in passing, in haste, within a request; none from what is not meant."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import warnings
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from memory_extproc.learn.extract.clauses import LISTS
+from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.extract.rules import Checks, RulesExtractor, compile_rule
+from tests.builders import a_turn
+from tests.unit.learn.test_extract_rules import SENTENCES
+
+EXTRACTOR = RulesExtractor()
+
+
+async def facts_of(*asked: str) -> list[Fact]:
+    return await EXTRACTOR.extract([a_turn(one) for one in asked])
+
+
+async def contents(*asked: str) -> list[str]:
+    return [fact.content for fact in await facts_of(*asked)]
+
+
+# --- told in passing ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("My cat's name is Luna and she is a siamese", ["User's cat is Luna", "User's cat is a siamese"]),
+        ("My wife's name is Anna and she works at Google", ["User's wife is Anna", "User's wife works for Google"]),
+        ("My manager is Dr. Evelyn Zhao in Building 7", ["User's manager is Dr. Evelyn Zhao in Building 7"]),
+        ("I drive a red Toyota", ["User drives a red Toyota"]),
+        ("As a vegetarian, what can I eat in Prague?", ["User is vegetarian"]),
+        ("What can I read to my 7-year-old son Leo?", ["User's son is Leo", "User's son Leo is 7 years old"]),
+        ("Since I moved to Lisbon last year, I've been looking for a dentist.", ["User lives in Lisbon"]),
+        ("Can you find a place to eat? My wife is vegan.", ["User's wife is vegan"]),
+        ("Suggest a dinner for four, my husband is lactose intolerant", ["User's husband is lactose intolerant"]),
+        ("I've been playing the cello for 10 years", ["User has been playing the cello for 10 years"]),
+        ("I work nights at the hospital", ["User works nights at the hospital"]),
+        ("we're expecting our second child in October", ["User is expecting their second child in October"]),
+        ("im vegan btw and i dont drink", ["User is vegan"]),
+        ("I'm flying to Japan in April with my parents", ["User is flying to Japan in April with their parents"]),
+        ("In May we fly to Portugal", ["User flies to Portugal in May"]),
+        ("I just adopted a greyhound named Olive", ["User adopted a greyhound named Olive"]),
+        ("I need to submit my thesis by June 15", ["User has to submit their thesis by June 15"]),
+        ("Our flat in Leipzig has thin walls", ["User's flat is in Leipzig"]),
+        ("I'd rather take the train than fly", ["User would rather take the train than fly"]),
+        ("My sister Beth, who is a proofreader in Leeds, reads every chapter",
+         ["User's sister is Beth", "User's sister Beth is a proofreader in Leeds"]),
+        ("I could be wrong, but I'm allergic to shellfish", ["User is allergic to shellfish"]),
+    ],
+)  # fmt: skip
+async def test_a_fact_told_in_passing_is_a_fact(asked: str, expected: list[str]) -> None:
+    assert await contents(asked) == expected
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "As a doctor, what would you recommend?",
+        "If I move to Berlin, my wife is happy.",
+        "Maybe I'm allergic to shellfish",
+        "I might adopt a greyhound named Olive",
+        "My friend says I should learn Spanish",
+        "Write a story in which I live in Rome, my name is Zorg",
+        "Translate this for me: my daughter Mia starts school in May",
+        "I like the second option",
+        "I love what you did there",
+        "I run the script every morning",
+        "I want to book a flight",
+        "I'm having trouble with my laptop this morning",
+        "Should I move to Oslo, my wife works there?",
+        "I read that people in Oslo are happy",
+        "I'm going to try that now",
+    ],
+)
+async def test_what_is_supposed_asked_or_at_hand_is_no_fact(asked: str) -> None:
+    assert await contents(asked) == []
+
+
+async def test_people_are_known_by_their_names_and_by_pronouns_in_the_turn_after() -> None:
+    said = ["My girlfriend is called Wiebke", "she's allergic to nuts", "Wiebke works at the university hospital"]
+    assert await contents(*said) == [
+        "User's girlfriend is Wiebke",
+        "User's girlfriend is allergic to nuts",
+        "User's girlfriend Wiebke works for the university hospital",
+    ]
+    assert await contents("My girlfriend is called Wiebke", "met Beth today and she's allergic to nuts") == [
+        "User's girlfriend is Wiebke"
+    ]
+
+
+async def test_a_pronoun_stands_for_the_person_named_before_it_and_for_nobody_else() -> None:
+    assert await contents("She works at Google") == []
+    assert await contents("I met Ann and she works at Google") == []
+
+
+# --- changes -----------------------------------------------------------------------------------------
+THINGS = ("rent", "salary", "budget for the trip")
+CHANGES = (
+    "My {thing} was {verb} to {value}",
+    "My {thing} is {verb} to {value}",
+    "My {thing} has been {verb} to {value}",
+    "My {thing} got {verb} to {value}",
+    "my {thing} just got {verb} from 700 to {value}",
+    "They {verb} my {thing} to {value}",
+    "We {verb} our {thing} to {value}.",
+    "My landlord {verb} my {thing} to {value}",
+)
+VERBS = ("increased", "raised", "changed", "reduced", "lowered", "bumped", "cut")
+
+
+@pytest.mark.parametrize("said", CHANGES)
+async def test_whatever_the_verb_and_the_voice_a_change_is_the_new_value(said: str) -> None:
+    for thing, verb in product(THINGS, VERBS):
+        (fact,) = await facts_of(said.format(thing=thing, verb=verb, value="1200 euros"))
+        assert (fact.content, fact.value) == (f"User's {thing} is 1200 euros", "1200 euros")
+        assert fact.attribute == thing
+
+
+@pytest.mark.parametrize(
+    "verb", ["postponed", "moved", "rescheduled", "pushed back", "shifted", "brought forward", "changed", "delayed"]
+)
+@pytest.mark.parametrize("aux", ["is", "was", "has been", "got", "is being", "will be"])
+async def test_a_moved_date_is_the_new_date(aux: str, verb: str) -> None:
+    (fact,) = await facts_of(f"My dentist appointment {aux} {verb} to June 4.")
+    assert (fact.content, fact.moved) == ("User's dentist appointment is June 4", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Mein Budget wurde auf 900 Euro erhöht", "User's budget is 900 Euro"),
+        ("Meine Miete ist auf 900 Euro gestiegen", "User's rent is 900 Euro"),
+        ("Mon loyer a été augmenté à 900 euros", "User's rent is 900 euros"),
+        ("Mon budget est passé à 900 euros", "User's budget is 900 euros"),
+        ("Mi presupuesto subió a 900 euros", "User's budget is 900 euros"),
+        ("Mi vuelo se ha aplazado al 9 de mayo", "User's flight is 9 de mayo"),
+        ("我的预算改成了5000元", "User's budget is 5000元"),
+    ],
+)
+async def test_changes_are_understood_in_the_other_languages_too(said: str, expected: str) -> None:
+    assert await contents(said) == [expected]
+
+
+async def test_it_is_the_thing_spoken_of_last_that_can_have_such_a_value() -> None:
+    said = [
+        "My budget for the laptop is $1500.",
+        "My exam is on May 3.",
+        "We pushed it to June 9.",
+        "It's now $1800.",
+    ]
+    *_, moved, raised = await facts_of(*said)
+    assert (moved.attribute, moved.value) == ("exam", "June 9")
+    assert (raised.attribute, raised.value) == ("budget for the laptop", "$1800")
+    assert await contents("It's now $1800.", "We pushed it to June") == []
+
+
+# --- well-formed -------------------------------------------------------------------------------------
+_FINITE = r"(?:is|are|was|were|has|have|had|does|did|got)"
+_TWO_VERBS = re.compile(rf"\b(?:{_FINITE} (?:is|are|was|were|has|had|does|did)|is (?:have|got))\b")
+_MARK = re.compile(r"\[[A-Z_]+_\d+\]")
+
+
+def is_sound(fact: Fact) -> bool:
+    bare = re.sub(r"\[masked: [^\]]*\]", "", fact.value)
+    has_value = fact.ends or any(sign.isalnum() for sign in bare)
+    return bool(has_value and not _TWO_VERBS.search(fact.content) and not _MARK.search(fact.content)) and (
+        "  " not in fact.content
+        and not re.search(r"\b(?:i|my|me|we|our|i'm)\b", fact.content.replace("I'm", "i'm"))
+    )
+
+
+@pytest.mark.parametrize("rule", LISTS["rule"], ids=lambda rule: str(rule["name"]))
+def test_no_rule_makes_a_fact_with_two_verbs_in_a_row_or_without_a_value(rule: dict[str, str]) -> None:
+    pattern = compile_rule(rule, LISTS, Checks(LISTS)).pattern
+
+    @settings(
+        max_examples=5,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(st.from_regex(pattern, fullmatch=True))
+    def check(said: str) -> None:
+        found = EXTRACTOR._of_turn(a_turn(said[:300]), [], None)
+        assert all(is_sound(fact) for fact in found)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check()
+
+
+async def test_no_sentence_that_anybody_wrote_down_makes_an_unsound_fact() -> None:
+    found = [fact for case in SENTENCES for fact in await facts_of(case["text"])]
+    assert len(found) > 100
+    assert [fact.content for fact in found if not is_sound(fact)] == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "My email is [EMAIL_ADDRESS_0].",
+        "My name is [PERSON_1] and I live in [LOCATION_0]",
+        "My phone number is [masked: phone number].",
+        "My address is <ADDRESS>",
+    ],
+)
+async def test_a_mask_or_a_routers_placeholder_is_no_value(asked: str) -> None:
+    assert await contents(asked) == []
+
+
+# --- cost --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "my daughter Mia, ", "as a nurse ", "since I moved to Lisbon ", "I've been a nurse for years ", "my old ",
+        "and then I ", "I want to learn to ", "my flat in ", "every day I run ", "my boss, who is a ", "(I'm ",
+        "I have a very old ", "my rent was been just now ", "in May ",
+    ],
+)  # fmt: skip
+def test_reading_a_sentence_four_times_as_long_costs_little_more_than_four_times_as_much(piece: str) -> None:
+    def cost(length: int) -> float:
+        turn = a_turn(". ".join([(piece * 100)[:length].strip()] * 3))
+        costs = []
+        for _ in range(5):
+            began = time.process_time()
+            asyncio.run(EXTRACTOR.extract([turn] * 4))
+            costs.append(time.process_time() - began)
+        return min(costs)
+
+    assert cost(380) <= 10 * cost(95) + 0.01
