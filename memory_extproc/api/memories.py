@@ -429,6 +429,7 @@ class SearchCalls:
             earlier=tuple(earlier),
             force=force,
             limit=fields.limit("limit", request.limit, self._defaults.limit),
+            limited=request.limit > 0,
             threshold=fields.share("threshold", request.threshold) if given else self._defaults.threshold,
             scope=Scope(project=project, types=fields.words("type", request.type, MemoryType)),
         )

@@ -72,6 +72,7 @@ class RecallRequest:
     signals: Signals = Signals()
     force: bool = False  # overrides the gate
     limit: int = 5
+    limited: bool = False  # the request or a rule names the limit, which then holds for lists and overviews, too
     threshold: float = 0.6  # on relevance, 0 to 1
     scope: Scope = field(default_factory=Scope)
     room: int | None = None  # tokens the block may have at most; None: the configured budget alone

@@ -402,6 +402,7 @@ class InjectionPlanner:
             signals=limits.signals,
             force=limits.force,
             limit=limits.limit,
+            limited=limits.limited,
             threshold=limits.threshold,
             scope=Scope(project=caller.project, types=limits.types, origins=circumstances.then.origins),
             learned_as=None if learned_as is caller else learned_as,

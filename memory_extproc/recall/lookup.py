@@ -1,0 +1,529 @@
+"""What a question of some kind is answered with: looked up by what memories tell, not by likeness.
+
+The first reading of a question that finds something is taken. It goes ahead of what the search found and has a gate
+of its own; what the model sees, what is told twice and what may not be recalled is left out all the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from memory_extproc.index.facets import names_in, tells_of
+from memory_extproc.model import Memory, MemoryType, Owner, RecallRequest, Role, Scope, Selection, Source
+from memory_extproc.ports import MemorySelector
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.intent import INTENTS, Intent, Kind, Reading
+from memory_extproc.recall.prompt_block import GROUPS
+from memory_extproc.recall.topic_context import View
+from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.text.intents import content_stems
+from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
+from memory_extproc.text.words import rarity
+
+RELEVANCE = 0.9  # of what a kind brings: a client may raise the threshold above it
+_READ_FOR_SUBJECT = 60  # characters
+_SUBJECT_WITHIN = 4  # words
+PETS = ATTRIBUTES.attributes["pets"].told
+_FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
+_SAID = frozenset({Source.VERBATIM})
+_MOST_CHAIN = 4  # memories that lead to an answer of several hops
+_LIKELY = 0.2  # relevance of what the search found, where a past conversation is asked for
+_MOST_TOPICS = 12  # summaries of all conversations
+_ENOUGH = 0.6  # of a question's words that a procedure must have
+_MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
+_MOST_SAID = 20  # of them, messages of which no fact was made
+_CURRENT = frozenset(
+    {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
+)  # that need no search beside them
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What was found for *intent*, best first. *headings* by id put memories under a heading; *alone*: nothing else
+    goes into the block; *all_of_it*: as many as fit go in, not only the best."""
+
+    intent: Intent
+    memories: tuple[Memory, ...] = field(repr=False)
+    headings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    alone: bool = False
+    all_of_it: bool = False
+    opens: bool = False  # the words of a conversation follow its summary
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        count = len(self.memories)
+        return [Candidate(memory, float(count - at), RELEVANCE) for at, memory in enumerate(self.memories)]
+
+
+class Lookups:
+    """Finds what a question's kind asks for among all owners that the request reaches."""
+
+    def __init__(self, selects: MemorySelector) -> None:
+        self._selects = selects
+
+    async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
+        """For readings that need no search; None where none finds anything, or one that needs it comes first."""
+        for intent in reading.intents:
+            if not (intent.kind in _CURRENT and not (intent.kind is Kind.PAST and intent.subject)):
+                return None
+            if intent.kind is Kind.LIST and not intent.attributes:
+                return None
+            if (found := await self._of(wish, intent, (), now)) is not None:
+                return found
+        return None
+
+    async def after_search(
+        self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
+    ) -> Lookup | None:
+        for intent in reading.intents:
+            if (found := await self._of(wish, intent, searched, now)) is not None:
+                return found
+        return None
+
+    async def _of(
+        self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
+    ) -> Lookup | None:
+        find = _FINDERS[intent.kind]
+        return await find(_Asked(self._selects, wish, intent, searched, now))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One reading of one request, with what may be asked of memory."""
+
+    selects: MemorySelector
+    wish: RecallRequest
+    intent: Intent
+    searched: Sequence[Candidate]
+    now: datetime
+    masks: dict[str, int] = field(default_factory=dict)  # of what was selected, by id
+
+    async def select(self, wanted: Selection, **narrowed: object) -> list[Memory]:
+        """Of the caller and of all who share with them, the newest first."""
+        found: list[Memory] = []
+        for owner in (self.wish.caller.owner, *self.wish.shared):
+            for memory, tells in await self.selects.select(owner, wanted, self._scope(owner, narrowed)):
+                self.masks[memory.id] = tells
+                found.append(memory)
+        return found
+
+    def tells(self, memory: Memory) -> int:
+        known = self.masks.get(memory.id)
+        return tells_of(memory) if known is None else known
+
+    def _scope(self, owner: Owner, narrowed: Mapping[str, object]) -> Scope:
+        scope = replace(self.wish.scope, **narrowed)  # type: ignore[arg-type] # fields of Scope
+        return scope if owner == self.wish.caller.owner else replace(scope, project="")
+
+    def lookup(self, memories: Iterable[Memory], **more: object) -> Lookup | None:
+        kept = tuple(memories)
+        return Lookup(self.intent, kept, **more) if kept else None  # type: ignore[arg-type] # fields of Lookup
+
+    async def telling(self, attributes: int) -> list[Memory]:
+        """What tells of *attributes*: of the caller, or of those whom the question names."""
+        found = await self.select(Selection(attributes=attributes))
+        others = ATTRIBUTES.of_others
+        named = self.intent.people
+        kept = [
+            memory
+            for memory in found
+            if (
+                mentions(memory, named) if named else self.tells(memory) & attributes & others or about_self(memory)
+            )
+        ]
+        return self.once(facts_first(kept), attributes)
+
+    def once(self, ordered: Sequence[Memory], attributes: int) -> list[Memory]:
+        """*ordered*, facts first, without messages that tell of *attributes* only what a fact from them tells."""
+        told: dict[tuple[str, int], int] = {}
+        kept = []
+        for one in ordered:
+            place, tells = (one.session, one.seq), self.tells(one) & attributes
+            if one.source in _FACTS and one.session:
+                told[place] = told.get(place, 0) | tells
+            elif one.session and place in told and not tells & ~told[place]:
+                continue
+            kept.append(one)
+        return kept
+
+
+def about_self(memory: Memory) -> bool:
+    """Whether *memory* tells of its owner, and not of somebody else or of an animal."""
+    named = memory.metadata.get("subject")
+    if isinstance(named, str) and named and memory.source in _FACTS:
+        return named.casefold() == "user"
+    if subject(memory.content)[0]:
+        return False
+    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
+    return not first or first[0] not in INTENTS.words["possessive"] or PETS.isdisjoint(first[1:])
+
+
+def _is_of_caller(memory: Memory) -> bool:
+    """True for "my sister", not for "Anna's sister"."""
+    return memory.source in _FACTS or about_caller(memory.content)
+
+
+def mentions(memory: Memory, people: frozenset[str]) -> bool:
+    """Whether *memory* names any of *people*, by whatever word for them."""
+    there = {word.removesuffix("'s").removesuffix("'") for word in plain_words(memory.content)}
+    return any(not there.isdisjoint(same_relation(word)) for word in people)
+
+
+def facts_first(memories: Iterable[Memory]) -> list[Memory]:
+    """Facts before messages; each of them the weightiest, then the newest first."""
+    return sorted(memories, key=lambda one: (one.source not in _FACTS, -weight(one), -_when(one)))
+
+
+def weight(memory: Memory) -> float:
+    """How much *memory* matters to its owner: its importance, and a little for each time it was said or used."""
+    confirmed = memory.metadata.get("confirmations", 0)
+    said = confirmed if isinstance(confirmed, int) else 0
+    return memory.importance + 0.03 * min(said, 5) + 0.01 * min(memory.access_count, 5)
+
+
+def _when(memory: Memory) -> float:
+    return (memory.valid_from or memory.created_at).timestamp()
+
+
+# --- kinds -------------------------------------------------------------------------------------------
+
+
+async def _overview(asked: _Asked) -> Lookup | None:
+    told = await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources)
+    facts = [one for one in told if one.type is not MemoryType.REFLECTIVE]
+    taken = {(one.session, one.seq) for one in facts if one.session}
+    said = await asked.select(Selection(attributes=ATTRIBUTES.every), sources=_SAID & asked.wish.scope.sources)
+    said = [one for one in said if (one.session, one.seq) not in taken and about_self(one)][:_MOST_SAID]
+    ordered = facts_first([*facts, *said])[:_MOST_OF_OVERVIEW]
+    headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
+    return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
+
+
+_OTHER = "more"
+
+
+def group_of(memory: Memory, tells: int) -> str:
+    """The heading that an overview puts *memory* under."""
+    if memory.type is MemoryType.PROCEDURAL:
+        return "habits"
+    named = memory.metadata.get("attribute")
+    by_field = ATTRIBUTES.of_field(named) if isinstance(named, str) else 0
+    groups = ATTRIBUTES.groups(by_field or tells)
+    return next((group for group in GROUPS if group in groups), _OTHER)
+
+
+async def _subject(asked: _Asked) -> Lookup | None:
+    """All that is known of what the question names: what has its words, what has the names of those that it names,
+    and the facts of the conversations about it."""
+    intent = asked.intent
+    words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
+    if intent.people and len(words) <= _PERSON:
+        told = await asked.telling(ATTRIBUTES.named_in(words))
+        named = _all_names(one for one in told if one.source in _FACTS)
+        about = await asked.select(Selection(names=named)) if named else []
+        return asked.lookup(_each_once([*told, *facts_first(about)]), alone=True, all_of_it=True)
+    wanted = content_stems(intent.subject)
+    if not wanted:
+        return None
+    named_so = await asked.select(Selection(names=frozenset(words)))
+    having = _having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
+    # A subject that the caller does not call their own must be one that they named: "Luna", no black hole.
+    if not intent.mine and not any(set(words) <= names_in(one.content) and _by_caller(one) for one in having):
+        return None
+    spans = [(one.owner, one.session, span) for one in having if (span := _span(one))]
+    facts = (
+        await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources) if spans else []
+    )
+    said_there = [one for one in facts if any(_stands_in(one, *where) for where in spans)]
+    found = _each_once([*facts_first(filter(_by_caller, having)), *said_there, *having])
+    return asked.lookup(sorted(found, key=lambda one: one.source is Source.SUMMARY), alone=True, all_of_it=True)
+
+
+_ENDS = 2  # of a span: its first place and the one behind its last
+_PERSON = 2  # words that name one: "sister", "sister Anna"
+
+
+def _having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
+    """Those that have the larger part of *wanted*, rare words counting more."""
+    whole = sum(map(rarity, wanted))
+    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(one.content))) > whole]
+
+
+def _span(memory: Memory) -> range | None:
+    """The places of the messages that a summary sums up; None for what is none."""
+    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
+    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
+        return None
+    return range(*span)
+
+
+def _stands_in(memory: Memory, owner: Owner, session: str, span: range) -> bool:
+    return memory.owner == owner and memory.session == session and memory.seq in span
+
+
+def _by_caller(memory: Memory) -> bool:
+    return memory.source in _FACTS or memory.role is Role.USER
+
+
+async def _past(asked: _Asked) -> Lookup | None:
+    """Summaries of conversations; where there is none yet, their words."""
+    intent = asked.intent
+    summaries = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
+    if intent.days is not None:
+        summaries = [one for one in summaries if _said_within(one, intent.days)]
+    if intent.subject:
+        return _past_subject(asked, summaries)
+    by_time = sorted(summaries, key=_last_said, reverse=True)
+    if by_time and not intent.latest and intent.days is None:
+        return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
+    wanted = Selection(everything=intent.days is None, days=intent.days)
+    rows = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
+    sessions = _sessions(rows, View(asked.wish.in_view))
+    if intent.latest:
+        sessions = sorted(sessions, key=lambda said: max(map(_when, said)))[-1:]
+    names = {(one.owner, one.session) for said in sessions for one in said}
+    same = [one for one in by_time if (one.owner, one.session) in names]
+    if same:
+        return asked.lookup(same, alone=True, all_of_it=True, opens=True)
+    said = [one for session in sessions for one in session]
+    return asked.lookup(sorted(said, key=lambda one: (-_when(one), -one.seq)), alone=True, all_of_it=True)
+
+
+def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
+    found = _to_the_point(asked, summaries)
+    if not found:  # other words for it: by what the search takes for the likeliest
+        likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:_MOST_CHAIN]
+        found = [
+            one
+            for one in summaries
+            if (span := _span(one)) and any(_stands_in(said, one.owner, one.session, span) for said in likely)
+        ] or [one for one in summaries if one in likely]
+    if found:
+        return asked.lookup(found, alone=True, all_of_it=True, opens=True)
+    said = [one.memory for one in asked.searched if one.memory.source is Source.VERBATIM]
+    return asked.lookup(_to_the_point(asked, said), alone=True, all_of_it=True)
+
+
+_SUMMARIES = frozenset({Source.SUMMARY})
+
+
+def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
+    """Conversations by their messages, without the one that the model sees."""
+    by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
+    for one in rows:
+        if one.session:
+            by_session[one.owner, one.session].append(one)
+    return [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
+
+
+def _last_said(summary: Memory) -> float:
+    until = summary.metadata.get("until")
+    return float(until) if isinstance(until, int | float) else summary.updated_at.timestamp()
+
+
+def _said_within(memory: Memory, days: tuple[int, int]) -> bool:
+    return days[0] <= memory.created_at.date().toordinal() <= days[1]
+
+
+def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
+    """Those of *memories* that have most of the subject's words, best first."""
+    wanted = content_stems(asked.intent.subject)
+    place = {one.memory.id: at for at, one in enumerate(asked.searched)}
+    shared = {one.id: len(wanted & content_stems(_named_content(one))) for one in memories}
+    most = max(shared.values(), default=0)
+    kept = [one for one in memories if shared[one.id] and 2 * shared[one.id] >= max(most, len(wanted))]
+    return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
+
+
+def _named_content(memory: Memory) -> str:
+    name = memory.metadata.get("name")
+    return f"{name} {memory.content}" if isinstance(name, str) else memory.content
+
+
+async def _dated(asked: _Asked) -> Lookup | None:
+    days = asked.intent.days
+    if days is None:
+        return None
+    rows = await asked.select(Selection(days=days))
+    # A summary says again what was said; it stands for days of which nothing else is left.
+    said = [one for one in rows if one.source is not Source.SUMMARY] or rows
+    if asked.intent.attributes and (narrow := [one for one in said if asked.tells(one) & asked.intent.attributes]):
+        said = narrow
+    own = [one for one in said if one.role is not Role.ASSISTANT]
+    answers = [one for one in said if one.role is Role.ASSISTANT]
+    return asked.lookup([*facts_first(own), *answers], alone=True, all_of_it=True)
+
+
+async def _listed(asked: _Asked) -> Lookup | None:
+    intent = asked.intent
+    if intent.attributes:
+        found = await asked.telling(intent.attributes)
+        return asked.lookup(found, alone=True, all_of_it=True)
+    wanted = content_stems(intent.subject)
+    having = [one.memory for one in asked.searched if wanted and wanted <= content_stems(one.memory.content)]
+    return asked.lookup(facts_first(filter(_by_caller, having)), alone=True, all_of_it=True)
+
+
+async def _mentioned(asked: _Asked) -> Lookup | None:
+    people = ATTRIBUTES.mask(
+        [name for name, one in ATTRIBUTES.attributes.items() if one.group == "people" and name != "pets"]
+    )
+    found = await asked.select(Selection(attributes=people))
+    if asked.intent.days is not None:
+        first, last = asked.intent.days
+        found = [one for one in found if first <= one.created_at.date().toordinal() <= last]
+    return asked.lookup(facts_first(found), alone=True, all_of_it=True)
+
+
+async def _indirect(asked: _Asked) -> Lookup | None:
+    asked_for = _without_people(asked.intent)
+    found = await asked.telling(asked_for)
+    strict = [one for one in found if asked.tells(one) & asked_for]
+    return asked.lookup(strict[: asked.wish.limit])
+
+
+def _without_people(intent: Intent) -> int:
+    """The attributes asked for: of "my sister's job" the job, of "my sister" the sister."""
+    named = ATTRIBUTES.named_in(list(intent.people))
+    return intent.attributes & ~named or intent.attributes
+
+
+async def _hops(asked: _Asked) -> Lookup | None:
+    """From what the question names ("my sister's husband") to the names in it, and on to what tells of these."""
+    intent = asked.intent
+    anchors = await asked.select(Selection(attributes=intent.attributes))
+    if intent.people:
+        anchors = [one for one in anchors if mentions(one, intent.people)]
+    else:
+        anchors = [one for one in anchors if about_self(one)]
+    anchors = _most_mentioning(anchors, intent.people)[:_MOST_CHAIN]
+    rest = content_stems(" ".join(_rest_of(intent)))
+    chain, seen = list(anchors), {one.id for one in anchors}
+    targets = [one for one in anchors if rest and rest & content_stems(one.content)]
+    front = anchors
+    for _ in range(_STEPS):
+        names = _all_names(front)
+        if targets or not names:
+            break
+        front = [
+            one for one in await asked.select(Selection(names=names)) if one.id not in seen and _by_caller(one)
+        ]
+        seen.update(one.id for one in front)
+        targets = [one for one in front if not rest or rest & content_stems(one.content) or _answers(asked, one)]
+        front = facts_first(front)[:_MOST_CHAIN]
+        chain += [] if targets else front
+    if not targets:
+        return None
+    linked = [one for one in chain if one in anchors or names_in(one.content) & _all_names(targets)]
+    best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in _FACTS))
+    return asked.lookup(_each_once([*best[:_MOST_CHAIN], *linked])[: max(asked.wish.limit, _MOST_CHAIN)])
+
+
+_STEPS = 2
+
+
+def _answers(asked: _Asked, memory: Memory) -> bool:
+    """Whether *memory* tells what is asked of somebody: "where does my sister live?" → a home."""
+    asked_for = _without_people(asked.intent) & ~ATTRIBUTES.of_others
+    return bool(asked_for and asked.tells(memory) & asked_for)
+
+
+def _rest_of(intent: Intent) -> list[str]:
+    """The words of the question but for those whom it names."""
+    people = intent.people
+    return [
+        word
+        for word in intent.words
+        if word.removesuffix("'s") not in people and not _names_attribute(word, intent)
+    ]
+
+
+def _names_attribute(word: str, intent: Intent) -> bool:
+    return bool(ATTRIBUTES.named_in([word]) & intent.attributes & ATTRIBUTES.of_others)
+
+
+def _most_mentioning(memories: Sequence[Memory], people: frozenset[str]) -> list[Memory]:
+    def mentioned(memory: Memory) -> int:
+        there = {word.removesuffix("'s") for word in plain_words(memory.content)}
+        return sum(not there.isdisjoint(same_relation(word)) for word in people)
+
+    most = max(map(mentioned, memories), default=0)
+    return facts_first(one for one in memories if mentioned(one) == most)
+
+
+def _all_names(memories: Iterable[Memory]) -> frozenset[str]:
+    return frozenset[str]().union(*(names_in(one.content) for one in memories))
+
+
+async def _constraint(asked: _Asked) -> Lookup | None:
+    intent = asked.intent
+    rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
+    strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
+    loose = [
+        one
+        for one in rows
+        if one not in strict
+        and asked.tells(one) & intent.likings
+        and asked.tells(one) & intent.of
+        and about_self(one)
+    ]
+    found = [*facts_first(strict), *facts_first(loose)]
+    return asked.lookup(found[: max(asked.wish.limit, _MOST_CONSTRAINTS)])
+
+
+_MOST_CONSTRAINTS = 8
+
+
+def _holds_back(memory: Memory, asked: _Asked) -> bool:
+    """What constrains the caller, or those who come along: their family's allergies count as well."""
+    if about_self(memory) or asked.tells(memory) & asked.intent.attributes & ATTRIBUTES.of_others:
+        return True
+    family = relation_words(plain_words(subject(memory.content)[0]))
+    return bool(family & INTENTS.words["family"])
+
+
+async def _as_of(asked: _Asked) -> Lookup | None:
+    """What held then. What was replaced since comes first; what holds still is given where nothing was."""
+    intent = asked.intent
+    if intent.attributes:
+        found = await asked.telling(_without_people(intent))
+    else:
+        wanted = content_stems(" ".join(_rest_of(intent)))
+        having = [one.memory for one in asked.searched if wanted and wanted & content_stems(one.memory.content)]
+        found = [one for one in having if one.valid_to is not None]
+    was = sorted((one for one in found if one.valid_to is not None), key=_when, reverse=True)
+    held = [one for one in found if one.source in _FACTS and one.valid_to is None]
+    return asked.lookup((was or held)[: asked.wish.limit], alone=bool(was))
+
+
+async def _procedure(asked: _Asked) -> Lookup | None:
+    wanted = content_stems(asked.intent.subject)
+    if not wanted:
+        return None
+    rows = await asked.select(Selection(everything=True), types=asked.wish.scope.types & {MemoryType.PROCEDURAL})
+    fitting = {one.id: len(wanted & content_stems(one.content)) / len(wanted) for one in rows}
+    found = [one for one in rows if fitting[one.id] >= _ENOUGH]
+    found.sort(key=lambda one: (-fitting[one.id], -_when(one)))
+    return asked.lookup(found[: asked.wish.limit])
+
+
+def _each_once(memories: Iterable[Memory]) -> list[Memory]:
+    return list({one.id: one for one in memories}.values())
+
+
+_FINDERS: Mapping[Kind, Callable[[_Asked], Awaitable[Lookup | None]]] = {
+    Kind.OVERVIEW: _overview,
+    Kind.SUBJECT: _subject,
+    Kind.PAST: _past,
+    Kind.DATED: _dated,
+    Kind.LIST: _listed,
+    Kind.MENTIONED: _mentioned,
+    Kind.INDIRECT: _indirect,
+    Kind.HOPS: _hops,
+    Kind.CONSTRAINT: _constraint,
+    Kind.AS_OF: _as_of,
+    Kind.PROCEDURE: _procedure,
+}
