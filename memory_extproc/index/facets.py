@@ -1,7 +1,6 @@
-"""What each memory of one owner tells, for questions that ask by kind and not by likeness.
+"""Facets of the memories of an owner: attributes, days and names, for questions of a kind and not by likeness.
 
-Of every row: the attributes it tells of, the day it was said, days it names, and the names in it. All of it is
-made of the row when it comes, and goes with it, so nothing forgotten can be found by it.
+A facet is made from its row when the row comes, and goes with it, so a forgotten memory cannot be found by it.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.index.entries import entry_of
-from memory_extproc.model import Memory, Role, Selection, Source, Told
+from memory_extproc.model import Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.persons import about_caller
 from memory_extproc.text.words import LEXICONS, PHRASES
 
 _FIRST_CAPACITY = 16
-_READ = 600  # characters that names are looked for in
+_READ = 600  # characters that are searched for names
 _MOST_NAMES = 12  # of one memory
 _COLUMNS = np.dtype([("tells", np.int64), ("said", np.int32), ("days", np.int32, (2, 2))])
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
@@ -29,7 +28,7 @@ _NO_NAMES = frozenset(PHRASES["no_names"].split()).union(*(lexicon.stop for lexi
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Names of people, places, organisations and things in *text*, folded, each word of one by itself."""
+    """Names of people, places, organisations and things in *text*, folded and word by word."""
     found: dict[str, None] = {}
     for name in _NAME.findall(text[:_READ]):
         for word in plain_words(name):
@@ -41,7 +40,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def tells_of(memory: Memory) -> int:
-    """The mask of the attributes that *memory* tells of its owner; what an assistant said tells of none."""
+    """The mask of the attributes that *memory* tells of its owner; an assistant's words tell of no attribute."""
     if memory.source in _FACTS:
         named = memory.metadata.get("attribute")
         return ATTRIBUTES.told_by(memory.content, named if isinstance(named, str) else "")
@@ -95,7 +94,7 @@ class Facets:
                     self._names[name].add(new)
 
     def select(self, wanted: Selection, count: int) -> npt.NDArray[np.bool_]:
-        """Which of the first *count* places are *wanted*, whatever else speaks against them."""
+        """A mask over the first *count* places: true where a memory is *wanted*."""
         rows = self._rows[:count]
         if wanted.everything:
             return np.ones(count, dtype=np.bool_)
@@ -104,7 +103,7 @@ class Facets:
             first, last = wanted.days
             found |= (rows["said"] >= first) & (rows["said"] <= last)
             starts, ends = rows["days"][:, :, 0], rows["days"][:, :, 1]
-            # What names a longer time than is asked for is not about it in particular.
+            # A memory about a whole year says nothing of a day in it.
             within = (starts > 0) & (starts >= first) & (ends <= last)
             found |= within.any(axis=1)
         for name in wanted.names:
@@ -115,11 +114,11 @@ class Facets:
         return int(self._rows[place]["tells"])
 
 
-def select_among(memories: Iterable[Memory], wanted: Selection) -> list[Told]:
-    """As `Facets.select` over what is not held in process."""
+def select_among(memories: Iterable[Memory], wanted: Selection) -> list[Selected]:
+    """As `Facets.select`, over memories that are not held in process."""
     several = list(memories)
     facets = Facets()
     for place, memory in enumerate(several):
         facets.add(place, memory)
     places = np.flatnonzero(facets.select(wanted, len(several))).tolist()
-    return [Told(several[place], facets.tells(place)) for place in places]
+    return [Selected(several[place], facets.tells(place)) for place in places]

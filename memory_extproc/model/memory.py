@@ -165,8 +165,8 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Memories asked for by what they tell, not by likeness: whatever fits one of these. *attributes* is a mask of
-    `text.attributes`; *names* are folded; *days* first and last, as date.toordinal() has them."""
+    """Conditions for memories, any of which suffices. *attributes* is a mask of `text.attributes`; *names* are folded,
+    *days* the first and last day, as date.toordinal() has them."""
 
     attributes: int = 0
     names: frozenset[str] = field(default=frozenset(), repr=False)
@@ -175,7 +175,7 @@ class Selection:
     most: int = 2_000  # memories, the newest
 
 
-class Told(NamedTuple):
+class Selected(NamedTuple):
     """A selected memory with the mask of the attributes that it tells of."""
 
     memory: Memory

@@ -14,8 +14,8 @@ from memory_extproc.model import (
     Scope,
     SearchQuery,
     SearchResult,
+    Selected,
     Selection,
-    Told,
     Vector,
 )
 
@@ -85,12 +85,12 @@ class MemorySearcher(Protocol):
 
 
 class MemorySelector(Protocol):
-    """What recall asks of the owner's partition where likeness does not decide."""
+    """The owner's partition for recall where likeness does not decide."""
 
-    async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Told]:
+    async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
         """The recallable memories within *scope* that are *wanted*, the newest first, with all of our own writes
-        seen. With `scope.as_of` also those that held then and were replaced since, given as if they held, and
-        without those that came to hold only later."""
+        seen. With `scope.as_of` superseded memories that held in that period are included, as if they held, and
+        memories that came to hold later are not."""
 
 
 class OwnerLister(Protocol):

@@ -1,7 +1,7 @@
-"""What kind of question somebody asks of their memory: by rules and a lexicon, before anything is searched.
+"""Intents: the kind of question that a caller asks of memory, by rules and a lexicon, before any search.
 
-The kind decides what is looked up, how it is gated and what the block looks like (see `lookup`). Small talk, tasks
-and questions about the world are of no kind: they get a plain search with its own gate. Pure; linear in the text.
+The kind decides the lookup, its gate and the look of the block (see `lookup`). Small talk, tasks and questions
+about the world have no kind: they get a plain search with its own gate. Pure; linear in the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memory_extproc.text.persons import relation_words
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import UNSPACED, fold
 
-LONGEST = 600  # characters: who writes more gives a task, or tells a story
+LONGEST = 600  # characters; a longer message gives a task, or tells a story
 _MOST_SENTENCES = 6
 _LONGEST_SENTENCE = 300  # characters
 _UNSPACED = re.compile(UNSPACED)
@@ -47,23 +47,23 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One reading of a question. Masks of attributes are those of `text.attributes`."""
+    """A reading of a question. Masks of attributes are as in `text.attributes`."""
 
     kind: Kind
-    subject: str = field(default="", repr=False)  # what it is about, in plain words
-    words: tuple[str, ...] = field(default=(), repr=False)  # all of its plain words
+    subject: str = field(default="", repr=False)  # in plain words
+    words: tuple[str, ...] = field(default=(), repr=False)  # all plain words of the question
     attributes: int = 0
-    likings: int = 0  # attributes that count only where a memory tells *of* one of the others, too
+    likings: int = 0  # attributes that count only beside an attribute in *of*
     of: int = 0
     people: frozenset[str] = field(default=frozenset(), repr=False)  # relations it names: "sister", "manager"
     days: Span | None = None
-    latest: bool = False  # of conversations, the last one
+    latest: bool = False  # only the last conversation
     mine: bool = False  # the subject is called the caller's own
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All readings of a question, the likeliest first; *notes* say what could not be read."""
+    """All readings of a question, the likeliest first; *notes* name parts that could not be read."""
 
     intents: tuple[Intent, ...] = ()
     notes: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One sentence in one language."""
+    """A sentence, read in the rules of a language."""
 
     lexicon: IntentLexicon
     language: _Language
@@ -194,7 +194,7 @@ class _Question:
         days = period_asked_for(self.sentence, self.today)
         if find("mentioned", joined):
             yield Intent(Kind.MENTIONED, days=days)
-        asking = asking or any(word in self._shared("requesting") for word in self.words[:_NOUN_PHRASE])
+        asking = asking or any(word in self._words_for("requesting") for word in self.words[:_NOUN_PHRASE])
         if asking and find("past", joined):
             latest = find("last", joined) is not None
             subject = self._bare(self._group("past", "subject"))
@@ -251,9 +251,9 @@ class _Question:
         if not (subject := self._group("about", "subject")):
             return
         first, *rest = subject.split()
-        mine = first in self.language.mine and first not in self._shared("articles")
+        mine = first in self.language.mine and first not in self._words_for("articles")
         bare = " ".join(rest) if first in self.language.mine and rest else subject
-        if bare not in self._shared("no_subjects"):
+        if bare not in self._words_for("no_subjects"):
             yield Intent(
                 Kind.SUBJECT, subject=bare, words=tuple(self.words), mine=mine, people=relation_words(bare.split())
             )
@@ -261,14 +261,14 @@ class _Question:
     def _attributes(self) -> int:
         return ATTRIBUTES.named_in(self.words) | ATTRIBUTES.asked_by(self.joined)
 
-    def _shared(self, name: str) -> frozenset[str]:
+    def _words_for(self, name: str) -> frozenset[str]:
         return self.lexicon.words[name]
 
     def _pattern(self, name: str) -> re.Pattern[str]:
         return self.lexicon.patterns[name]
 
     def _is_mine(self) -> bool:
-        return not self._shared("own").isdisjoint(self.words)
+        return not self._words_for("own").isdisjoint(self.words)
 
     def _group(self, name: str, group: str) -> str:
         for pattern in self.lexicon.several(self.language, name):
@@ -279,10 +279,12 @@ class _Question:
 
     def _bare(self, subject: str) -> str:
         words = [word for word in subject.split() if word not in self.language.mine]
-        while words and words[-1] in self._shared("trailing"):
+        while words and words[-1] in self._words_for("trailing"):
             words.pop()
         rest = " ".join(words)
-        return "" if rest in self._shared("no_subjects") or period_asked_for(rest, self.today) is not None else rest
+        return (
+            "" if rest in self._words_for("no_subjects") or period_asked_for(rest, self.today) is not None else rest
+        )
 
 
 def _joined_mask(several: Sequence[int]) -> int:
@@ -301,7 +303,7 @@ def _language(name: str, section: Mapping[str, Any]) -> _Language:
     return _Language(
         frozenset(plain_words(section.get("speaks", ""))),
         frozenset(plain_words(section.get("mine", ""))),
-        {key: any_of([_ungrouped(one) for one in section.get(key, ())], f"{name}.{key}") for key in _PATTERNS},
+        {key: any_of([_drop_groups(one) for one in section.get(key, ())], f"{name}.{key}") for key in _PATTERNS},
     )
 
 
@@ -310,7 +312,7 @@ def _each(name: str, key: str, section: Mapping[str, Any]) -> list[re.Pattern[st
     return [one for one in found if one is not None]
 
 
-def _ungrouped(pattern: str) -> str:
+def _drop_groups(pattern: str) -> str:
     return re.sub(r"\(\?P<\w+>", "(?:", pattern)
 
 
@@ -321,7 +323,7 @@ def _domain(section: Mapping[str, Any]) -> _Domain:
 
 
 def read_intents(text: str, where: str) -> IntentLexicon:
-    """The lexicon in TOML. LexiconError says what is wrong and where."""
+    """Parse the lexicon in TOML. LexiconError names the fault and its place."""
     try:
         return IntentLexicon(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, LexiconError) as error:

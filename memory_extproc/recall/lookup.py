@@ -1,7 +1,7 @@
-"""What a question of some kind is answered with: looked up by what memories tell, not by likeness.
+"""Lookups for kinds of questions: by attributes, days, names and conversations, not by likeness.
 
-The first reading of a question that finds something is taken. It goes ahead of what the search found and has a gate
-of its own; what the model sees, what is told twice and what may not be recalled is left out all the same.
+The first reading of a question that finds memories is used. They go ahead of the candidates of the search and have
+a gate of their own; verdicts on duplicates, on memories in view and on expired memories are as for any candidate.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from memory_extproc.text.intents import content_stems
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
 from memory_extproc.text.words import rarity
 
-RELEVANCE = 0.9  # of what a kind brings: a client may raise the threshold above it
+RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
 _READ_FOR_SUBJECT = 60  # characters
 _SUBJECT_WITHIN = 4  # words
 PETS = ATTRIBUTES.attributes["pets"].told
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _SAID = frozenset({Source.VERBATIM})
-_MOST_CHAIN = 4  # memories that lead to an answer of several hops
-_LIKELY = 0.2  # relevance of what the search found, where a past conversation is asked for
+_MOST_CHAIN = 4  # memories on the way to an answer of several hops
+_LIKELY = 0.2  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
-_ENOUGH = 0.6  # of a question's words that a procedure must have
+_ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
-_MOST_SAID = 20  # of them, messages of which no fact was made
+_MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
 )  # that need no search beside them
@@ -42,7 +42,7 @@ _CURRENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What was found for *intent*, best first. *headings* by id put memories under a heading; *alone*: nothing else
+    """Memories found for *intent*, best first. *headings* by id put memories under a heading; *alone*: nothing else
     goes into the block; *all_of_it*: as many as fit go in, not only the best."""
 
     intent: Intent
@@ -59,13 +59,13 @@ class Lookup:
 
 
 class Lookups:
-    """Finds what a question's kind asks for among all owners that the request reaches."""
+    """Runs the lookup for a kind of question, over all owners within reach of the request."""
 
     def __init__(self, selects: MemorySelector) -> None:
         self._selects = selects
 
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
-        """For readings that need no search; None where none finds anything, or one that needs it comes first."""
+        """For readings that need no search; None if they find nothing, or one with a search comes first."""
         for intent in reading.intents:
             if not (intent.kind in _CURRENT and not (intent.kind is Kind.PAST and intent.subject)):
                 return None
@@ -92,17 +92,17 @@ class Lookups:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One reading of one request, with what may be asked of memory."""
+    """A reading of a request, with access to the memories that answer it."""
 
     selects: MemorySelector
     wish: RecallRequest
     intent: Intent
     searched: Sequence[Candidate]
     now: datetime
-    masks: dict[str, int] = field(default_factory=dict)  # of what was selected, by id
+    masks: dict[str, int] = field(default_factory=dict)  # attributes of the selected memories, by id
 
     async def select(self, wanted: Selection, **narrowed: object) -> list[Memory]:
-        """Of the caller and of all who share with them, the newest first."""
+        """Memories of the caller, then of each owner who shares with the caller; the newest first."""
         found: list[Memory] = []
         for owner in (self.wish.caller.owner, *self.wish.shared):
             for memory, tells in await self.selects.select(owner, wanted, self._scope(owner, narrowed)):
@@ -123,7 +123,7 @@ class _Asked:
         return Lookup(self.intent, kept, **more) if kept else None  # type: ignore[arg-type] # fields of Lookup
 
     async def telling(self, attributes: int) -> list[Memory]:
-        """What tells of *attributes*: of the caller, or of those whom the question names."""
+        """Memories that tell *attributes* of the caller, or of the people in the question."""
         found = await self.select(Selection(attributes=attributes))
         others = ATTRIBUTES.of_others
         named = self.intent.people
@@ -137,7 +137,7 @@ class _Asked:
         return self.once(facts_first(kept), attributes)
 
     def once(self, ordered: Sequence[Memory], attributes: int) -> list[Memory]:
-        """*ordered*, facts first, without messages that tell of *attributes* only what a fact from them tells."""
+        """*ordered*, facts first, without messages that add nothing about *attributes* to their own facts."""
         told: dict[tuple[str, int], int] = {}
         kept = []
         for one in ordered:
@@ -151,7 +151,7 @@ class _Asked:
 
 
 def about_self(memory: Memory) -> bool:
-    """Whether *memory* tells of its owner, and not of somebody else or of an animal."""
+    """Whether *memory* is about its owner, and not about another person or an animal."""
     named = memory.metadata.get("subject")
     if isinstance(named, str) and named and memory.source in _FACTS:
         return named.casefold() == "user"
@@ -167,7 +167,7 @@ def _is_of_caller(memory: Memory) -> bool:
 
 
 def mentions(memory: Memory, people: frozenset[str]) -> bool:
-    """Whether *memory* names any of *people*, by whatever word for them."""
+    """Whether *memory* names any of *people*, also by a synonym."""
     there = {word.removesuffix("'s").removesuffix("'") for word in plain_words(memory.content)}
     return any(not there.isdisjoint(same_relation(word)) for word in people)
 
@@ -216,8 +216,8 @@ def group_of(memory: Memory, tells: int) -> str:
 
 
 async def _subject(asked: _Asked) -> Lookup | None:
-    """All that is known of what the question names: what has its words, what has the names of those that it names,
-    and the facts of the conversations about it."""
+    """Everything on the subject of the question: memories with its words, memories with the names in these, and the
+    facts of conversations about it."""
     intent = asked.intent
     words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
     if intent.people and len(words) <= _PERSON:
@@ -230,7 +230,7 @@ async def _subject(asked: _Asked) -> Lookup | None:
         return None
     named_so = await asked.select(Selection(names=frozenset(words)))
     having = _having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
-    # A subject that the caller does not call their own must be one that they named: "Luna", no black hole.
+    # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
     if not intent.mine and not any(set(words) <= names_in(one.content) and _by_caller(one) for one in having):
         return None
     spans = [(one.owner, one.session, span) for one in having if (span := _span(one))]
@@ -242,18 +242,18 @@ async def _subject(asked: _Asked) -> Lookup | None:
     return asked.lookup(sorted(found, key=lambda one: one.source is Source.SUMMARY), alone=True, all_of_it=True)
 
 
-_ENDS = 2  # of a span: its first place and the one behind its last
-_PERSON = 2  # words that name one: "sister", "sister Anna"
+_ENDS = 2  # of a span: first place and end
+_PERSON = 2  # words that name a person: "sister", "sister Anna"
 
 
 def _having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
-    """Those that have the larger part of *wanted*, rare words counting more."""
+    """The memories with the larger part of *wanted*; rare words count more."""
     whole = sum(map(rarity, wanted))
     return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(one.content))) > whole]
 
 
 def _span(memory: Memory) -> range | None:
-    """The places of the messages that a summary sums up; None for what is none."""
+    """The places of the messages under a summary; None for other memories."""
     span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
     if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
         return None
@@ -269,7 +269,7 @@ def _by_caller(memory: Memory) -> bool:
 
 
 async def _past(asked: _Asked) -> Lookup | None:
-    """Summaries of conversations; where there is none yet, their words."""
+    """Summaries of conversations; their words before there is a summary."""
     intent = asked.intent
     summaries = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
     if intent.days is not None:
@@ -294,7 +294,7 @@ async def _past(asked: _Asked) -> Lookup | None:
 
 def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
     found = _to_the_point(asked, summaries)
-    if not found:  # other words for it: by what the search takes for the likeliest
+    if not found:  # the question uses other words: trust the best candidates of the search
         likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:_MOST_CHAIN]
         found = [
             one
@@ -311,7 +311,7 @@ _SUMMARIES = frozenset({Source.SUMMARY})
 
 
 def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
-    """Conversations by their messages, without the one that the model sees."""
+    """Conversations by their messages, without the current conversation."""
     by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
     for one in rows:
         if one.session:
@@ -329,7 +329,7 @@ def _said_within(memory: Memory, days: tuple[int, int]) -> bool:
 
 
 def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
-    """Those of *memories* that have most of the subject's words, best first."""
+    """The *memories* with most words of the subject, best first."""
     wanted = content_stems(asked.intent.subject)
     place = {one.memory.id: at for at, one in enumerate(asked.searched)}
     shared = {one.id: len(wanted & content_stems(_named_content(one))) for one in memories}
@@ -343,12 +343,12 @@ def _named_content(memory: Memory) -> str:
     return f"{name} {memory.content}" if isinstance(name, str) else memory.content
 
 
-async def _dated(asked: _Asked) -> Lookup | None:
+async def _days(asked: _Asked) -> Lookup | None:
     days = asked.intent.days
     if days is None:
         return None
     rows = await asked.select(Selection(days=days))
-    # A summary says again what was said; it stands for days of which nothing else is left.
+    # A summary repeats its messages; it stands for days of which nothing else is left.
     said = [one for one in rows if one.source is not Source.SUMMARY] or rows
     if asked.intent.attributes and (narrow := [one for one in said if asked.tells(one) & asked.intent.attributes]):
         said = narrow
@@ -357,7 +357,7 @@ async def _dated(asked: _Asked) -> Lookup | None:
     return asked.lookup([*facts_first(own), *answers], alone=True, all_of_it=True)
 
 
-async def _listed(asked: _Asked) -> Lookup | None:
+async def _list(asked: _Asked) -> Lookup | None:
     intent = asked.intent
     if intent.attributes:
         found = await asked.telling(intent.attributes)
@@ -367,7 +367,7 @@ async def _listed(asked: _Asked) -> Lookup | None:
     return asked.lookup(facts_first(filter(_by_caller, having)), alone=True, all_of_it=True)
 
 
-async def _mentioned(asked: _Asked) -> Lookup | None:
+async def _people(asked: _Asked) -> Lookup | None:
     people = ATTRIBUTES.mask(
         [name for name, one in ATTRIBUTES.attributes.items() if one.group == "people" and name != "pets"]
     )
@@ -392,7 +392,7 @@ def _without_people(intent: Intent) -> int:
 
 
 async def _hops(asked: _Asked) -> Lookup | None:
-    """From what the question names ("my sister's husband") to the names in it, and on to what tells of these."""
+    """From people in the question ("my sister's husband") to their names, and on to memories with these names."""
     intent = asked.intent
     anchors = await asked.select(Selection(attributes=intent.attributes))
     if intent.people:
@@ -426,13 +426,13 @@ _STEPS = 2
 
 
 def _answers(asked: _Asked, memory: Memory) -> bool:
-    """Whether *memory* tells what is asked of somebody: "where does my sister live?" → a home."""
+    """Whether *memory* tells the attribute in the question: "where does my sister live?" → a home."""
     asked_for = _without_people(asked.intent) & ~ATTRIBUTES.of_others
     return bool(asked_for and asked.tells(memory) & asked_for)
 
 
 def _rest_of(intent: Intent) -> list[str]:
-    """The words of the question but for those whom it names."""
+    """The words of the question without the people in it."""
     people = intent.people
     return [
         word
@@ -446,12 +446,12 @@ def _names_attribute(word: str, intent: Intent) -> bool:
 
 
 def _most_mentioning(memories: Sequence[Memory], people: frozenset[str]) -> list[Memory]:
-    def mentioned(memory: Memory) -> int:
+    def mentions_of(memory: Memory) -> int:
         there = {word.removesuffix("'s") for word in plain_words(memory.content)}
         return sum(not there.isdisjoint(same_relation(word)) for word in people)
 
-    most = max(map(mentioned, memories), default=0)
-    return facts_first(one for one in memories if mentioned(one) == most)
+    most = max(map(mentions_of, memories), default=0)
+    return facts_first(one for one in memories if mentions_of(one) == most)
 
 
 def _all_names(memories: Iterable[Memory]) -> frozenset[str]:
@@ -478,7 +478,7 @@ _MOST_CONSTRAINTS = 8
 
 
 def _holds_back(memory: Memory, asked: _Asked) -> bool:
-    """What constrains the caller, or those who come along: their family's allergies count as well."""
+    """Whether *memory* constrains the caller, or the family that comes along."""
     if about_self(memory) or asked.tells(memory) & asked.intent.attributes & ATTRIBUTES.of_others:
         return True
     family = relation_words(plain_words(subject(memory.content)[0]))
@@ -486,7 +486,7 @@ def _holds_back(memory: Memory, asked: _Asked) -> bool:
 
 
 async def _as_of(asked: _Asked) -> Lookup | None:
-    """What held then. What was replaced since comes first; what holds still is given where nothing was."""
+    """Values that held then and were replaced since; if there are none, values that still hold."""
     intent = asked.intent
     if intent.attributes:
         found = await asked.telling(_without_people(intent))
@@ -518,9 +518,9 @@ _FINDERS: Mapping[Kind, Callable[[_Asked], Awaitable[Lookup | None]]] = {
     Kind.OVERVIEW: _overview,
     Kind.SUBJECT: _subject,
     Kind.PAST: _past,
-    Kind.DATED: _dated,
-    Kind.LIST: _listed,
-    Kind.MENTIONED: _mentioned,
+    Kind.DATED: _days,
+    Kind.LIST: _list,
+    Kind.MENTIONED: _people,
     Kind.INDIRECT: _indirect,
     Kind.HOPS: _hops,
     Kind.CONSTRAINT: _constraint,

@@ -69,7 +69,7 @@ class RecallLimits:
     max_concurrent: int = 64
     candidates: int = 100  # memories asked of the search, before ranking
     token_budget: int = 512  # estimated tokens of a block
-    overview_budget: int = 1024  # of one that answers a question for all there is
+    overview_budget: int = 1024  # estimated tokens of a block with everything there is on a subject
     threshold_on_cosine: bool = False
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
@@ -86,7 +86,7 @@ class _Found:
     total: int | None
     path: str
     reading: Reading = NOTHING_READ
-    lookup: Lookup | None = None  # None: the question is of no kind, or nothing answers it by its kind
+    lookup: Lookup | None = None  # None: plain search
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ class Recaller:
             candidates = diversify_mmr(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
             candidates = with_corrections(candidates, wish.threshold)
-        # Where all there is is asked for, a summary stands beside what it sums up.
+        # A question for everything gets a summary beside the messages under it.
         apart = lookup is not None and lookup.all_of_it
         sorts = [
             [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
@@ -421,7 +421,7 @@ class Recaller:
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
     def _limit(self, wish: RecallRequest, lookup: Lookup) -> int:
-        """Memories in the block: what the request or a rule says holds for every kind of question."""
+        """Memories in the block. A limit that the request or a rule names holds for every kind of question."""
         if wish.limited:
             return wish.limit
         return len(lookup.memories) if lookup.all_of_it else max(wish.limit, len(lookup.memories))
@@ -451,7 +451,7 @@ class Recaller:
         )
 
     def _budget(self, wish: RecallRequest, *, whole: bool = False) -> int:
-        """Tokens the block may have; *whole*: it answers a question for all there is."""
+        """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
         most = max(self._limits.token_budget, self._limits.overview_budget if whole else 0)
         return most if wish.room is None else min(most, wish.room)
 
@@ -468,7 +468,7 @@ class Recaller:
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
-# Kinds whose block says how many did not fit.
+# Kinds whose block tells how many memories did not fit.
 _COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind.SUBJECT})
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 ONGOING_SHARE = 0.3  # of what is left, for telling which summaries are of this conversation

@@ -27,8 +27,8 @@ from memory_extproc.model import (
     Scope,
     SearchQuery,
     SearchResult,
+    Selected,
     Selection,
-    Told,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
@@ -153,7 +153,7 @@ class Partitions:
         with self._roster.using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
 
-    async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Told]:
+    async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
         await self._check(owner)
         with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
@@ -162,7 +162,7 @@ class Partitions:
             held = owned.held
             if held is not None and owned.answers_at(version):
                 return held.select(wanted, scope, self._now())
-            found: list[Told] = []
+            found: list[Selected] = []
             async for page in stored_rows(
                 self._store, owner, owned, self._limits.page, self._monotonic_now(), self._settle
             ):

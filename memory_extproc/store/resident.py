@@ -22,9 +22,9 @@ from memory_extproc.model import (
     MemoryType,
     Scope,
     SearchQuery,
+    Selected,
     Selection,
     Source,
-    Told,
     Vector,
 )
 
@@ -161,19 +161,19 @@ class ResidentRows:
         found = (Hit(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
         return order(found)[:limit]
 
-    def select(self, wanted: Selection, scope: Scope, now: datetime) -> list[Told]:
-        """As ports.MemorySelector. A pass over arrays, and over the rows chosen."""
+    def select(self, wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:
+        """As ports.MemorySelector. A pass over arrays, and over the chosen rows."""
         count = len(self._memories)
         chosen = self._facets.select(wanted, count) if count else np.zeros(0, dtype=np.bool_)
-        holding = self._told(chosen & self._allowed(count, scope, now))
+        holding = self._select_places(chosen & self._allowed(count, scope, now))
         if scope.as_of is not None:
-            holding = as_it_was(holding, self._told(chosen), scope, now)
+            holding = as_it_was(holding, self._select_places(chosen), scope, now)
         return newest(holding, wanted.most)
 
-    def _told(self, chosen: npt.NDArray[np.bool_]) -> list[Told]:
+    def _select_places(self, chosen: npt.NDArray[np.bool_]) -> list[Selected]:
         places = np.flatnonzero(chosen).tolist()
         found = ((self._memories[at], at) for at in places)
-        return [Told(memory, self._facets.tells(at)) for memory, at in found if memory is not None]
+        return [Selected(memory, self._facets.tells(at)) for memory, at in found if memory is not None]
 
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
@@ -320,22 +320,24 @@ def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, n
     return order(Hit(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]
 
 
-def newest(found: Iterable[Told], most: int) -> list[Told]:
+def newest(found: Iterable[Selected], most: int) -> list[Selected]:
     return sorted(found, key=lambda one: _newest_first(one.memory))[:most]
 
 
-def as_it_was(holding: Iterable[Told], wanted: Iterable[Told], scope: Scope, now: datetime) -> list[Told]:
-    """*holding*, which holds now, and of *wanted* what held in the period that *scope* asks about and was replaced
-    since, given as if it held; without what came to hold only after that period."""
+def as_it_was(
+    holding: Iterable[Selected], wanted: Iterable[Selected], scope: Scope, now: datetime
+) -> list[Selected]:
+    """*holding* without memories that came to hold after the period of *scope*, and with the superseded memories
+    in *wanted* that held in it."""
     period = scope.as_of
     if period is None:
         return list(holding)
     past = [one for one in wanted if scope.holds(one.memory) and one.memory.held_in(period, now)]
     kept = [one for one in holding if (one.memory.valid_from or one.memory.created_at) < period.until]
-    return [*kept, *(Told(replace(one.memory, state=MemoryState.ACTIVE), one.tells) for one in past)]
+    return [*kept, *(Selected(replace(one.memory, state=MemoryState.ACTIVE), one.tells) for one in past)]
 
 
-def select_stored(memories: Iterable[Memory], wanted: Selection, scope: Scope, now: datetime) -> list[Told]:
+def select_stored(memories: Iterable[Memory], wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:
     """As `ResidentRows.select` over rows that are not held together."""
     chosen = select_among(memories, wanted)
     found = [one for one in chosen if scope.holds(one.memory) and one.memory.recallable(now)]

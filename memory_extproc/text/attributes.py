@@ -1,7 +1,7 @@
-"""Attributes of a person that statements tell and questions ask for: job, allergies, children, home.
+"""Attributes of a person, in statements and in questions: job, allergies, children, home.
 
-"I'm a pediatric nurse" answers "What's my job?" though the two share no word. A lexicon (attributes.toml) says by
-which words and forms each attribute is told and asked for, and which attributes of facts it covers. Pure.
+"I'm a pediatric nurse" answers a question for the job, though the two share no word. A lexicon (attributes.toml)
+has the words and forms of statements and questions for each attribute, and the attributes of facts. Pure.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from fnmatch import translate
 from importlib.resources import files
 from typing import Any, Final
 
-from memory_extproc.text.words import PHRASES, UNSPACED, fold, unaccented
+from memory_extproc.text.words import PHRASES, UNSPACED, fold, strip_accents
 
-_READ = 1_000  # characters of a statement: it says early what it is about
-_LED_WITHIN = 4  # words between a leading word and the word that it makes count
+_READ = 1_000  # characters of a statement, which names its attribute early
+_LED_WITHIN = 4  # words, from a leading word to the word behind it
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _UNSPACED = re.compile(UNSPACED)
 _KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "others"})
@@ -27,12 +27,12 @@ _CONTRACTIONS: Final[Mapping[str, str]] = dict(
 
 
 class LexiconError(ValueError):
-    """A lexicon that cannot be used. Its message says where and what would be right."""
+    """A lexicon that cannot be used. The message names the place, and the values that would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One section of the lexicon; *bit* stands for it in a mask of attributes."""
+    """A section of the lexicon; *bit* stands for it in a mask of attributes."""
 
     name: str
     bit: int
@@ -47,9 +47,9 @@ class Attribute:
 
 
 def plain_words(text: str) -> list[str]:
-    """The words of *text*, folded, without accents, with what is contracted written out ("what's": "what is")."""
+    """The words of *text*, folded, without accents, contractions written out ("I'm": "i am")."""
     words: list[str] = []
-    for word in _WORD.findall(unaccented(fold(text))):
+    for word in _WORD.findall(strip_accents(fold(text))):
         if (meant := _CONTRACTIONS.get(word)) is not None:
             words += meant.split()
         else:
@@ -81,7 +81,7 @@ class AttributeLexicon:
         self._unspaced = [(word, bit) for word, bit in self._asks.items() if _UNSPACED.match(word)]
 
     def mask(self, names: Iterable[str], where: str = "") -> int:
-        """LexiconError for a name that is no attribute."""
+        """LexiconError for an unknown attribute."""
         found = 0
         for name in names:
             if name not in self.attributes:
@@ -170,7 +170,7 @@ _FIRST = re.compile(r"[\w'?-]+")
 
 def first_words(pattern: str, where: str) -> frozenset[str]:
     """The words that a match of *pattern* can begin with, so that it is tried there alone: it begins with a word,
-    or with a group of alternatives that do. LexiconError for one that begins otherwise."""
+    or with a group of alternatives that do. LexiconError for any other pattern."""
     if pattern.startswith("(?:"):
         return frozenset().union(*(first_words(one, where) for one in _alternatives(pattern)))
     matched = _FIRST.match(pattern)
@@ -180,7 +180,7 @@ def first_words(pattern: str, where: str) -> frozenset[str]:
 
 
 def _alternatives(group: str) -> list[str]:
-    """Of the group that *group* begins with."""
+    """The alternatives of the group at the beginning of *group*."""
     depth, start, found = 0, len("(?:"), []
     for at, sign in enumerate(group):
         depth += (sign == "(") - (sign == ")")
@@ -200,7 +200,7 @@ def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
 
 
 def any_of(patterns: Sequence[str], where: str) -> re.Pattern[str] | None:
-    """One pattern for all of *patterns*; None for none. LexiconError for one that is none."""
+    """A pattern for all of *patterns*; None if there are none. LexiconError for a broken pattern."""
     try:
         return re.compile("|".join(f"(?:{one})" for one in patterns)) if patterns else None
     except re.error as error:

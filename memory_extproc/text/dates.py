@@ -111,8 +111,7 @@ def _span(year: int, month: int, day: int | None) -> Iterator[Span]:
 
 
 def day_numbers(text: str) -> Iterator[tuple[int, int, int | None]]:
-    """Day, month and year, if it is named, of each day that *text* names by a month's name, also of those that no
-    calendar knows."""
+    """Day, month and year, if *text* has it, of each day beside the name of a month, also of impossible days."""
     for word in _WORD.finditer(text):
         month, after = _MONTHS.get(word[0].lower()), _DAY_AND_YEAR.match(text, word.end())
         if month is None or after is None:

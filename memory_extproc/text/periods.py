@@ -59,7 +59,7 @@ def period_asked_for(question: str, today: date) -> Span | None:
         if not spans:
             return None
         named = min(first for first, _ in spans), max(last for _, last in spans)
-        return _turned([word for word in words if word != "vor"], named, today)  # "vor drei Tagen": three days ago
+        return _shift([word for word in words if word != "vor"], named, today)  # "vor drei Tagen": three days ago
     return named
 
 
@@ -84,8 +84,8 @@ def _feast_or_weekday(words: list[str], joined: str, today: date) -> Span | None
             ahead = _AHEAD.search(joined) is not None
             day = _feast(feast, today, ahead=ahead)
             if word in {"christmas", "xmas", "weihnachten"} and not {"eve", "day"} & set(words):
-                return _turned(words, (day - 1, day + 1), today)
-            return _turned(words, (day, day), today)
+                return _shift(words, (day - 1, day + 1), today)
+            return _shift(words, (day, day), today)
     for at, word in enumerate(words):
         if (weekday := _WEEKDAYS.get(word.removesuffix("s"))) is not None or (
             weekday := _WEEKDAYS.get(word)
@@ -97,11 +97,11 @@ def _feast_or_weekday(words: list[str], joined: str, today: date) -> Span | None
             back = (today.weekday() - weekday) % _WEEK
             ahead = _AHEAD.search(joined) is not None
             day = today.toordinal() + (_WEEK - back) % _WEEK if ahead else today.toordinal() - (back or _WEEK)
-            return _turned(words, (day, day), today)
+            return _shift(words, (day, day), today)
     return None
 
 
-def _turned(words: list[str], named: Span, today: date) -> Span:
+def _shift(words: list[str], named: Span, today: date) -> Span:
     """*named*, or the time before or after it where *words* say so."""
     if _BEFORE & set(words):
         return max(1, named[0] - _AROUND), named[0] - 1

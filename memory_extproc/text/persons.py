@@ -17,7 +17,7 @@ from memory_extproc.text.words import (
     fold,
     memoize_by_hash,
     stems,
-    unaccented,
+    strip_accents,
 )
 
 _LONGEST_READ = 4000  # characters
@@ -74,7 +74,7 @@ def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]], frozense
     subject = re.compile(
         rf"{lead}(?:(?:one\s+of\s+)?(?:{_any_of(before)})\s+(?:[\w-]+\s+){{0,2}}?)?({_any_of(people)})(?:'s?)?(?![\w-])"
     )
-    plain = frozenset(unaccented(word) for word in people)
+    plain = frozenset(strip_accents(word) for word in people)
     return subject, {word: frozenset(group) for word, group in same.items()}, plain
 
 
@@ -111,13 +111,13 @@ def mentioned_words(question: str) -> frozenset[str]:
 
 
 def relation_words(words: Iterable[str]) -> frozenset[str]:
-    """Those of *words*, folded and without accents, that name a relation of somebody's: "sister", "manager"."""
+    """The words in *words*, folded and without accents, that name a relation: "sister", "manager"."""
     bare = (word.removesuffix("'s").removesuffix("'") for word in words)
     return frozenset(word for word in bare if word in _RELATIONS and word not in _NO_RELATIONS)
 
 
 def same_relation(word: str) -> frozenset[str]:
-    """*word* and other words that may stand for the same person."""
+    """*word* and its synonyms for the same person."""
     return _SAME.get(word, frozenset()) | {word}
 
 

@@ -76,7 +76,7 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFKC", folded)
 
 
-def unaccented(folded: str) -> str:
+def strip_accents(folded: str) -> str:
     """*folded* without the accents of Latin letters: people leave them out."""
     if folded.isascii():
         return folded
