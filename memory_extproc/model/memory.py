@@ -165,7 +165,7 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions for memories, any of which suffices. *attributes* is a mask of `text.attributes`; *names* are folded,
+    """Conditions for memories, any of which suffices. *attributes* is a mask of `text.attributes`; *names* folded,
     *days* the first and last day, as date.toordinal() has them."""
 
     attributes: int = 0
