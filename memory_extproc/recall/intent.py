@@ -167,6 +167,7 @@ class IntentLexicon:
         return (one for one in self._domains if not one.words.isdisjoint(words))
 
 
+_PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _LONGEST_FOLLOW_UP = 8  # words
 _SHORTEST_CHAIN = 2  # steps
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
@@ -238,14 +239,22 @@ class _Question:
             yield Intent(Kind.AS_OF, attributes=named, words=words, people=people, days=days)
             return
         thing = self._group("listed", "thing")
-        if thing and not people - set(thing.split()):
+        if thing and self._is_plural(thing) and not people - set(thing.split()):
             yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
-        if named and self._is_mine():
-            if (
-                people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
-            ) or self._pattern("anchored").search(joined):
-                yield Intent(Kind.HOPS, attributes=named, words=words, people=people)
+        if not self._is_mine():
+            return
+        anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
+        chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
+        if anchor and (chained or people or self._pattern("anchored").search(joined)):
+            yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
+        if named:
             yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people)
+        if anchor and not (chained or people):
+            yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words)
+
+    def _is_plural(self, thing: str) -> bool:
+        last = thing.rsplit(maxsplit=1)[-1]
+        return "mein" in self.joined or (last.endswith("s") and not last.endswith("'s")) or last in _PLURALS
 
     def _of_subjects(self) -> Iterator[Intent]:
         if not (subject := self._group("about", "subject")):
@@ -285,6 +294,17 @@ class _Question:
         return (
             "" if rest in self._words_for("no_subjects") or period_asked_for(rest, self.today) is not None else rest
         )
+
+
+def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str]) -> str:
+    """The word behind "my" in a chain: of "my best friend's daughter", the friend."""
+    for at, word in enumerate(words):
+        if word in possessive:
+            behind = words[at + 1 : at + 4]
+            related = [one for one in behind if relation_words([one])]
+            plain = [one for one in behind if one not in own]
+            return (related or plain or [""])[0].removesuffix("'s").removesuffix("'")
+    return ""
 
 
 def _joined_mask(several: Sequence[int]) -> int:

@@ -30,7 +30,7 @@ PETS = ATTRIBUTES.attributes["pets"].told
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _SAID = frozenset({Source.VERBATIM})
 _MOST_CHAIN = 4  # memories on the way to an answer of several hops
-_LIKELY = 0.2  # relevance of a candidate, for questions about a past conversation
+_LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
@@ -149,6 +149,39 @@ class _Asked:
             kept.append(one)
         return kept
 
+    def fitting(self, found: Iterable[Memory], attributes: int) -> list[Memory]:
+        """*found* without memories of another thing of the same attribute: a cat, in a question about a dog."""
+        named = ATTRIBUTES.things(self.intent.words, attributes)
+        there = ((one, ATTRIBUTES.things(plain_words(one.content), attributes)) for one in found)
+        return [one for one, things in there if not named or not things or not named.isdisjoint(things)]
+
+    def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:
+        """*ordered* with the best memory of each attribute first, then the second of each, up to *most*."""
+        seen: dict[int, int] = {}
+        rounds: list[tuple[int, Memory]] = []
+        for one in ordered:
+            bit = self._main(one, attributes)
+            seen[bit] = seen.get(bit, 0) + 1
+            if seen[bit] <= most or not bit:
+                rounds.append((seen[bit], one))
+        return [one for _, one in sorted(rounds, key=lambda pair: pair[0])]
+
+    def _main(self, memory: Memory, attributes: int) -> int:
+        """The first attribute that *memory* tells, by its field if it has one."""
+        named = memory.metadata.get("attribute")
+        mask = (ATTRIBUTES.of_field(named) if isinstance(named, str) else 0) or self.tells(memory)
+        mask = mask & attributes or mask
+        return mask & -mask
+
+    def tells_anybody(self, memory: Memory) -> int:
+        """As `tells`, also of what is said about other people."""
+        return ATTRIBUTES.told_by(memory.content)
+
+
+def _is_of_family(memory: Memory) -> bool:
+    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
+    return not INTENTS.words["family"].isdisjoint(first)
+
 
 def about_self(memory: Memory) -> bool:
     """Whether *memory* is about its owner, and not about another person or an animal."""
@@ -192,12 +225,12 @@ def _when(memory: Memory) -> float:
 
 
 async def _overview(asked: _Asked) -> Lookup | None:
+    """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another."""
     told = await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources)
     facts = [one for one in told if one.type is not MemoryType.REFLECTIVE]
-    taken = {(one.session, one.seq) for one in facts if one.session}
     said = await asked.select(Selection(attributes=ATTRIBUTES.every), sources=_SAID & asked.wish.scope.sources)
-    said = [one for one in said if (one.session, one.seq) not in taken and about_self(one)][:_MOST_SAID]
-    ordered = facts_first([*facts, *said])[:_MOST_OF_OVERVIEW]
+    said = [one for one in said if about_self(one) or _is_of_family(one)]
+    ordered = asked.spread(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))[:_MOST_OF_OVERVIEW]
     headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
     return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
 
@@ -249,7 +282,7 @@ _PERSON = 2  # words that name a person: "sister", "sister Anna"
 def _having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
     """The memories with the larger part of *wanted*; rare words count more."""
     whole = sum(map(rarity, wanted))
-    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(one.content))) > whole]
+    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(_named_content(one)))) > whole]
 
 
 def _span(memory: Memory) -> range | None:
@@ -334,7 +367,8 @@ def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
     place = {one.memory.id: at for at, one in enumerate(asked.searched)}
     shared = {one.id: len(wanted & content_stems(_named_content(one))) for one in memories}
     most = max(shared.values(), default=0)
-    kept = [one for one in memories if shared[one.id] and 2 * shared[one.id] >= max(most, len(wanted))]
+    having = {one.id for one in _having_most(wanted, memories)}
+    kept = [one for one in memories if shared[one.id] == most and one.id in having]
     return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
 
 
@@ -352,19 +386,21 @@ async def _days(asked: _Asked) -> Lookup | None:
     said = [one for one in rows if one.source is not Source.SUMMARY] or rows
     if asked.intent.attributes and (narrow := [one for one in said if asked.tells(one) & asked.intent.attributes]):
         said = narrow
-    own = [one for one in said if one.role is not Role.ASSISTANT]
+    own = asked.once(facts_first(one for one in said if one.role is not Role.ASSISTANT), ATTRIBUTES.every)
     answers = [one for one in said if one.role is Role.ASSISTANT]
-    return asked.lookup([*facts_first(own), *answers], alone=True, all_of_it=True)
+    return asked.lookup([*own, *answers], alone=True, all_of_it=True)
 
 
 async def _list(asked: _Asked) -> Lookup | None:
     intent = asked.intent
-    if intent.attributes:
-        found = await asked.telling(intent.attributes)
-        return asked.lookup(found, alone=True, all_of_it=True)
+    found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
     wanted = content_stems(intent.subject)
-    having = [one.memory for one in asked.searched if wanted and wanted <= content_stems(one.memory.content)]
-    return asked.lookup(facts_first(filter(_by_caller, having)), alone=True, all_of_it=True)
+    found += [
+        one.memory
+        for one in asked.searched
+        if wanted and wanted <= content_stems(one.memory.content) and _by_caller(one.memory)
+    ]
+    return asked.lookup(asked.once(facts_first(_each_once(found)), intent.attributes), alone=True, all_of_it=True)
 
 
 async def _people(asked: _Asked) -> Lookup | None:
@@ -379,10 +415,28 @@ async def _people(asked: _Asked) -> Lookup | None:
 
 
 async def _indirect(asked: _Asked) -> Lookup | None:
+    """The attribute in the question, where the search does not find it by itself."""
     asked_for = _without_people(asked.intent)
-    found = await asked.telling(asked_for)
-    strict = [one for one in found if asked.tells(one) & asked_for]
-    return asked.lookup(strict[: asked.wish.limit])
+    passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
+    found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
+    found = asked.fitting(found, asked_for)
+    ids = {one.id for one in found}
+    if not found or any(one.id in ids for one in passing):
+        return None
+    return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT])
+
+
+def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
+    """The memories in *found* with most words of the question, in the order of the search."""
+    place = {one.memory.id: at for at, one in enumerate(asked.searched)}
+    wanted = content_stems(" ".join(asked.intent.words))
+    shared = {one.id: len(wanted & content_stems(one.content)) for one in found}
+    most = max(shared.values(), default=0)
+    kept = [one for one in found if shared[one.id] == most]
+    return sorted(kept, key=lambda one: (one.source not in _FACTS, place.get(one.id, len(place))))
+
+
+_MOST_INDIRECT = 3
 
 
 def _without_people(intent: Intent) -> int:
@@ -392,66 +446,51 @@ def _without_people(intent: Intent) -> int:
 
 
 async def _hops(asked: _Asked) -> Lookup | None:
-    """From people in the question ("my sister's husband") to their names, and on to memories with these names."""
+    """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
+    these names, at most two steps."""
     intent = asked.intent
-    anchors = await asked.select(Selection(attributes=intent.attributes))
-    if intent.people:
-        anchors = [one for one in anchors if mentions(one, intent.people)]
-    else:
-        anchors = [one for one in anchors if about_self(one)]
-    anchors = _most_mentioning(anchors, intent.people)[:_MOST_CHAIN]
-    rest = content_stems(" ".join(_rest_of(intent)))
+    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") != intent.subject))
+    anchors = await _anchors(asked)
     chain, seen = list(anchors), {one.id for one in anchors}
-    targets = [one for one in anchors if rest and rest & content_stems(one.content)]
-    front = anchors
+    front, targets = anchors, [one for one in anchors if len(rest & content_stems(one.content)) > 1]
     for _ in range(_STEPS):
         names = _all_names(front)
         if targets or not names:
             break
-        front = [
-            one for one in await asked.select(Selection(names=names)) if one.id not in seen and _by_caller(one)
-        ]
+        found = await asked.select(Selection(names=names))
+        front = [one for one in found if one.id not in seen and _by_caller(one)]
         seen.update(one.id for one in front)
-        targets = [one for one in front if not rest or rest & content_stems(one.content) or _answers(asked, one)]
+        targets = [one for one in front if _meets(asked, rest, one)]
         front = facts_first(front)[:_MOST_CHAIN]
         chain += [] if targets else front
     if not targets:
         return None
-    linked = [one for one in chain if one in anchors or names_in(one.content) & _all_names(targets)]
     best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in _FACTS))
-    return asked.lookup(_each_once([*best[:_MOST_CHAIN], *linked])[: max(asked.wish.limit, _MOST_CHAIN)])
+    best = best[:_MOST_TARGETS]
+    linked = [one for one in chain if names_in(one.content) & _all_names(best)]
+    return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
+
+
+async def _anchors(asked: _Asked) -> list[Memory]:
+    """Memories that say which person or thing of the caller's the question begins with."""
+    anchor = asked.intent.subject
+    if relation_words([anchor]):
+        telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or asked.intent.attributes))
+        found = [one for one in telling if mentions(one, frozenset({anchor})) and _is_of_caller(one)]
+    else:
+        head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
+        there = [one.memory for one in asked.searched if _by_caller(one.memory)]
+        found = [one for one in there if any(word.startswith(head) for word in plain_words(one.content))]
+    return [one for one in facts_first(found) if names_in(one.content)][:_MOST_CHAIN]
+
+
+def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
+    """Whether *memory* has a word of the *rest* of the question, or its attribute."""
+    asked_for = asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
+    return bool(rest & content_stems(memory.content) or asked.tells_anybody(memory) & asked_for)
 
 
 _STEPS = 2
-
-
-def _answers(asked: _Asked, memory: Memory) -> bool:
-    """Whether *memory* tells the attribute in the question: "where does my sister live?" → a home."""
-    asked_for = _without_people(asked.intent) & ~ATTRIBUTES.of_others
-    return bool(asked_for and asked.tells(memory) & asked_for)
-
-
-def _rest_of(intent: Intent) -> list[str]:
-    """The words of the question without the people in it."""
-    people = intent.people
-    return [
-        word
-        for word in intent.words
-        if word.removesuffix("'s") not in people and not _names_attribute(word, intent)
-    ]
-
-
-def _names_attribute(word: str, intent: Intent) -> bool:
-    return bool(ATTRIBUTES.named_in([word]) & intent.attributes & ATTRIBUTES.of_others)
-
-
-def _most_mentioning(memories: Sequence[Memory], people: frozenset[str]) -> list[Memory]:
-    def mentions_of(memory: Memory) -> int:
-        there = {word.removesuffix("'s") for word in plain_words(memory.content)}
-        return sum(not there.isdisjoint(same_relation(word)) for word in people)
-
-    most = max(map(mentions_of, memories), default=0)
-    return facts_first(one for one in memories if mentions_of(one) == most)
 
 
 def _all_names(memories: Iterable[Memory]) -> frozenset[str]:
@@ -462,19 +501,26 @@ async def _constraint(asked: _Asked) -> Lookup | None:
     intent = asked.intent
     rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
     strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
+    ids = {one.id for one in strict}
     loose = [
         one
         for one in rows
-        if one not in strict
+        if one.id not in ids
         and asked.tells(one) & intent.likings
         and asked.tells(one) & intent.of
         and about_self(one)
     ]
-    found = [*facts_first(strict), *facts_first(loose)]
-    return asked.lookup(found[: max(asked.wish.limit, _MOST_CONSTRAINTS)])
+    telling = intent.attributes | intent.likings
+    found = [*asked.once(facts_first(strict), telling), *asked.once(facts_first(loose), telling)]
+    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS])
 
 
-_MOST_CONSTRAINTS = 8
+_OF_AN_ATTRIBUTE = 2  # constraints of an attribute
+
+
+_MOST_CONSTRAINTS = 6
+_MOST_TARGETS = 2  # answers of several hops
+_SHORTEST_HEAD = 4  # letters that forms of a word share
 
 
 def _holds_back(memory: Memory, asked: _Asked) -> bool:
@@ -486,17 +532,31 @@ def _holds_back(memory: Memory, asked: _Asked) -> bool:
 
 
 async def _as_of(asked: _Asked) -> Lookup | None:
-    """Values that held then and were replaced since; if there are none, values that still hold."""
-    intent = asked.intent
+    """Values that held then and were replaced since; without such, values that still hold, and older statements."""
+    intent, period = asked.intent, asked.wish.scope.as_of
     if intent.attributes:
         found = await asked.telling(_without_people(intent))
     else:
-        wanted = content_stems(" ".join(_rest_of(intent)))
-        having = [one.memory for one in asked.searched if wanted and wanted & content_stems(one.memory.content)]
-        found = [one for one in having if one.valid_to is not None]
-    was = sorted((one for one in found if one.valid_to is not None), key=_when, reverse=True)
-    held = [one for one in found if one.source in _FACTS and one.valid_to is None]
-    return asked.lookup((was or held)[: asked.wish.limit], alone=bool(was))
+        wanted = content_stems(" ".join(intent.words))
+        found = _having_most(wanted, (one.memory for one in asked.searched if _by_caller(one.memory)))
+    found = _having_words(asked, found)
+    found = sorted(found, key=_when, reverse=True)
+    was = [one for one in found if one.valid_to is not None]
+    if was:
+        return asked.lookup(was[: asked.wish.limit], alone=True)
+    if period is not None and intent.days is not None:
+        found = [one for one in found if (one.valid_from or one.created_at) < period.until]
+        return asked.lookup(found[:_MOST_INDIRECT], alone=True)
+    return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
+
+
+def _having_words(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
+    """Of *found*, memories with most of the question's words beside its attribute."""
+    named = asked.intent.attributes
+    words = [word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & named]
+    wanted = content_stems(" ".join(words))
+    most = max((len(wanted & content_stems(one.content)) for one in found), default=0)
+    return [one for one in found if len(wanted & content_stems(one.content)) == most]
 
 
 async def _procedure(asked: _Asked) -> Lookup | None:

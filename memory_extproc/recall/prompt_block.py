@@ -12,7 +12,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
@@ -63,20 +63,24 @@ def render(
     headings: Mapping[str, str] = NO_HEADINGS,
     counts_rest: bool = False,
     beyond: int = 0,
+    longest: int | None = None,
 ) -> Block:
     """A block of at most *budget* estimated tokens with as many of *ranked*, best first, as fit.
 
     One line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
     the memories came to be, and those of one conversation in its own; with *headings* by id, under these.
     *counts_rest*: a last line tells how many did not fit, and how many were *beyond* a limit.
+    *longest*: characters of a message, which is cut at a word, so that more messages fit.
     """
-    corrections = _corrections(ranked)
+    # Each pair is compared, which many lines are too many for.
+    corrections = _corrections(ranked) if longest is None else frozenset()
     left = budget - estimate_tokens(opening) - estimate_tokens(CLOSING) - 2
     left -= estimate_tokens(_rest_line(len(ranked) + beyond)) + 1 if counts_rest else 0
     kept: list[tuple[Ranked, str]] = []
     shown: dict[str, None] = {}
     for one in ranked:
-        line = _line(one.memory, corrects=one.memory.id in corrections)
+        memory = one.memory if longest is None else _shorten(one.memory, longest)
+        line = _line(memory, corrects=memory.id in corrections)
         heading = headings.get(one.memory.id, "")
         above = estimate_tokens(_heading_line(heading)) + 1 if heading and heading not in shown else 0
         cost = estimate_tokens(line) + 1 + above
@@ -98,6 +102,13 @@ def render(
         lines.append(_rest_line(rest))
     text = "\n".join([opening, *lines, CLOSING])
     return Block(text, tuple(one for one, _ in kept), estimate_tokens(text))
+
+
+def _shorten(memory: Memory, longest: int) -> Memory:
+    content = memory.content
+    if memory.source is not Source.VERBATIM or len(content) <= longest:
+        return memory
+    return replace(memory, content=f"{content[:longest].rsplit(' ', 1)[0]} …")
 
 
 def _rest_line(count: int) -> str:

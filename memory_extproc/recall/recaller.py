@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -236,10 +236,13 @@ class Recaller:
     ) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
         said a moment ago may take its time to be among them."""
-        as_of = wish.scope.as_of or self._as_of(wish.asked)
-        wish = replace(wish, scope=replace(wish.scope, as_of=as_of))
+        then = self._instant(wish)
+        wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.asked)))
         with self._timed("query"):
             reading = self._read_intents(wish)
+            if wish.as_of and then is None:
+                log.info("recall.as_of_ignored")
+                reading = replace(reading, notes=(*reading.notes, AS_OF_UNREADABLE))
         if settles:
             await self._settle(wish)
         if self._lookups is not None and reading.intents:
@@ -269,6 +272,10 @@ class Recaller:
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
         candidates = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
+        if then is not None:
+            candidates = [
+                one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
+            ]
         lookup = None
         if self._lookups is not None and reading.intents:
             with self._timed("search"):
@@ -287,6 +294,16 @@ class Recaller:
         if self._lookups is None:
             return NOTHING_READ
         return self._intents.read(wish.asked, wish.earlier, self._now().date())
+
+    def _instant(self, wish: RecallRequest) -> Period | None:
+        """The instant in the request; None for no time, a time without a zone and a time in the future."""
+        try:
+            then = datetime.fromisoformat(wish.as_of) if wish.as_of else None
+        except ValueError:
+            return None
+        if then is None or then.tzinfo is None or not _FIRST_INSTANT <= then <= self._now():
+            return None
+        return Period(then, then + timedelta(seconds=1))
 
     def _as_of(self, asked: str) -> Period | None:
         """The time in the past that the question is about, where it asks how things were."""
@@ -440,6 +457,7 @@ class Recaller:
                 self._budget(wish, whole=lookup.all_of_it),
                 opening,
                 headings=lookup.headings,
+                longest=SHORT_MESSAGE if lookup.all_of_it else None,
                 counts_rest=lookup.all_of_it and lookup.intent.kind in _COUNTED,
                 beyond=sum(one.verdict is Verdict.OVER_LIMIT for one in weighed) if wish.limited else 0,
             )
@@ -468,6 +486,9 @@ class Recaller:
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+_FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
+AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
+SHORT_MESSAGE = 110  # characters of a message among many
 # Kinds whose block tells how many memories did not fit.
 _COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind.SUBJECT})
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})

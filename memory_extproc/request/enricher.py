@@ -412,6 +412,7 @@ class InjectionPlanner:
             behind=chain.session if chain is not None and not caller.session else "",
             continues=bool(given),
             spent=spent,
+            as_of=circumstances.admitted.controls.as_of,
         )
 
     async def _chain(self, caller: Caller, continues: str) -> Chain | None:

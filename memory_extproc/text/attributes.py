@@ -20,7 +20,7 @@ _READ = 1_000  # characters of a statement, which names its attribute early
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _UNSPACED = re.compile(UNSPACED)
-_KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "others"})
+_KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others"})
 _CONTRACTIONS: Final[Mapping[str, str]] = dict(
     line.split(" ", 1) for line in PHRASES["contractions"].strip().splitlines()
 )
@@ -44,6 +44,7 @@ class Attribute:
     asking: re.Pattern[str] | None
     fields: re.Pattern[str] | None
     tells: tuple[re.Pattern[str], ...]
+    shapes: re.Pattern[str] | None
 
 
 def plain_words(text: str) -> list[str]:
@@ -75,6 +76,7 @@ class AttributeLexicon:
                 for word in first_words(pattern.pattern, f"{one.name}.tells"):
                     self._tells.setdefault(word, []).append((one.bit, pattern))
         self._asking = [(one.bit, one.asking) for one in self.attributes.values() if one.asking is not None]
+        self._shapes = [(one.bit, one.shapes) for one in self.attributes.values() if one.shapes is not None]
         self._fields = [(one.bit, one.fields) for one in self.attributes.values() if one.fields is not None]
         self.of_others = sum(one.bit for one in self.attributes.values() if one.others)
         self.every = (1 << len(self.attributes)) - 1
@@ -112,6 +114,7 @@ class AttributeLexicon:
                 for bit, leading in self._leading.items():
                     if led & bit and not leading.isdisjoint(before):
                         found |= bit
+        found |= sum(bit for bit, pattern in self._shapes if not found & bit and pattern.search(joined))
         return found | (self.of_field(field) if field else 0)
 
     def of_field(self, field: str) -> int:
@@ -127,6 +130,12 @@ class AttributeLexicon:
                 for known, bit in self._unspaced:
                     found |= bit if known in word else 0
         return found
+
+    def things(self, words: Iterable[str], mask: int) -> frozenset[str]:
+        """The words in *words*, in the singular, by which questions and statements name a thing of an attribute."""
+        names = [one.asks & one.told for one in self.attributes.values() if one.bit & mask]
+        bare = {word.removesuffix("'s") for word in words}
+        return frozenset(word.removesuffix("s") for several in names for word in several & bare)
 
     def asked_by(self, joined: str) -> int:
         """The mask of the attributes that the plain words of a question, *joined*, ask for without naming them."""
@@ -154,6 +163,7 @@ def _parse_attribute(name: str, bit: int, section: Any) -> Attribute:
         name=name,
         bit=bit,
         group=str(section.get("group", "")),
+        shapes=any_of(section.get("shapes", ()), f"{name}.shapes"),
         others=bool(section.get("others", False)),
         asks=words("asks"),
         told=words("told"),

@@ -39,6 +39,7 @@ _COUNTS = {
     word: number for number, line in enumerate(PHRASES["several"].strip().splitlines(), 2) for word in line.split()
 }
 _LENGTHS = {"d": 1, "t": 1, "j": 1, "w": 7, "s": 7, "m": 30}  # by the unit's first letter
+_LONG_AGO = re.compile(r"\b(?:1[0-8]\d\d|[1-9]\d\d (?:AD|BC)|ancient|century)\b")
 _DAY_BEFORE = re.compile(r"\b(?:day before yesterday|vorgestern|avant-hier|anteayer|antier|avantieri)\b")
 _RECENTLY = re.compile(
     r"\b(?:recently|lately|these days|neulich|kurzlich|in letzter zeit|recemment|ces derniers temps"
@@ -51,6 +52,8 @@ _OWN_YESTERDAY = re.compile(r"\b(?:je|j'ai|ai-je|on|nous|avons|qu'ai-je|que|yo|h
 def period_asked_for(question: str, today: date) -> Span | None:
     """First and last day of the time that *question*, asked on the day *today*, is about; None: it names none."""
     beginning = question[:_READ]
+    if _LONG_AGO.search(beginning):
+        return None
     words = plain_words(beginning)
     joined = " ".join(words)
     named = _feast_or_weekday(words, joined, today) or _told_from_today(joined, today)
