@@ -15,7 +15,6 @@ import numpy.typing as npt
 from memory_extproc.index.entries import entry_of
 from memory_extproc.model import Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.persons import about_caller
 from memory_extproc.text.words import LEXICONS, PHRASES
 
 _FIRST_CAPACITY = 16
@@ -45,8 +44,7 @@ def tells_of(memory: Memory) -> int:
         named = memory.metadata.get("attribute")
         return ATTRIBUTES.told_by(memory.content, named if isinstance(named, str) else "")
     if memory.source is Source.VERBATIM and memory.role is Role.USER:
-        told = ATTRIBUTES.told_by(memory.content)
-        return told if about_caller(memory.content) else told & ATTRIBUTES.of_others
+        return ATTRIBUTES.told_by(memory.content)
     return 0
 
 

@@ -227,9 +227,11 @@ def _when(memory: Memory) -> float:
 async def _overview(asked: _Asked) -> Lookup | None:
     """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another."""
     told = await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources)
-    facts = [one for one in told if one.type is not MemoryType.REFLECTIVE]
+    facts = [
+        one for one in told if one.type is not MemoryType.REFLECTIVE and (about_self(one) or _is_of_family(one))
+    ]
     said = await asked.select(Selection(attributes=ATTRIBUTES.every), sources=_SAID & asked.wish.scope.sources)
-    said = [one for one in said if about_self(one) or _is_of_family(one)]
+    said = [one for one in said if _is_of_caller(one) and (about_self(one) or _is_of_family(one))]
     ordered = asked.spread(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))[:_MOST_OF_OVERVIEW]
     headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
     return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
@@ -255,7 +257,7 @@ async def _subject(asked: _Asked) -> Lookup | None:
     words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
     if intent.people and len(words) <= _PERSON:
         told = await asked.telling(ATTRIBUTES.named_in(words))
-        named = _all_names(one for one in told if one.source in _FACTS)
+        named = frozenset[str]().union(*(_names_near(one, intent.people) for one in told))
         about = await asked.select(Selection(names=named)) if named else []
         return asked.lookup(_each_once([*told, *facts_first(about)]), alone=True, all_of_it=True)
     wanted = content_stems(intent.subject)
@@ -265,7 +267,8 @@ async def _subject(asked: _Asked) -> Lookup | None:
     having = _having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
     # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
     if not intent.mine and not any(set(words) <= names_in(one.content) and _by_caller(one) for one in having):
-        return None
+        # "who is Ada Lovelace" asks for nobody of the caller's, though there is an Ada.
+        return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
     spans = [(one.owner, one.session, span) for one in having if (span := _span(one))]
     facts = (
         await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources) if spans else []
@@ -275,7 +278,23 @@ async def _subject(asked: _Asked) -> Lookup | None:
     return asked.lookup(sorted(found, key=lambda one: one.source is Source.SUMMARY), alone=True, all_of_it=True)
 
 
+def _names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
+    """Names of *people* in *memory*: they stand beside the relation ("Schwester Klara", "Jo, my boss")."""
+    words, names = plain_words(memory.content), names_in(memory.content)
+    alike = frozenset[str]().union(*map(same_relation, people))
+    places = [at for at, word in enumerate(words) if word.removesuffix("'s") in alike]
+    near = {word.removesuffix("'s") for at in places for word in words[max(0, at - _NEAR) : at + _NEAR + 1]}
+    return names & near
+
+
+_NEAR = 4  # words
 _ENDS = 2  # of a span: first place and end
+
+
+def _asks_who(intent: Intent) -> bool:
+    return not INTENTS.words["who"].isdisjoint(intent.words[:2])
+
+
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 
 
@@ -453,8 +472,10 @@ async def _hops(asked: _Asked) -> Lookup | None:
     anchors = await _anchors(asked)
     chain, seen = list(anchors), {one.id for one in anchors}
     front, targets = anchors, [one for one in anchors if len(rest & content_stems(one.content)) > 1]
-    for _ in range(_STEPS):
-        names = _all_names(front)
+    people = relation_words([intent.subject])
+    for step in range(_STEPS):
+        near = [_names_near(one, people) for one in front] if people and not step else []
+        names = frozenset[str]().union(*near) or _all_names(front)
         if targets or not names:
             break
         found = await asked.select(Selection(names=names))

@@ -280,6 +280,8 @@ class Recaller:
         if self._lookups is not None and reading.intents:
             with self._timed("search"):
                 lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
+        if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
+            reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
         return _Found(
             query=query,
             candidates=candidates,
@@ -488,6 +490,7 @@ UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for 
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
 _FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
 AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
+SUBJECT_UNKNOWN = "no memory mentions the subject of the question"
 SHORT_MESSAGE = 110  # characters of a message among many
 # Kinds whose block tells how many memories did not fit.
 _COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind.SUBJECT})

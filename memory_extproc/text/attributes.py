@@ -20,7 +20,7 @@ _READ = 1_000  # characters of a statement, which names its attribute early
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _UNSPACED = re.compile(UNSPACED)
-_KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others"})
+_KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others", "distinct"})
 _CONTRACTIONS: Final[Mapping[str, str]] = dict(
     line.split(" ", 1) for line in PHRASES["contractions"].strip().splitlines()
 )
@@ -38,6 +38,7 @@ class Attribute:
     bit: int
     group: str
     others: bool
+    distinct: bool
     asks: frozenset[str]
     told: frozenset[str]
     led: frozenset[str]
@@ -133,7 +134,7 @@ class AttributeLexicon:
 
     def things(self, words: Iterable[str], mask: int) -> frozenset[str]:
         """The words in *words*, in the singular, by which questions and statements name a thing of an attribute."""
-        names = [one.asks & one.told for one in self.attributes.values() if one.bit & mask]
+        names = [one.asks & one.told for one in self.attributes.values() if one.distinct and one.bit & mask]
         bare = {word.removesuffix("'s") for word in words}
         return frozenset(word.removesuffix("s") for several in names for word in several & bare)
 
@@ -165,6 +166,7 @@ def _parse_attribute(name: str, bit: int, section: Any) -> Attribute:
         group=str(section.get("group", "")),
         shapes=any_of(section.get("shapes", ()), f"{name}.shapes"),
         others=bool(section.get("others", False)),
+        distinct=bool(section.get("distinct", False)),
         asks=words("asks"),
         told=words("told"),
         led=words("led"),
