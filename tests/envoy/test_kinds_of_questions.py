@@ -1,4 +1,4 @@
-"""Kinds of questions through the real Envoy: told in one conversation, asked in another, by somebody else, as of a time."""
+"""Kinds of questions through the real Envoy: what was said in one conversation is asked for in others."""
 
 from __future__ import annotations
 
