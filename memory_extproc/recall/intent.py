@@ -210,8 +210,9 @@ class _Question:
     def _of_days(self, days: Span) -> Iterator[Intent]:
         named = self._attributes()
         past = asked_of(self.sentence, self.today) is not None
-        if past and named and not self._pattern("saying").search(self.joined):
-            return  # how things were
+        how_it_was = named or self._pattern("state").search(self.joined)
+        if past and how_it_was and not self._pattern("saying").search(self.joined):
+            return
         if self.language.find("dated", self.joined):
             yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named)
 
@@ -238,6 +239,8 @@ class _Question:
         if past:
             yield Intent(Kind.AS_OF, attributes=named, words=words, people=people, days=days)
             return
+        if self._group("steps", "subject") and not ATTRIBUTES.asked_by(joined):
+            return  # "how do I book a table" asks for no book
         thing = self._group("listed", "thing")
         if thing and self._is_plural(thing) and not people - set(thing.split()):
             yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
@@ -247,7 +250,7 @@ class _Question:
         chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
         if anchor and (chained or people or self._pattern("anchored").search(joined)):
             yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
-        if named:
+        if named and not (chained and len(people) > 1):
             yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people)
         if anchor and not (chained or people):
             yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words)
