@@ -442,8 +442,7 @@ async def _indirect(asked: _Asked) -> Lookup | None:
     ids = {one.id for one in found}
     if not found or any(one.id in ids for one in passing):
         return None
-    best = _narrow(asked, found)[:_MOST_INDIRECT]
-    return asked.lookup(best, alone=any(one.source in _FACTS for one in best))
+    return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
 
 
 def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
