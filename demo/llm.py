@@ -36,10 +36,16 @@ def reply_to(messages: list[dict[str, Any]]) -> str:
     said = BLOCK.sub("", next((text_of(m) for m in reversed(messages) if m.get("role") == "user"), "")).strip()
     if "?" not in said:
         return "Got it."
+    if "about me" in said.lower() and (notes := notes_in(shown)):
+        return f"This is what I was told: {'; '.join(notes)}"
     asked = stems(said)
-    notes = [match["text"] for block in BLOCK.findall(shown) for match in NOTE.finditer(block)]
+    notes = notes_in(shown)
     best = max(notes, key=lambda note: len(asked & stems(note)), default="")
     return f"From what I was told: {best}" if best and asked & stems(best) else UNKNOWN
+
+
+def notes_in(shown: str) -> list[str]:
+    return [match["text"] for block in BLOCK.findall(shown) for match in NOTE.finditer(block)]
 
 
 def stems(text: str) -> frozenset[str]:

@@ -131,11 +131,14 @@ async def _play(console: Console, stack: Stack, llm: DemoLLM) -> bool:
             await second.say("Which seats do I prefer on flights?", stream=True),
             await second.say("How do I deploy payment-service?"),
         ]
+        session_c = [await chat(ALICE, "sunday").say("What do you know about me?")]
         _show(console, "Session B, Friday, after a restart: Alice asks, in a new conversation", session_b)
         _show_blocks(console, session_b)
+        _show(console, "Session C, Sunday: no word of the question stands in a memory", session_c)
+        _show_blocks(console, session_c)
         strangers = [await chat(BOB, "friday").say("What's my budget for the trip?")]
         _show(console, "Bob asks the same and learns nothing", strangers)
-    faults = _faults(code, session_b, strangers[0], [text for _, text in facts])
+    faults = _faults(code, [*session_b, *session_c], strangers[0], [text for _, text in facts])
     for fault in faults:
         console.print(f"[bold red]✗[/] {fault}")
     if not faults:
@@ -144,7 +147,7 @@ async def _play(console: Console, stack: Stack, llm: DemoLLM) -> bool:
 
 
 def _faults(code: int, answers: list[Said], stranger: Said, facts: list[str]) -> list[str]:
-    expected = ("$10,000", "window", "make release")
+    expected = ("$10,000", "window", "make release", "window seats")
     faults = [
         f"asked {said.words!r}, the answer {said.answer!r} does not hold {word!r} (x-memory-status: {said.status})"
         for said, word in zip(answers, expected, strict=True)

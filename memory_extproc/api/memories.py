@@ -366,9 +366,10 @@ class SearchCalls:
         defaults: SearchDefaults,
         *,
         consent: ConsentRegistry | None,
+        now: Now,
     ) -> None:
         self._explains, self._learns, self._defaults = explains, learns, defaults
-        self._consent = consent
+        self._consent, self._now = consent, now
 
     def reconfigure(self, defaults: SearchDefaults) -> None:
         self._defaults = defaults
@@ -409,6 +410,8 @@ class SearchCalls:
             worth=explanation.worth,
             considered=map(_encode_considered, explanation.considered[:_SHOWN]),
             block=explanation.block,
+            kind=explanation.kind,
+            notes=explanation.notes,
         )
 
     def _wish(
@@ -429,9 +432,17 @@ class SearchCalls:
             earlier=tuple(earlier),
             force=force,
             limit=fields.limit("limit", request.limit, self._defaults.limit),
+            limited=request.limit > 0,
             threshold=fields.share("threshold", request.threshold) if given else self._defaults.threshold,
             scope=Scope(project=project, types=fields.words("type", request.type, MemoryType)),
+            as_of=self._as_of(fields, request) if request.HasField("as_of") else "",
         )
+
+    def _as_of(self, fields: Fields, request: pb.SearchMemoriesRequest | pb.ExplainRecallRequest) -> str:
+        then = fields.time("as_of", request.as_of)
+        if then is not None and then > self._now():
+            fields.fault("as_of", "a time that is over")
+        return then.isoformat() if then else ""
 
     async def _explained(self, call: Call, wish: RecallRequest) -> Explanation:
         if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:

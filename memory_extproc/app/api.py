@@ -181,6 +181,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         parts.learns,
         _search_defaults(settings),
         consent=parts.consent,
+        now=parts.now,
     )
     parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     return {

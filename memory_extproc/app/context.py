@@ -173,6 +173,7 @@ def recall_limits(settings: Settings) -> RecallLimits:
         candidates=recall.candidates,
         half_life=recall.half_life,
         token_budget=settings.inject.token_budget,
+        overview_budget=settings.inject.overview_budget,
         threshold_on_cosine=recall.threshold_on == "cosine",
         take_apart=recall.split_questions,
         mmr_lambda=recall.mmr_lambda,

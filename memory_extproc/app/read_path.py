@@ -33,6 +33,7 @@ from memory_extproc.ports import (
     EmbeddingModel,
     MemoryReader,
     MemorySearcher,
+    MemorySelector,
     MemoryStore,
     Now,
     RerankModel,
@@ -204,6 +205,7 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
         reranks=await open_reranks(settings, metrics, stack, frame.live),
         learns=learns,
         reads=kept.partitions,
+        selects=kept.partitions,
         live=frame.live,
         traces=frame.traces,
     )
@@ -222,6 +224,7 @@ def make_recaller(
     reranks: RerankModel | None = None,
     learns: TurnLearner | None = None,
     reads: MemoryReader | None = None,
+    selects: MemorySelector | None = None,
     live: Live | None = None,
     waits: timedelta = timedelta(),
     traces: Traces = NO_TRACES,
@@ -248,6 +251,7 @@ def make_recaller(
         close_reader=_close_reader(embedder, fusion, waits, metrics),
         threads=threads,
         ongoing=None if reads is None else Ongoing(reads),
+        selects=selects,
         traces=traces,
     )
 

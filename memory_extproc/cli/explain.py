@@ -97,6 +97,8 @@ def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
         "path": explanation.path,
         "total": explanation.total,
         "worth": explanation.worth,
+        "kind": explanation.kind,
+        "notes": list(explanation.notes),
         "threshold": wish.threshold,
         "limit": wish.limit,
         "considered": [
@@ -130,11 +132,14 @@ def _show(explanation: Explanation, wish: RecallRequest) -> None:
         said.append("the gate let nothing be searched")
     else:
         said.append(f"path {explanation.path}")
+        said.append(f"kind of question: {explanation.kind.replace('_', ' ') or 'none'}")
         said.append(f"{'an unknown number of' if explanation.total is None else explanation.total} memories")
         said.append(f"threshold {wish.threshold:g}, limit {wish.limit}")
     if explanation.worth is not None:
         said.append(f"anything worth injecting: {explanation.worth:.3f}")
     console.print(", ".join(said), markup=False)
+    for note in explanation.notes:
+        console.print(f"note: {note}", markup=False)
     if explanation.query:
         console.print(Text.assemble("searched for: ", harmless(explanation.query)), soft_wrap=True)
     if not explanation.considered:

@@ -249,6 +249,7 @@ def explain(
     limit: Annotated[int, typer.Option(min=0, max=100, help="0: as configured for chats")] = 0,
     threshold: Annotated[float | None, typer.Option(min=0, max=1, help="by default as for chats")] = None,
     force: Annotated[bool, typer.Option("--force", help="search even where the gate would not")] = False,
+    as_of: Annotated[str | None, typer.Option(help="as memory stood then, such as 2026-03-02T09:00:00Z")] = None,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
@@ -266,6 +267,7 @@ def explain(
             limit=limit,
             threshold=threshold,
             force=force,
+            as_of=moment(as_of) if as_of else None,
         ),
     )
     if as_json:

@@ -122,12 +122,14 @@ def show_stats(stats: Any) -> None:
 
 def show_explanation(explained: Any) -> None:
     said = [f"outcome {explained.outcome}"]
-    said += [f"{name} {getattr(explained, name)}" for name in ("gate", "path") if getattr(explained, name)]
+    said += [f"{name} {getattr(explained, name)}" for name in ("gate", "path", "kind") if getattr(explained, name)]
     if explained.HasField("worth"):
         said.append(f"anything worth injecting {explained.worth:.3f}")
     console().print(", ".join(said), markup=False)
     if explained.query:
         console().print(Text(f"searched for: {harmless(explained.query)}"), soft_wrap=True)
+    for note in explained.notes:
+        console().print(Text(f"note: {note}"), soft_wrap=True)
     table = Table("verdict", "relevance", "memory", "features", show_lines=True)
     for one in explained.considered:
         features = "\n".join(f"{name} {value:.3f}" for name, value in sorted(one.features.items()))

@@ -68,6 +68,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
                 now=now,
                 reranks=reranks,
                 reads=finds,
+                selects=finds,
                 waits=UNHURRIED / 2,
             )
 
@@ -127,6 +128,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
             now=now,
             reranks=reranks,
             reads=partitions,
+            selects=partitions,
             waits=READ_WITHIN,
         )
 

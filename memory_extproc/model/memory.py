@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +161,25 @@ class SearchQuery:
 
     text: str = field(repr=False)
     vector: Vector | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Conditions for memories, any of which suffices. *attributes* is a mask of `text.attributes`; *names* folded,
+    *days* the first and last day, as date.toordinal() has them."""
+
+    attributes: int = 0
+    names: frozenset[str] = field(default=frozenset(), repr=False)
+    days: tuple[int, int] | None = None
+    everything: bool = False
+    most: int = 2_000  # memories, the newest
+
+
+class Selected(NamedTuple):
+    """A selected memory with the mask of the attributes that it tells of."""
+
+    memory: Memory
+    tells: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

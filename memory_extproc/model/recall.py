@@ -72,6 +72,7 @@ class RecallRequest:
     signals: Signals = Signals()
     force: bool = False  # overrides the gate
     limit: int = 5
+    limited: bool = False  # the request or a rule names the limit, which then holds for lists and overviews, too
     threshold: float = 0.6  # on relevance, 0 to 1
     scope: Scope = field(default_factory=Scope)
     room: int | None = None  # tokens the block may have at most; None: the configured budget alone
@@ -81,6 +82,7 @@ class RecallRequest:
     continues: bool = False  # the model sees a block of ours in the conversation already
     spent: timedelta = timedelta()  # of the deadline, before recall was asked
     shared: tuple[Owner, ...] = ()  # whose memories are recalled beside the caller's own
+    as_of: str = ""  # RFC 3339: as memory stood then; empty: now. As the client sent it, and perhaps no time at all
     learned_as: Caller | None = None  # whose this turn's words become, where they are not the caller's own
 
 

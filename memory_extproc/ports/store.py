@@ -14,6 +14,8 @@ from memory_extproc.model import (
     Scope,
     SearchQuery,
     SearchResult,
+    Selected,
+    Selection,
     Vector,
 )
 
@@ -80,6 +82,15 @@ class MemorySearcher(Protocol):
         Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
         words decide; TransientError where nothing can be found by words alone. *vector* waits for that of *sought*,
         where it is still being made; what can be done without it is done meanwhile."""
+
+
+class MemorySelector(Protocol):
+    """The owner's partition for recall where likeness does not decide."""
+
+    async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
+        """The recallable memories within *scope* that are *wanted*, the newest first, with all of our own writes
+        seen. With `scope.as_of` superseded memories that held in that period are included, as if they held, and
+        memories that came to hold later are not."""
 
 
 class OwnerLister(Protocol):

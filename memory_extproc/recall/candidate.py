@@ -71,3 +71,5 @@ class Explanation:
     worth: float | None = None  # probability that anything is worth injecting, before any single memory
     considered: tuple[Considered, ...] = ()  # best first, also those that were left out
     block: str = field(default="", repr=False)
+    kind: str = ""  # of the question, if it decided the lookup; empty: a plain search
+    notes: tuple[str, ...] = ()  # parts of the request that could not be read and were ignored

@@ -12,8 +12,9 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, OwnerKind, Profile, Ranked, Role, Source
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
@@ -40,6 +41,11 @@ _OPENINGS = (OPENING, OPENING_AGAIN, OPENING_PROFILE)
 SHORTEST_CUT = 24  # tokens; a memory cut shorter than this says too little to be worth its place
 
 
+# Headings of an overview, in their order.
+GROUPS = ("identity", "work", "people", "health", "preferences", "habits", "plans", "things")
+NO_HEADINGS: Mapping[str, str] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """*text* is empty when no memory fitted; *kept* are the memories in it, best first."""
@@ -49,29 +55,72 @@ class Block:
     tokens: int
 
 
-def render(ranked: Sequence[Ranked], budget: int, opening: str = OPENING) -> Block:
+def render(
+    ranked: Sequence[Ranked],
+    budget: int,
+    opening: str = OPENING,
+    *,
+    headings: Mapping[str, str] = NO_HEADINGS,
+    counts_rest: bool = False,
+    beyond: int = 0,
+    longest: int | None = None,
+) -> Block:
     """A block of at most *budget* estimated tokens with as many of *ranked*, best first, as fit.
 
     One line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
-    the memories came to be, and those of one conversation in its own.
+    the memories came to be, and those of one conversation in its own; with *headings* by id, under these.
+    *counts_rest*: a last line tells how many did not fit, and how many were *beyond* a limit.
+    *longest*: characters of a message, which is cut at a word, so that more messages fit.
     """
-    corrections = _corrections(ranked)
+    # Each pair is compared, which many lines are too many for.
+    corrections = _corrections(ranked) if longest is None else frozenset()
     left = budget - estimate_tokens(opening) - estimate_tokens(CLOSING) - 2
+    left -= estimate_tokens(_rest_line(len(ranked) + beyond)) + 1 if counts_rest else 0
     kept: list[tuple[Ranked, str]] = []
+    shown: dict[str, None] = {}
     for one in ranked:
-        line = _line(one.memory, corrects=one.memory.id in corrections)
-        cost = estimate_tokens(line) + 1
+        memory = one.memory if longest is None else _shorten(one.memory, longest)
+        line = _line(memory, corrects=memory.id in corrections)
+        heading = headings.get(one.memory.id, "")
+        above = estimate_tokens(_heading_line(heading)) + 1 if heading and heading not in shown else 0
+        cost = estimate_tokens(line) + 1 + above
         if cost > left:
-            line = _truncate_line(line, left) if left >= SHORTEST_CUT else ""
+            line = _truncate_line(line, left - above) if left - above >= SHORTEST_CUT and not counts_rest else ""
             cost = left
         if line:
             kept.append((one, line))
+            shown.setdefault(heading)
             left -= cost
     if not kept:
         return Block("", (), 0)
-    lines = [line for _, line in sorted(kept, key=lambda pair: _when(pair[0].memory))]
+    by_time = sorted(kept, key=lambda pair: _when(pair[0].memory))
+    lines: list[str] = []
+    for heading in sorted(shown, key=_heading_place) if headings else shown:
+        lines += [_heading_line(heading)] if heading else []
+        lines += [line for one, line in by_time if headings.get(one.memory.id, "") == heading]
+    if counts_rest and (rest := len(ranked) - len(kept) + beyond):
+        lines.append(_rest_line(rest))
     text = "\n".join([opening, *lines, CLOSING])
     return Block(text, tuple(one for one, _ in kept), estimate_tokens(text))
+
+
+def _shorten(memory: Memory, longest: int) -> Memory:
+    content = memory.content
+    if memory.source is not Source.VERBATIM or len(content) <= longest:
+        return memory
+    return replace(memory, content=f"{content[:longest].rsplit(' ', 1)[0]} …")
+
+
+def _rest_line(count: int) -> str:
+    return f"(and {count} more that are not shown)"
+
+
+def _heading_line(heading: str) -> str:
+    return f"{heading.capitalize()}:"
+
+
+def _heading_place(heading: str) -> int:
+    return GROUPS.index(heading) if heading in GROUPS else len(GROUPS)
 
 
 def without_blocks(text: str) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -28,15 +28,18 @@ from memory_extproc.model import (
     RecallResult,
     Scope,
     SearchQuery,
+    Source,
     Vector,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate, TurnLearner
+from memory_extproc.ports import EmbeddingModel, MemorySearcher, MemorySelector, Now, QueryGate, TurnLearner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
+from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading
 from memory_extproc.recall.late_interaction import LateInteractionScorer, QuestionTraits
+from memory_extproc.recall.lookup import Lookup, Lookups
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import (
@@ -66,6 +69,7 @@ class RecallLimits:
     max_concurrent: int = 64
     candidates: int = 100  # memories asked of the search, before ranking
     token_budget: int = 512  # estimated tokens of a block
+    overview_budget: int = 1024  # estimated tokens of a block with everything there is on a subject
     threshold_on_cosine: bool = False
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
@@ -81,6 +85,8 @@ class _Found:
     worth: float
     total: int | None
     path: str
+    reading: Reading = NOTHING_READ
+    lookup: Lookup | None = None  # None: plain search
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,8 @@ class Recaller:
         close_reader: LateInteractionScorer | None = None,
         threads: Threads | None = None,
         ongoing: Ongoing | None = None,
+        selects: MemorySelector | None = None,
+        intents: IntentLexicon = INTENTS,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -119,6 +127,8 @@ class Recaller:
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._threads, self._ongoing = threads, ongoing
+        self._lookups = None if selects is None else Lookups(selects)
+        self._intents = intents
         self._now, self._clock, self._metrics = now, clock, metrics
         self._fusion, self._traces = fusion, traces
         self._running = 0
@@ -162,7 +172,7 @@ class Recaller:
             return RecallResult(outcome=Outcome.NO_ROOM)
         try:
             async with asyncio.timeout((self._limits.deadline - wish.spent).total_seconds()):
-                return await self._searched(wish, budget, started)
+                return await self._searched(wish, started)
         except TimeoutError:
             log.warning("recall.out_of_time", deadline_ms=self._limits.deadline / timedelta(milliseconds=1))
             return RecallResult(outcome=Outcome.OUT_OF_TIME)
@@ -179,9 +189,9 @@ class Recaller:
         started = self._clock()
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
-        weighed = await self._weighed(wish, found.candidates, UNHURRIED, whole=True)
-        ranked = await self._threaded(wish, choose_ranked(weighed), UNHURRIED)
-        recalled = self._recalled(wish, found, ranked, self._budget(wish))
+        weighed = await self._weighed(wish, found, UNHURRIED, whole=True)
+        ranked = await self._threaded(wish, found, choose_ranked(weighed), UNHURRIED)
+        recalled = self._recalled(wish, found, ranked, weighed)
         kept = {one.memory.id for one in recalled.memories}
         weighed = with_threads(weighed, ranked)
         return Explanation(
@@ -197,32 +207,49 @@ class Recaller:
                 for one in weighed
             ),
             block=recalled.block,
+            kind="" if found.lookup is None else found.lookup.intent.kind.value,
+            notes=found.reading.notes,
         )
 
-    async def _searched(self, wish: RecallRequest, budget: int, started: float) -> RecallResult:
+    async def _searched(self, wish: RecallRequest, started: float) -> RecallResult:
         found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
         found = await self._reranked(wish, found, self._left(started))
         with self._timed("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
             within = self._left(started) * ONGOING_SHARE
-            weighed = await self._weighed(wish, found.candidates, within, whole=False)
-            ranked = await self._threaded(wish, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
+            weighed = await self._weighed(wish, found, within, whole=False)
+            ranked = await self._threaded(wish, found, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
-            return replace(self._recalled(wish, found, ranked, budget), in_view=seen)
+            return replace(self._recalled(wish, found, ranked, weighed), in_view=seen)
 
     async def _threaded(
-        self, wish: RecallRequest, ranked: tuple[Ranked, ...], within: timedelta
+        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], within: timedelta
     ) -> tuple[Ranked, ...]:
-        if self._threads is None:
+        lookup = found.lookup
+        if self._threads is None or (lookup is not None and lookup.alone and not lookup.opens):
             return ranked
-        return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within)
+        whole = lookup is not None and lookup.opens
+        return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within, whole=whole)
 
     async def _found(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
     ) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
         said a moment ago may take its time to be among them."""
-        wish = replace(wish, scope=replace(wish.scope, as_of=self._as_of(wish.asked)))
+        then = self._instant(wish)
+        wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.asked)))
+        with self._timed("query"):
+            reading = self._read_intents(wish)
+            if wish.as_of and then is None:
+                log.info("recall.as_of_ignored")
+                reading = replace(reading, notes=(*reading.notes, AS_OF_UNREADABLE))
+        if settles:
+            await self._settle(wish)
+        if self._lookups is not None and reading.intents:
+            with self._timed("search"):
+                lookup = await self._lookups.before_search(wish, reading, self._now())
+            if lookup is not None:
+                return _Found(Query(wish.asked), (), 1.0, None, "lookup", reading, lookup)
         with self._timed("query"):
             query = await self._query(wish, started)
         texts = query.texts
@@ -231,8 +258,6 @@ class Recaller:
         ) as coming:
             if self._begins is not None:
                 await self._begins.begun()
-            if settles:
-                await self._settle(wish)
             # What the words say is worked out while the vectors are made; searching is what is left to do then.
             questions = [self._question(text) for text in texts]
             with self._timed("search", lambda: coming.there):
@@ -246,13 +271,41 @@ class Recaller:
             fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
+        candidates = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
+        if then is not None:
+            candidates = [
+                one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
+            ]
+        lookup = None
+        if self._lookups is not None and reading.intents:
+            with self._timed("search"):
+                lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
+        if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
+            reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
         return _Found(
             query=query,
-            candidates=rankings[0] if len(rankings) == 1 else merge_rankings(rankings),
+            candidates=candidates,
             worth=max(one.worth for one in fused),
             total=None if None in totals else sum(total for total in totals if total is not None),
             path=searches[0].path,
+            reading=reading,
+            lookup=lookup,
         )
+
+    def _read_intents(self, wish: RecallRequest) -> Reading:
+        if self._lookups is None:
+            return NOTHING_READ
+        return self._intents.read(wish.asked, wish.earlier, self._now().date())
+
+    def _instant(self, wish: RecallRequest) -> Period | None:
+        """The instant in the request; None for no time, a time without a zone and a time in the future."""
+        try:
+            then = datetime.fromisoformat(wish.as_of) if wish.as_of else None
+        except ValueError:
+            return None
+        if then is None or then.tzinfo is None or not _FIRST_INSTANT <= then <= self._now():
+            return None
+        return Period(then, then + timedelta(seconds=1))
 
     def _as_of(self, asked: str) -> Period | None:
         """The time in the past that the question is about, where it asks how things were."""
@@ -342,40 +395,74 @@ class Recaller:
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
     async def _weighed(
-        self, wish: RecallRequest, candidates: Sequence[Candidate], within: timedelta, *, whole: bool
+        self, wish: RecallRequest, found: _Found, within: timedelta, *, whole: bool
     ) -> list[Considered]:
-        on_cosine = self._limits.threshold_on_cosine
+        on_cosine, candidates, limit = self._limits.threshold_on_cosine, found.candidates, wish.limit
+        if (lookup := found.lookup) is not None:
+            looked = lookup.candidates
+            there = {one.memory.id for one in looked}
+            beside = () if lookup.alone else (one for one in candidates if one.memory.id not in there)
+            candidates = [*looked, *beside]
+            limit = self._limit(wish, lookup)
         told = frozenset[str]()
         if self._ongoing is not None:
             relevant = [one.memory for one in reaching(candidates, wish.threshold, on_cosine=on_cosine)]
             told = await self._ongoing.told(relevant, wish, within)
         if self._limits.mmr_lambda is not None:
-            balance, limit = self._limits.mmr_lambda, wish.limit
+            balance = self._limits.mmr_lambda
             candidates = diversify_mmr(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
             candidates = with_corrections(candidates, wish.threshold)
-        return weigh(
-            candidates,
-            now=self._now(),
-            threshold=wish.threshold,
-            limit=wish.limit,
-            on_cosine=on_cosine,
-            asked=wish.asked,
-            in_view=wish.in_view,
-            seen=told,
-            whole=whole,
-        )
+        # A question for everything gets a summary beside the messages under it.
+        apart = lookup is not None and lookup.all_of_it
+        sorts = [
+            [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
+            [one for one in candidates if not (apart and one.memory.source is Source.SUMMARY)],
+        ]
+        return [
+            considered
+            for several in sorts
+            for considered in weigh(
+                several,
+                now=self._now(),
+                threshold=wish.threshold,
+                limit=limit,
+                on_cosine=on_cosine,
+                asked=wish.asked,
+                in_view=wish.in_view,
+                seen=told,
+                whole=whole,
+            )
+        ]
 
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
+    def _limit(self, wish: RecallRequest, lookup: Lookup) -> int:
+        """Memories in the block. A limit that the request or a rule names holds for every kind of question."""
+        if wish.limited:
+            return wish.limit
+        return len(lookup.memories) if lookup.all_of_it else max(wish.limit, len(lookup.memories))
+
     def _recalled(
-        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], budget: int
+        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], weighed: Sequence[Considered]
     ) -> RecallResult:
         if found.total == 0:
             return RecallResult(outcome=Outcome.EMPTY, path=found.path)
-        block = render(ranked, budget, OPENING_AGAIN if wish.continues else OPENING)
+        opening, lookup = OPENING_AGAIN if wish.continues else OPENING, found.lookup
+        if lookup is None:
+            block = render(ranked, self._budget(wish), opening)
+        else:
+            block = render(
+                ranked,
+                self._budget(wish, whole=lookup.all_of_it),
+                opening,
+                headings=lookup.headings,
+                longest=SHORT_MESSAGE if lookup.all_of_it else None,
+                counts_rest=lookup.all_of_it and lookup.intent.kind in _COUNTED,
+                beyond=sum(one.verdict is Verdict.OVER_LIMIT for one in weighed) if wish.limited else 0,
+            )
         if not block.kept:
             outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
             return RecallResult(outcome=outcome, path=found.path)
@@ -383,9 +470,10 @@ class Recaller:
             outcome=Outcome.USED, block=block.text, memories=block.kept, path=found.path, tokens=block.tokens
         )
 
-    def _budget(self, wish: RecallRequest) -> int:
-        """Tokens the block may have."""
-        return self._limits.token_budget if wish.room is None else min(self._limits.token_budget, wish.room)
+    def _budget(self, wish: RecallRequest, *, whole: bool = False) -> int:
+        """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
+        most = max(self._limits.token_budget, self._limits.overview_budget if whole else 0)
+        return most if wish.room is None else min(most, wish.room)
 
     @contextmanager
     def _timed(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
@@ -400,6 +488,12 @@ class Recaller:
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+_FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
+AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
+SUBJECT_UNKNOWN = "no memory mentions the subject of the question"
+SHORT_MESSAGE = 110  # characters of a message among many
+# Kinds whose block tells how many memories did not fit.
+_COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind.SUBJECT})
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 ONGOING_SHARE = 0.3  # of what is left, for telling which summaries are of this conversation
 THREAD_SHARE = 0.5  # of what is left, for the words of topics

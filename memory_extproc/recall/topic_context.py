@@ -35,9 +35,17 @@ class Threads:
         self._limits = limits
 
     async def extended(
-        self, ranked: tuple[Ranked, ...], asked: str, in_view: frozenset[str], now: datetime, within: timedelta
+        self,
+        ranked: tuple[Ranked, ...],
+        asked: str,
+        in_view: frozenset[str],
+        now: datetime,
+        within: timedelta,
+        *,
+        whole: bool = False,
     ) -> tuple[Ranked, ...]:
-        """*ranked* and behind it the messages, those that share most with *asked* first, none of them twice."""
+        """*ranked* and behind it the messages, those that share most with *asked* first, none of them twice.
+        *whole*: all of them, because the conversation itself is asked for."""
         topics = [one for one in ranked if self._opens(one)]
         if not topics or not self._limits.max:
             return ranked
@@ -56,7 +64,7 @@ class Threads:
             if row.id not in there and row.content not in said and row.recallable(now) and not view.shows(row)
         }
         best = sorted(fitting.values(), key=lambda one: -len(wanted & stems(one.memory.content)))
-        return (*ranked, *best[: self._limits.max])
+        return (*ranked, *(best if whole else best[: self._limits.max]))
 
     def _opens(self, one: Ranked) -> bool:
         return one.memory.source is Source.SUMMARY and one.relevance >= self._limits.min_relevance

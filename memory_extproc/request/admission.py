@@ -41,6 +41,7 @@ class HeaderControls:
     redirected: bool = False  # it passed us before
     unkept: bool = False  # nothing of this exchange is to be kept
     incognito: bool = False  # nor of what follows in its conversation
+    as_of: str = ""  # as memory stood then; as it was sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,7 @@ def controls_of(headers: Headers) -> HeaderControls:
         redirected=REDIRECTED in headers,
         unkept=unkept,
         incognito=incognito,
+        as_of=headers.get("x-memory-as-of").strip(),
     )
 
 

@@ -402,6 +402,7 @@ class InjectionPlanner:
             signals=limits.signals,
             force=limits.force,
             limit=limits.limit,
+            limited=limits.limited,
             threshold=limits.threshold,
             scope=Scope(project=caller.project, types=limits.types, origins=circumstances.then.origins),
             learned_as=None if learned_as is caller else learned_as,
@@ -411,6 +412,7 @@ class InjectionPlanner:
             behind=chain.session if chain is not None and not caller.session else "",
             continues=bool(given),
             spent=spent,
+            as_of=circumstances.admitted.controls.as_of,
         )
 
     async def _chain(self, caller: Caller, continues: str) -> Chain | None:

@@ -166,6 +166,7 @@ class Limits:
     types: frozenset[MemoryType]
     signals: Signals
     force: bool
+    limited: bool = False  # the request or a rule names the limit
 
 
 def refusal(of: Circumstances) -> Outcome | None:
@@ -224,6 +225,7 @@ def limits_of(of: Circumstances) -> Limits:
             greeting=heard.greeting if told.greeting is None else told.greeting,
         ),
         force=Switch.FORCE in (of.admitted.controls.retrieve, then.retrieve),
+        limited=body.limit is not None or then.limit is not None,
     )
 
 

@@ -98,6 +98,13 @@ class Inject(Section):
         description="auto: by the model's profile; a message of its own; or appended to the user's",
     )
     token_budget: int = Field(512, ge=32, le=100_000, description="estimated tokens of a block at most")
+    overview_budget: int = Field(
+        1024,
+        ge=32,
+        le=100_000,
+        description="of a block that answers a question for all there is: an overview, a list, past conversations; "
+        "token_budget where that is more",
+    )
     window: Annotated[int, Field(ge=256)] | Auto = Field(
         "auto", description="tokens of the models' context window; auto: by the model's profile"
     )

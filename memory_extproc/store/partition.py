@@ -27,13 +27,15 @@ from memory_extproc.model import (
     Scope,
     SearchQuery,
     SearchResult,
+    Selected,
+    Selection,
     Vector,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
 from memory_extproc.store.loader import FillLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
 from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
-from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, order
+from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, newest, order, select_stored
 
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
@@ -150,6 +152,22 @@ class Partitions:
         await self._check(owner)
         with self._roster.using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
+
+    async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
+        await self._check(owner)
+        with self._roster.using(owner) as owned:
+            version = await self._version(owner, owned)
+            if not owned.answers_at(version):
+                await self._let_fill(owner, owned)
+            held = owned.held
+            if held is not None and owned.answers_at(version):
+                return held.select(wanted, scope, self._now())
+            found: list[Selected] = []
+            async for page in stored_rows(
+                self._store, owner, owned, self._limits.page, self._monotonic_now(), self._settle
+            ):
+                found += select_stored(page, wanted, scope, self._now())
+            return newest(found, wanted.most)
 
     async def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
         await self._check(owner)

@@ -9,6 +9,7 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
+from memory_extproc.index.facets import Facets, select_among
 from memory_extproc.index.features import CandidateSelection, Table, select_candidates
 from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (
@@ -21,6 +22,8 @@ from memory_extproc.model import (
     MemoryType,
     Scope,
     SearchQuery,
+    Selected,
+    Selection,
     Source,
     Vector,
 )
@@ -75,6 +78,7 @@ class ResidentRows:
         self._origins: dict[str, int] = {}
         self._words = 0  # bytes beyond the arrays and the index
         self._index = OwnerIndex()
+        self._facets = Facets()
         self._vectors: Matrix = np.zeros((0, 0), dtype=np.float32)
         self._expires = np.zeros(0, dtype=np.float64)
         self._types = np.zeros(0, dtype=np.int8)
@@ -97,7 +101,7 @@ class ResidentRows:
     @property
     def size(self) -> int:
         """Bytes held, spare capacity included."""
-        return int(self._vectors.nbytes) + self._words + self._index.size
+        return int(self._vectors.nbytes) + self._words + self._index.size + self._facets.size
 
     def get(self, id: str) -> Embedded | None:  # noqa: A002 - the word of the port
         at = self._at.get(id)
@@ -114,6 +118,7 @@ class ResidentRows:
         self._memories.append(memory)
         self._at[memory.id] = at
         self._index.add(memory)
+        self._facets.add(at, memory)
         self._words += memory_bytes(memory)
         self._vectors[at] = row.vector
         # What the mask of a search is made of. A row that may never be recalled has expired for ever.
@@ -135,6 +140,7 @@ class ResidentRows:
         self._memories[at] = None
         self._expires[at] = _NEVER
         self._index.drop(at)
+        self._facets.drop(at)
         if self._index.worn:
             self._close_ranks()
 
@@ -154,6 +160,20 @@ class ResidentRows:
         exact = cosines(self._vectors[near], to)
         found = (Hit(self._memory(at), cosine) for at, cosine in zip(near.tolist(), exact.tolist(), strict=True))
         return order(found)[:limit]
+
+    def select(self, wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:
+        """As ports.MemorySelector. A pass over arrays, and over the chosen rows."""
+        count = len(self._memories)
+        chosen = self._facets.select(wanted, count) if count else np.zeros(0, dtype=np.bool_)
+        holding = self._select_places(chosen & self._allowed(count, scope, now))
+        if scope.as_of is not None:
+            holding = as_it_was(holding, self._select_places(chosen), scope, now)
+        return newest(holding, wanted.most)
+
+    def _select_places(self, chosen: npt.NDArray[np.bool_]) -> list[Selected]:
+        places = np.flatnonzero(chosen).tolist()
+        found = ((self._memories[at], at) for at in places)
+        return [Selected(memory, self._facets.tells(at)) for memory, at in found if memory is not None]
 
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
@@ -235,6 +255,7 @@ class ResidentRows:
         self._memories = [self._memories[at] for at in kept]
         self._at = {id_: at for at, id_ in enumerate(self._at)}
         self._index.keep(kept)
+        self._facets.keep(kept)
         self._allocate(max(_FIRST_CAPACITY, len(kept)), self._vectors.shape[1], kept)
 
     def _allocate(self, capacity: int, dimension: int, kept: Sequence[int] | None = None) -> None:
@@ -297,3 +318,27 @@ def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, n
         return []
     exact = cosines(np.stack([row.vector for row in chosen]), to)
     return order(Hit(row.memory, float(cosine)) for row, cosine in zip(chosen, exact, strict=True))[:limit]
+
+
+def newest(found: Iterable[Selected], most: int) -> list[Selected]:
+    return sorted(found, key=lambda one: _newest_first(one.memory))[:most]
+
+
+def as_it_was(
+    holding: Iterable[Selected], wanted: Iterable[Selected], scope: Scope, now: datetime
+) -> list[Selected]:
+    """*holding* without memories that came to hold after the period of *scope*, and with the superseded memories
+    in *wanted* that held in it."""
+    period = scope.as_of
+    if period is None:
+        return list(holding)
+    past = [one for one in wanted if scope.holds(one.memory) and one.memory.held_in(period, now)]
+    kept = [one for one in holding if (one.memory.valid_from or one.memory.created_at) < period.until]
+    return [*kept, *(Selected(replace(one.memory, state=MemoryState.ACTIVE), one.tells) for one in past)]
+
+
+def select_stored(memories: Iterable[Memory], wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:
+    """As `ResidentRows.select` over rows that are not held together."""
+    chosen = select_among(memories, wanted)
+    found = [one for one in chosen if scope.holds(one.memory) and one.memory.recallable(now)]
+    return newest(as_it_was(found, chosen, scope, now), wanted.most)

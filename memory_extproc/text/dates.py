@@ -110,6 +110,17 @@ def _span(year: int, month: int, day: int | None) -> Iterator[Span]:
         return
 
 
+def day_numbers(text: str) -> Iterator[tuple[int, int, int | None]]:
+    """Day, month and year, if *text* has it, of each day beside the name of a month, also of impossible days."""
+    for word in _WORD.finditer(text):
+        month, after = _MONTHS.get(word[0].lower()), _DAY_AND_YEAR.match(text, word.end())
+        if month is None or after is None:
+            continue
+        before = _DAY_BEFORE.search(text[max(0, word.start() - _LOOKS_BACK) : word.start()])
+        if day := before[1] if before else after[1]:
+            yield int(day), month, int(after[2]) if after[2] else None
+
+
 # --- days told ---------------------------------------------------------------------------------------
 # Days told from the day they are said on: "yesterday", "last week", "three days ago", "last summer", "the winter
 # of 2021", and what is said so in German, French, Spanish, Italian, Portuguese and Dutch.
@@ -272,12 +283,12 @@ def _season_near(step: int, month: int, said: date) -> Span:
 
 _LONGEST = 400  # characters; what is longer tells rather than asks
 _WAS = re.compile(
-    r"\b(?:was|were|did|had|used\s+to|wasn't|weren't|didn't|hadn't|war|waren|hatte|hatten|wohnte|arbeitete"
+    r"\b(?:was|were|did|had|used?\s+to|wasn't|weren't|didn't|hadn't|war|waren|hatte|hatten|wohnte|arbeitete"
     r"|\u00e9tait|avais|avait|habitais|travaillais|era|ten\u00eda|viv\u00eda|trabajaba|estaba)\b"
 )
 # No date, and yet about a time that is over.
 _BEFORE = re.compile(
-    r"""(?x)\b(?:used\s+to|previous(?:ly)?|former(?:ly)?|originally|at\s+first|back\s+then|back\s+in
+    r"""(?x)\b(?:used\s+to|did\s+(?:i|we)\s+use\s+to|previous(?:ly)?|former(?:ly)?|originally|at\s+first|back\s+then|back\s+in
       |in\s+the\s+past|earlier\s+on
       |(?:was|were|did|had)\b.{0,60}\b(?:before|earlier|until|back)|(?:my|our)\s+(?:old|last|first|prior)\s+\w+
       |history\s+of\s+(?:my|our)|how\s+(?:has|have|did)\b.{0,60}\bchanged?|over\s+(?:time|the\s+years)

@@ -10,7 +10,15 @@ from importlib.resources import files
 from typing import Any
 
 from memory_extproc.text.intents import only_asks
-from memory_extproc.text.words import LEXICONS, MOST_REMEMBERED, content_words, fold, memoize_by_hash, stems
+from memory_extproc.text.words import (
+    LEXICONS,
+    MOST_REMEMBERED,
+    content_words,
+    fold,
+    memoize_by_hash,
+    stems,
+    strip_accents,
+)
 
 _LONGEST_READ = 4000  # characters
 # One regular expression per language, for configuration to repeat, shorten or extend.
@@ -54,7 +62,7 @@ def _any_of(words: set[str]) -> str:
     return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
 
-def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]]]:
+def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]], frozenset[str]]:
     parsed = dict(_parse_phrases())
     same: dict[str, set[str]] = {}
     for group in parsed.pop("same")["groups"]:
@@ -66,10 +74,14 @@ def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]]]:
     subject = re.compile(
         rf"{lead}(?:(?:one\s+of\s+)?(?:{_any_of(before)})\s+(?:[\w-]+\s+){{0,2}}?)?({_any_of(people)})(?:'s?)?(?![\w-])"
     )
-    return subject, {word: frozenset(group) for word, group in same.items()}
+    plain = frozenset(strip_accents(word) for word in people)
+    return subject, {word: frozenset(group) for word, group in same.items()}, plain
 
 
-_SUBJECT, _SAME = _patterns()
+_SUBJECT, _SAME, _RELATIONS = _patterns()
+_NO_RELATIONS = frozenset(
+    {"people", "guy", "guys", "somebody", "someone", "everybody", "everyone", "chef", "frau", "mann"}
+)
 _NAMED = re.compile(
     r"([A-Z][a-z\u00e0-\u00ff]+)\s+(?:from|next\s+door|upstairs|has|is|was|got|plays|bought|calls|wants|lives|runs)\b"
 )
@@ -96,6 +108,17 @@ def mentioned_words(question: str) -> frozenset[str]:
     """The words by which *question* may mention somebody."""
     folded = fold(question[:_LONGEST_ASKED]).replace("'s", " ")
     return frozenset(_WORD.findall(folded))
+
+
+def relation_words(words: Iterable[str]) -> frozenset[str]:
+    """The words in *words*, folded and without accents, that name a relation: "sister", "manager"."""
+    bare = (word.removesuffix("'s").removesuffix("'") for word in words)
+    return frozenset(word for word in bare if word in _RELATIONS and word not in _NO_RELATIONS)
+
+
+def same_relation(word: str) -> frozenset[str]:
+    """*word* and its synonyms for the same person."""
+    return _SAME.get(word, frozenset()) | {word}
 
 
 def of_another(asked: frozenset[str], text: str) -> float:

@@ -76,6 +76,14 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFKC", folded)
 
 
+def strip_accents(folded: str) -> str:
+    """*folded* without the accents of Latin letters: people leave them out."""
+    if folded.isascii():
+        return folded
+    decomposed = unicodedata.normalize("NFD", folded)
+    return unicodedata.normalize("NFC", "".join(sign for sign in decomposed if not "\u0300" <= sign <= "\u036f"))
+
+
 LEXICONS = _lexicons()
 PHRASES = _read("phrases.toml")
 ENGLISH = LEXICONS["en"]

@@ -147,20 +147,22 @@ class ListMemoriesResponse(_message.Message):
     def __init__(self, memories: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., total: _Optional[int] = ..., limit: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class SearchMemoriesRequest(_message.Message):
-    __slots__ = ("user_id", "query", "project_id", "type", "limit", "threshold")
+    __slots__ = ("user_id", "query", "project_id", "type", "limit", "threshold", "as_of")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     query: str
     project_id: str
     type: _containers.RepeatedScalarFieldContainer[str]
     limit: int
     threshold: float
-    def __init__(self, user_id: _Optional[str] = ..., query: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ..., threshold: _Optional[float] = ...) -> None: ...
+    as_of: _timestamp_pb2.Timestamp
+    def __init__(self, user_id: _Optional[str] = ..., query: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ..., threshold: _Optional[float] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SearchMemoriesResponse(_message.Message):
     __slots__ = ("results", "total", "limit")
@@ -483,7 +485,7 @@ class GetStatsResponse(_message.Message):
     def __init__(self, total: _Optional[int] = ..., recallable: _Optional[int] = ..., by_type: _Optional[_Mapping[str, int]] = ..., by_state: _Optional[_Mapping[str, int]] = ..., by_source: _Optional[_Mapping[str, int]] = ..., by_age: _Optional[_Mapping[str, int]] = ..., bytes: _Optional[int] = ..., backlog: _Optional[int] = ..., dead_letters: _Optional[int] = ..., oldest_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., newest_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ExplainRecallRequest(_message.Message):
-    __slots__ = ("user_id", "text", "earlier", "project_id", "type", "limit", "threshold", "force")
+    __slots__ = ("user_id", "text", "earlier", "project_id", "type", "limit", "threshold", "force", "as_of")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
@@ -492,6 +494,7 @@ class ExplainRecallRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     text: str
     earlier: _containers.RepeatedScalarFieldContainer[str]
@@ -500,10 +503,11 @@ class ExplainRecallRequest(_message.Message):
     limit: int
     threshold: float
     force: bool
-    def __init__(self, user_id: _Optional[str] = ..., text: _Optional[str] = ..., earlier: _Optional[_Iterable[str]] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ..., threshold: _Optional[float] = ..., force: _Optional[bool] = ...) -> None: ...
+    as_of: _timestamp_pb2.Timestamp
+    def __init__(self, user_id: _Optional[str] = ..., text: _Optional[str] = ..., earlier: _Optional[_Iterable[str]] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., limit: _Optional[int] = ..., threshold: _Optional[float] = ..., force: _Optional[bool] = ..., as_of: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ExplainRecallResponse(_message.Message):
-    __slots__ = ("outcome", "gate", "query", "path", "total", "worth", "considered", "block")
+    __slots__ = ("outcome", "gate", "query", "path", "total", "worth", "considered", "block", "kind", "notes")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +516,8 @@ class ExplainRecallResponse(_message.Message):
     WORTH_FIELD_NUMBER: _ClassVar[int]
     CONSIDERED_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     gate: str
     query: str
@@ -520,7 +526,9 @@ class ExplainRecallResponse(_message.Message):
     worth: float
     considered: _containers.RepeatedCompositeFieldContainer[ConsideredMemory]
     block: str
-    def __init__(self, outcome: _Optional[str] = ..., gate: _Optional[str] = ..., query: _Optional[str] = ..., path: _Optional[str] = ..., total: _Optional[int] = ..., worth: _Optional[float] = ..., considered: _Optional[_Iterable[_Union[ConsideredMemory, _Mapping]]] = ..., block: _Optional[str] = ...) -> None: ...
+    kind: str
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, outcome: _Optional[str] = ..., gate: _Optional[str] = ..., query: _Optional[str] = ..., path: _Optional[str] = ..., total: _Optional[int] = ..., worth: _Optional[float] = ..., considered: _Optional[_Iterable[_Union[ConsideredMemory, _Mapping]]] = ..., block: _Optional[str] = ..., kind: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ConsideredMemory(_message.Message):
     __slots__ = ("memory", "score", "relevance", "verdict", "features")

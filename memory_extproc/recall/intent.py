@@ -1,0 +1,356 @@
+"""Intents: the kind of question that a caller asks of memory, by rules and a lexicon, before any search.
+
+The kind decides the lookup, its gate and the look of the block (see `lookup`). Small talk, tasks and questions
+about the world have no kind: they get a plain search with its own gate. Pure; linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
+from memory_extproc.text.dates import Span, asked_of
+from memory_extproc.text.intents import asks
+from memory_extproc.text.periods import impossible_day, period_asked_for
+from memory_extproc.text.persons import relation_words
+from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import UNSPACED, fold
+
+LONGEST = 600  # characters; a longer message gives a task, or tells a story
+_MOST_SENTENCES = 6
+_LONGEST_SENTENCE = 300  # characters
+_UNSPACED = re.compile(UNSPACED)
+
+
+class Kind(StrEnum):
+    """Also the word in `explain` and in the metric label, so a value is never renamed."""
+
+    OVERVIEW = "overview"
+    SUBJECT = "subject"
+    PAST = "past_conversation"
+    DATED = "by_date"
+    LIST = "list"
+    MENTIONED = "mentioned"  # a list of people
+    INDIRECT = "indirect"
+    HOPS = "several_hops"
+    CONSTRAINT = "constraint"
+    AS_OF = "as_of"
+    PROCEDURE = "procedure"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A reading of a question. Masks of attributes are as in `text.attributes`."""
+
+    kind: Kind
+    subject: str = field(default="", repr=False)  # in plain words
+    words: tuple[str, ...] = field(default=(), repr=False)  # all plain words of the question
+    attributes: int = 0
+    likings: int = 0  # attributes that count only beside an attribute in *of*
+    of: int = 0
+    people: frozenset[str] = field(default=frozenset(), repr=False)  # relations it names: "sister", "manager"
+    days: Span | None = None
+    latest: bool = False  # only the last conversation
+    mine: bool = False  # the subject is called the caller's own
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All readings of a question, the likeliest first; *notes* name parts that could not be read."""
+
+    intents: tuple[Intent, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+NOTHING_READ = Reading()
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    speaks: frozenset[str]
+    mine: frozenset[str]
+    patterns: Mapping[str, re.Pattern[str] | None]
+
+    def find(self, name: str, joined: str) -> re.Match[str] | None:
+        pattern = self.patterns[name]
+        return None if pattern is None else pattern.search(joined)
+
+
+@dataclass(frozen=True, slots=True)
+class _Domain:
+    words: frozenset[str]
+    attributes: int
+    likings: int
+    of: int
+
+
+_PATTERNS = ("overview", "past", "last", "dated", "mentioned", "request", "never")
+_SEVERAL = ("about", "past", "listed", "steps")  # each with a group of its own
+
+
+class IntentLexicon:
+    """The patterns of all languages. LexiconError for an attribute that the lexicon of attributes does not have."""
+
+    def __init__(self, parsed: Mapping[str, Any]) -> None:
+        languages = dict(parsed)
+        self.words = {key: frozenset(value.split()) for key, value in languages.pop("words", {}).items()}
+        self.patterns = {key: compile_pattern(one, key) for key, one in languages.pop("patterns", {}).items()}
+        self._domains = [_domain(one) for one in languages.pop("domain", ())]
+        self._unspaced = _language("unspaced", languages.pop("unspaced", {}))
+        self._languages = [_language(name, section) for name, section in languages.items()]
+        self._several = {
+            id(language): {key: _each(name, key, section) for key in _SEVERAL}
+            for (name, section), language in zip(languages.items(), self._languages, strict=True)
+        }
+
+    def read(self, asked: str, earlier: Sequence[str], today: date) -> Reading:
+        """How *asked*, the caller's last words, may be meant on the day *today*. A follow-up ("and last week?") is
+        read with the message before it."""
+        if len(asked) > LONGEST:
+            return Reading()
+        found = [one for sentence in _last_first(asked) for one in self._of_sentence(sentence, today)]
+        if not found and earlier and len(earlier[-1]) <= LONGEST:
+            found = self._follow_up(asked, earlier[-1], today)
+        unknown = impossible_day(asked, today)
+        notes = (f"no calendar has a {unknown}",) if unknown else ()
+        return Reading(tuple(found), notes)
+
+    def _of_sentence(self, sentence: str, today: date) -> list[Intent]:
+        words = plain_words(sentence)
+        if any(map(_UNSPACED.match, words)):
+            return self._of_unspaced(fold(sentence), words)
+        joined, there = " ".join(words), {part for word in words for part in (word, *word.split("-"))}
+        for language in self._languages:
+            if not language.speaks.isdisjoint(there):
+                found = list(_Question(self, language, sentence, words, joined, today).intents())
+                if found:
+                    return found
+        return []
+
+    def _of_unspaced(self, folded: str, words: list[str]) -> list[Intent]:
+        language, found = self._unspaced, []
+        if language.find("overview", folded):
+            found.append(Intent(Kind.OVERVIEW))
+        elif language.find("past", folded):
+            found.append(Intent(Kind.PAST, latest=language.find("last", folded) is not None))
+        elif attributes := ATTRIBUTES.named_in(words):
+            found.append(Intent(Kind.INDIRECT, attributes=attributes, words=tuple(words)))
+        return found
+
+    def _follow_up(self, asked: str, before: str, today: date) -> list[Intent]:
+        words = plain_words(asked)
+        if not words or words[0] not in self.words["follows"] or len(words) > _LONGEST_FOLLOW_UP:
+            return []
+        first = next((one for sentence in _last_first(before) for one in self._of_sentence(sentence, today)), None)
+        if first is None:
+            return []
+        rest = tuple(word for word in words if word not in self.words["follows"])
+        if (days := period_asked_for(asked, today)) is not None:
+            return [replace(first, days=days)] if first.kind in {Kind.DATED, Kind.PAST} else []
+        if first.kind in {Kind.LIST, Kind.INDIRECT} and (named := ATTRIBUTES.named_in(rest)):
+            return [replace(first, attributes=named, subject=" ".join(rest), words=rest, people=frozenset())]
+        if first.kind in {Kind.SUBJECT, Kind.PAST} and rest:
+            return [replace(first, subject=" ".join(rest), words=rest, latest=False)]
+        return []
+
+    def several(self, language: _Language, name: str) -> Sequence[re.Pattern[str]]:
+        return self._several[id(language)][name]
+
+    def domains_of(self, words: set[str]) -> Iterator[_Domain]:
+        return (one for one in self._domains if not one.words.isdisjoint(words))
+
+
+_PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
+_LONGEST_FOLLOW_UP = 8  # words
+_SHORTEST_CHAIN = 2  # steps
+_NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A sentence, read in the rules of a language."""
+
+    lexicon: IntentLexicon
+    language: _Language
+    sentence: str
+    words: list[str]
+    joined: str
+    today: date
+
+    def intents(self) -> Iterator[Intent]:
+        find, joined = self.language.find, self.joined
+        if find("never", joined):
+            return
+        if find("overview", joined):
+            yield Intent(Kind.OVERVIEW)
+            return
+        asking = asks(self.sentence) or asks(joined) or len(self.words) <= _NOUN_PHRASE
+        days = period_asked_for(self.sentence, self.today)
+        if find("mentioned", joined):
+            yield Intent(Kind.MENTIONED, days=days)
+        asking = asking or any(word in self._words_for("requesting") for word in self.words[:_NOUN_PHRASE])
+        if asking and find("past", joined):
+            latest = find("last", joined) is not None
+            subject = self._bare(self._group("past", "subject"))
+            yield Intent(Kind.PAST, subject=subject, words=tuple(self.words), days=days, latest=latest)
+        yield from self._of_tasks()
+        if asking and days is not None:
+            yield from self._of_days(days)
+        yield from self._of_subjects()
+        if asking:
+            yield from self._of_facts(days)
+
+    def _of_days(self, days: Span) -> Iterator[Intent]:
+        named = self._attributes()
+        past = asked_of(self.sentence, self.today) is not None
+        how_it_was = named or self._pattern("state").search(self.joined)
+        if past and how_it_was and not self._pattern("saying").search(self.joined):
+            return
+        if self.language.find("dated", self.joined):
+            yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named)
+
+    def _of_tasks(self) -> Iterator[Intent]:
+        if subject := self._group("steps", "subject"):
+            yield Intent(Kind.PROCEDURE, subject=subject, words=tuple(self.words))
+        if self.language.find("request", self.joined):
+            domains = list(self.lexicon.domains_of(set(self.words)))
+            if domains and not self._pattern("about_the_world").search(self.joined):
+                masks = (
+                    [one.attributes for one in domains],
+                    [one.likings for one in domains],
+                    [one.of for one in domains],
+                )
+                attributes, likings, of = (_joined_mask(several) for several in masks)
+                yield Intent(
+                    Kind.CONSTRAINT, attributes=attributes, likings=likings, of=of, words=tuple(self.words)
+                )
+
+    def _of_facts(self, days: Span | None) -> Iterator[Intent]:
+        joined, words = self.joined, tuple(self.words)
+        named, people = self._attributes(), relation_words(self.words)
+        past = asked_of(self.sentence, self.today) is not None
+        if past:
+            yield Intent(Kind.AS_OF, attributes=named, words=words, people=people, days=days)
+            return
+        if self._group("steps", "subject") and not ATTRIBUTES.asked_by(joined):
+            return  # "how do I book a table" asks for no book
+        thing = self._group("listed", "thing")
+        if thing and self._is_plural(thing) and not people - set(thing.split()):
+            yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
+        if not self._is_mine():
+            return
+        anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
+        chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
+        if anchor and (chained or people or self._pattern("anchored").search(joined)):
+            yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
+        if named and not (chained and len(people) > 1):
+            yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people)
+        if anchor and not (chained or people):
+            yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words)
+
+    def _is_plural(self, thing: str) -> bool:
+        last = thing.rsplit(maxsplit=1)[-1]
+        return "mein" in self.joined or (last.endswith("s") and not last.endswith("'s")) or last in _PLURALS
+
+    def _of_subjects(self) -> Iterator[Intent]:
+        if not (subject := self._group("about", "subject")):
+            return
+        first, *rest = subject.split()
+        mine = first in self.language.mine and first not in self._words_for("articles")
+        bare = " ".join(rest) if first in self.language.mine and rest else subject
+        if bare not in self._words_for("no_subjects"):
+            yield Intent(
+                Kind.SUBJECT, subject=bare, words=tuple(self.words), mine=mine, people=relation_words(bare.split())
+            )
+
+    def _attributes(self) -> int:
+        return ATTRIBUTES.named_in(self.words) | ATTRIBUTES.asked_by(self.joined)
+
+    def _words_for(self, name: str) -> frozenset[str]:
+        return self.lexicon.words[name]
+
+    def _pattern(self, name: str) -> re.Pattern[str]:
+        return self.lexicon.patterns[name]
+
+    def _is_mine(self) -> bool:
+        return not self._words_for("own").isdisjoint(self.words)
+
+    def _group(self, name: str, group: str) -> str:
+        for pattern in self.lexicon.several(self.language, name):
+            matched = pattern.search(self.joined)
+            if matched is not None and pattern.groupindex and matched[group]:
+                return str(matched[group])
+        return ""
+
+    def _bare(self, subject: str) -> str:
+        words = [word for word in subject.split() if word not in self.language.mine]
+        while words and words[-1] in self._words_for("trailing"):
+            words.pop()
+        rest = " ".join(words)
+        return (
+            "" if rest in self._words_for("no_subjects") or period_asked_for(rest, self.today) is not None else rest
+        )
+
+
+def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str]) -> str:
+    """The word behind "my" in a chain: of "my best friend's daughter", the friend."""
+    for at, word in enumerate(words):
+        if word in possessive:
+            behind = words[at + 1 : at + 4]
+            related = [one for one in behind if relation_words([one])]
+            plain = [one for one in behind if one not in own]
+            return (related or plain or [""])[0].removesuffix("'s").removesuffix("'")
+    return ""
+
+
+def _joined_mask(several: Sequence[int]) -> int:
+    mask = 0
+    for one in several:
+        mask |= one
+    return mask
+
+
+def _last_first(text: str) -> list[str]:
+    found = [one for one in sentences(text) if len(one) <= _LONGEST_SENTENCE][-_MOST_SENTENCES:]
+    return found[::-1]
+
+
+def _language(name: str, section: Mapping[str, Any]) -> _Language:
+    return _Language(
+        frozenset(plain_words(section.get("speaks", ""))),
+        frozenset(plain_words(section.get("mine", ""))),
+        {key: any_of([_drop_groups(one) for one in section.get(key, ())], f"{name}.{key}") for key in _PATTERNS},
+    )
+
+
+def _each(name: str, key: str, section: Mapping[str, Any]) -> list[re.Pattern[str]]:
+    found = [any_of([one], f"{name}.{key}") for one in section.get(key, ())]
+    return [one for one in found if one is not None]
+
+
+def _drop_groups(pattern: str) -> str:
+    return re.sub(r"\(\?P<\w+>", "(?:", pattern)
+
+
+def _domain(section: Mapping[str, Any]) -> _Domain:
+    where = f"domain {section.get('name', '')!r}"
+    masks = [ATTRIBUTES.mask(section.get(key, ()), f"{where}, {key}") for key in ("attributes", "likings", "of")]
+    return _Domain(frozenset(plain_words(section.get("words", ""))), *masks)
+
+
+def read_intents(text: str, where: str) -> IntentLexicon:
+    """Parse the lexicon in TOML. LexiconError names the fault and its place."""
+    try:
+        return IntentLexicon(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, LexiconError) as error:
+        raise LexiconError(f"{where}: {error}") from error
+
+
+INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")

@@ -1,0 +1,610 @@
+"""Lookups for kinds of questions: by attributes, days, names and conversations, not by likeness.
+
+The first reading of a question that finds memories is used. They go ahead of the candidates of the search and have
+a gate of their own; verdicts on duplicates, on memories in view and on expired memories are as for any candidate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from memory_extproc.index.facets import names_in, tells_of
+from memory_extproc.model import Memory, MemoryType, Owner, RecallRequest, Role, Scope, Selection, Source
+from memory_extproc.ports import MemorySelector
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.intent import INTENTS, Intent, Kind, Reading
+from memory_extproc.recall.prompt_block import GROUPS
+from memory_extproc.recall.topic_context import View
+from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.text.intents import content_stems
+from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
+from memory_extproc.text.words import rarity
+
+RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
+_READ_FOR_SUBJECT = 60  # characters
+_SUBJECT_WITHIN = 4  # words
+PETS = ATTRIBUTES.attributes["pets"].told
+_FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
+_SAID = frozenset({Source.VERBATIM})
+_MOST_CHAIN = 4  # memories on the way to an answer of several hops
+_LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
+_MOST_TOPICS = 12  # summaries of all conversations
+_ENOUGH = 0.6  # share of the question's words in a procedure
+_MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
+_MOST_SAID = 20  # messages without a fact among them
+_CURRENT = frozenset(
+    {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
+)  # that need no search beside them
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Memories found for *intent*, best first. *headings* by id put memories under a heading; *alone*: nothing else
+    goes into the block; *all_of_it*: as many as fit go in, not only the best."""
+
+    intent: Intent
+    memories: tuple[Memory, ...] = field(repr=False)
+    headings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    alone: bool = False
+    all_of_it: bool = False
+    opens: bool = False  # the words of a conversation follow its summary
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        count = len(self.memories)
+        return [Candidate(memory, float(count - at), RELEVANCE) for at, memory in enumerate(self.memories)]
+
+
+class Lookups:
+    """Runs the lookup for a kind of question, over all owners within reach of the request."""
+
+    def __init__(self, selects: MemorySelector) -> None:
+        self._selects = selects
+
+    async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
+        """For readings that need no search; None if they find nothing, or one with a search comes first."""
+        for intent in reading.intents:
+            if not (intent.kind in _CURRENT and not (intent.kind is Kind.PAST and intent.subject)):
+                return None
+            if intent.kind is Kind.LIST and not intent.attributes:
+                return None
+            if (found := await self._of(wish, intent, (), now)) is not None:
+                return found
+        return None
+
+    async def after_search(
+        self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
+    ) -> Lookup | None:
+        for intent in reading.intents:
+            if (found := await self._of(wish, intent, searched, now)) is not None:
+                return found
+        return None
+
+    async def _of(
+        self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
+    ) -> Lookup | None:
+        find = _FINDERS[intent.kind]
+        return await find(_Asked(self._selects, wish, intent, searched, now))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A reading of a request, with access to the memories that answer it."""
+
+    selects: MemorySelector
+    wish: RecallRequest
+    intent: Intent
+    searched: Sequence[Candidate]
+    now: datetime
+    masks: dict[str, int] = field(default_factory=dict)  # attributes of the selected memories, by id
+
+    async def select(self, wanted: Selection, **narrowed: object) -> list[Memory]:
+        """Memories of the caller, then of each owner who shares with the caller; the newest first."""
+        found: list[Memory] = []
+        for owner in (self.wish.caller.owner, *self.wish.shared):
+            for memory, tells in await self.selects.select(owner, wanted, self._scope(owner, narrowed)):
+                self.masks[memory.id] = tells
+                found.append(memory)
+        return found
+
+    def tells(self, memory: Memory) -> int:
+        known = self.masks.get(memory.id)
+        return tells_of(memory) if known is None else known
+
+    def _scope(self, owner: Owner, narrowed: Mapping[str, object]) -> Scope:
+        scope = replace(self.wish.scope, **narrowed)  # type: ignore[arg-type] # fields of Scope
+        return scope if owner == self.wish.caller.owner else replace(scope, project="")
+
+    def lookup(self, memories: Iterable[Memory], **more: object) -> Lookup | None:
+        kept = tuple(memories)
+        return Lookup(self.intent, kept, **more) if kept else None  # type: ignore[arg-type] # fields of Lookup
+
+    async def telling(self, attributes: int) -> list[Memory]:
+        """Memories that tell *attributes* of the caller, or of the people in the question."""
+        found = await self.select(Selection(attributes=attributes))
+        others = ATTRIBUTES.of_others
+        named = self.intent.people
+        kept = [
+            memory
+            for memory in found
+            if (
+                mentions(memory, named) if named else self.tells(memory) & attributes & others or about_self(memory)
+            )
+        ]
+        return self.once(facts_first(kept), attributes)
+
+    def once(self, ordered: Sequence[Memory], attributes: int) -> list[Memory]:
+        """*ordered*, facts first, without messages that add nothing about *attributes* to their own facts."""
+        told: dict[tuple[str, int], int] = {}
+        kept = []
+        for one in ordered:
+            place, tells = (one.session, one.seq), self.tells(one) & attributes
+            if one.source in _FACTS and one.session:
+                told[place] = told.get(place, 0) | tells
+            elif one.session and place in told and not tells & ~told[place]:
+                continue
+            kept.append(one)
+        return kept
+
+    def fitting(self, found: Iterable[Memory], attributes: int) -> list[Memory]:
+        """*found* without memories of another thing of the same attribute: a cat, in a question about a dog."""
+        named = ATTRIBUTES.things(self.intent.words, attributes)
+        there = ((one, ATTRIBUTES.things(plain_words(one.content), attributes)) for one in found)
+        return [one for one, things in there if not named or not things or not named.isdisjoint(things)]
+
+    def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:
+        """*ordered* with the best memory of each attribute first, then the second of each, up to *most*."""
+        seen: dict[int, int] = {}
+        rounds: list[tuple[int, Memory]] = []
+        for one in ordered:
+            bit = self._main(one, attributes)
+            seen[bit] = seen.get(bit, 0) + 1
+            if seen[bit] <= most or not bit:
+                rounds.append((seen[bit], one))
+        return [one for _, one in sorted(rounds, key=lambda pair: pair[0])]
+
+    def _main(self, memory: Memory, attributes: int) -> int:
+        """The first attribute that *memory* tells, by its field if it has one."""
+        named = memory.metadata.get("attribute")
+        mask = (ATTRIBUTES.of_field(named) if isinstance(named, str) else 0) or self.tells(memory)
+        mask = mask & attributes or mask
+        return mask & -mask
+
+    def tells_anybody(self, memory: Memory) -> int:
+        """As `tells`, also of what is said about other people."""
+        return ATTRIBUTES.told_by(memory.content)
+
+
+def _is_of_family(memory: Memory) -> bool:
+    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
+    return not INTENTS.words["family"].isdisjoint(first)
+
+
+def about_self(memory: Memory) -> bool:
+    """Whether *memory* is about its owner, and not about another person or an animal."""
+    named = memory.metadata.get("subject")
+    if isinstance(named, str) and named and memory.source in _FACTS:
+        return named.casefold() == "user"
+    if subject(memory.content)[0]:
+        return False
+    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
+    return not first or first[0] not in INTENTS.words["possessive"] or PETS.isdisjoint(first[1:])
+
+
+def _is_of_caller(memory: Memory) -> bool:
+    """True for "my sister", not for "Anna's sister"."""
+    return memory.source in _FACTS or about_caller(memory.content)
+
+
+def mentions(memory: Memory, people: frozenset[str]) -> bool:
+    """Whether *memory* names any of *people*, also by a synonym."""
+    there = {word.removesuffix("'s").removesuffix("'") for word in plain_words(memory.content)}
+    return any(not there.isdisjoint(same_relation(word)) for word in people)
+
+
+def facts_first(memories: Iterable[Memory]) -> list[Memory]:
+    """Facts before messages; each of them the weightiest, then the newest first."""
+    return sorted(memories, key=lambda one: (one.source not in _FACTS, -weight(one), -_when(one)))
+
+
+def weight(memory: Memory) -> float:
+    """How much *memory* matters to its owner: its importance, and a little for each time it was said or used."""
+    confirmed = memory.metadata.get("confirmations", 0)
+    said = confirmed if isinstance(confirmed, int) else 0
+    return memory.importance + 0.03 * min(said, 5) + 0.01 * min(memory.access_count, 5)
+
+
+def _when(memory: Memory) -> float:
+    return (memory.valid_from or memory.created_at).timestamp()
+
+
+# --- kinds -------------------------------------------------------------------------------------------
+
+
+async def _overview(asked: _Asked) -> Lookup | None:
+    """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another."""
+    told = await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources)
+    facts = [
+        one for one in told if one.type is not MemoryType.REFLECTIVE and (about_self(one) or _is_of_family(one))
+    ]
+    said = await asked.select(Selection(attributes=ATTRIBUTES.every), sources=_SAID & asked.wish.scope.sources)
+    said = [one for one in said if _is_of_caller(one) and (about_self(one) or _is_of_family(one))]
+    ordered = asked.spread(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))[:_MOST_OF_OVERVIEW]
+    headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
+    return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
+
+
+_OTHER = "more"
+
+
+def group_of(memory: Memory, tells: int) -> str:
+    """The heading that an overview puts *memory* under."""
+    if memory.type is MemoryType.PROCEDURAL:
+        return "habits"
+    named = memory.metadata.get("attribute")
+    by_field = ATTRIBUTES.of_field(named) if isinstance(named, str) else 0
+    groups = ATTRIBUTES.groups(by_field or tells)
+    return next((group for group in GROUPS if group in groups), _OTHER)
+
+
+async def _subject(asked: _Asked) -> Lookup | None:
+    """Everything on the subject of the question: memories with its words, memories with the names in these, and the
+    facts of conversations about it."""
+    intent = asked.intent
+    words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
+    if intent.people and len(words) <= _PERSON:
+        told = await asked.telling(ATTRIBUTES.named_in(words))
+        named = frozenset[str]().union(*(_names_near(one, intent.people) for one in told))
+        about = await asked.select(Selection(names=named)) if named else []
+        return asked.lookup(_each_once([*told, *facts_first(about)]), alone=True, all_of_it=True)
+    wanted = content_stems(intent.subject)
+    if not wanted:
+        return None
+    named_so = await asked.select(Selection(names=frozenset(words)))
+    having = _having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
+    # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
+    if not intent.mine and not any(set(words) <= names_in(one.content) and _by_caller(one) for one in having):
+        # "who is Ada Lovelace" asks for nobody of the caller's, though there is an Ada.
+        return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
+    spans = [(one.owner, one.session, span) for one in having if (span := _span(one))]
+    facts = (
+        await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources) if spans else []
+    )
+    said_there = [one for one in facts if any(_stands_in(one, *where) for where in spans)]
+    found = _each_once([*facts_first(filter(_by_caller, having)), *said_there, *having])
+    return asked.lookup(sorted(found, key=lambda one: one.source is Source.SUMMARY), alone=True, all_of_it=True)
+
+
+def _names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
+    """Names of *people* in *memory*: they stand beside the relation ("Schwester Klara", "Jo, my boss")."""
+    words, names = plain_words(memory.content), names_in(memory.content)
+    alike = frozenset[str]().union(*map(same_relation, people))
+    places = [at for at, word in enumerate(words) if word.removesuffix("'s") in alike]
+    near = {word.removesuffix("'s") for at in places for word in words[max(0, at - _NEAR) : at + _NEAR + 1]}
+    return names & near
+
+
+_NEAR = 4  # words
+_ENDS = 2  # of a span: first place and end
+
+
+def _asks_who(intent: Intent) -> bool:
+    return not INTENTS.words["who"].isdisjoint(intent.words[:2])
+
+
+_PERSON = 2  # words that name a person: "sister", "sister Anna"
+
+
+def _having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
+    """The memories with the larger part of *wanted*; rare words count more."""
+    whole = sum(map(rarity, wanted))
+    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(_named_content(one)))) > whole]
+
+
+def _span(memory: Memory) -> range | None:
+    """The places of the messages under a summary; None for other memories."""
+    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
+    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
+        return None
+    return range(*span)
+
+
+def _stands_in(memory: Memory, owner: Owner, session: str, span: range) -> bool:
+    return memory.owner == owner and memory.session == session and memory.seq in span
+
+
+def _by_caller(memory: Memory) -> bool:
+    return memory.source in _FACTS or memory.role is Role.USER
+
+
+async def _past(asked: _Asked) -> Lookup | None:
+    """Summaries of conversations; their words before there is a summary."""
+    intent = asked.intent
+    summaries = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
+    if intent.days is not None:
+        summaries = [one for one in summaries if _said_within(one, intent.days)]
+    if intent.subject:
+        return _past_subject(asked, summaries)
+    by_time = sorted(summaries, key=_last_said, reverse=True)
+    if by_time and not intent.latest and intent.days is None:
+        return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
+    wanted = Selection(everything=intent.days is None, days=intent.days)
+    rows = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
+    sessions = _sessions(rows, View(asked.wish.in_view))
+    if intent.latest:
+        sessions = sorted(sessions, key=lambda said: max(map(_when, said)))[-1:]
+    names = {(one.owner, one.session) for said in sessions for one in said}
+    same = [one for one in by_time if (one.owner, one.session) in names]
+    if same:
+        return asked.lookup(same, alone=True, all_of_it=True, opens=True)
+    said = [one for session in sessions for one in session]
+    return asked.lookup(sorted(said, key=lambda one: (-_when(one), -one.seq)), alone=True, all_of_it=True)
+
+
+def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
+    found = _to_the_point(asked, summaries)
+    if not found:  # the question uses other words: trust the best candidates of the search
+        likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:_MOST_CHAIN]
+        found = [
+            one
+            for one in summaries
+            if (span := _span(one)) and any(_stands_in(said, one.owner, one.session, span) for said in likely)
+        ] or [one for one in summaries if one in likely]
+    if found:
+        return asked.lookup(found, alone=True, all_of_it=True, opens=True)
+    said = [one.memory for one in asked.searched if one.memory.source is Source.VERBATIM]
+    return asked.lookup(_to_the_point(asked, said), alone=True, all_of_it=True)
+
+
+_SUMMARIES = frozenset({Source.SUMMARY})
+
+
+def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
+    """Conversations by their messages, without the current conversation."""
+    by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
+    for one in rows:
+        if one.session:
+            by_session[one.owner, one.session].append(one)
+    return [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
+
+
+def _last_said(summary: Memory) -> float:
+    until = summary.metadata.get("until")
+    return float(until) if isinstance(until, int | float) else summary.updated_at.timestamp()
+
+
+def _said_within(memory: Memory, days: tuple[int, int]) -> bool:
+    return days[0] <= memory.created_at.date().toordinal() <= days[1]
+
+
+def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
+    """The *memories* with most words of the subject, best first."""
+    wanted = content_stems(asked.intent.subject)
+    place = {one.memory.id: at for at, one in enumerate(asked.searched)}
+    shared = {one.id: len(wanted & content_stems(_named_content(one))) for one in memories}
+    most = max(shared.values(), default=0)
+    having = {one.id for one in _having_most(wanted, memories)}
+    kept = [one for one in memories if shared[one.id] == most and one.id in having]
+    return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
+
+
+def _named_content(memory: Memory) -> str:
+    name = memory.metadata.get("name")
+    return f"{name} {memory.content}" if isinstance(name, str) else memory.content
+
+
+async def _days(asked: _Asked) -> Lookup | None:
+    days = asked.intent.days
+    if days is None:
+        return None
+    rows = await asked.select(Selection(days=days))
+    # A summary repeats its messages; it stands for days of which nothing else is left.
+    said = [one for one in rows if one.source is not Source.SUMMARY] or rows
+    if asked.intent.attributes and (narrow := [one for one in said if asked.tells(one) & asked.intent.attributes]):
+        said = narrow
+    own = asked.once(facts_first(one for one in said if one.role is not Role.ASSISTANT), ATTRIBUTES.every)
+    answers = [one for one in said if one.role is Role.ASSISTANT]
+    return asked.lookup([*own, *answers], alone=True, all_of_it=True)
+
+
+async def _list(asked: _Asked) -> Lookup | None:
+    intent = asked.intent
+    found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
+    wanted = content_stems(intent.subject)
+    found += [
+        one.memory
+        for one in asked.searched
+        if wanted and wanted <= content_stems(one.memory.content) and _by_caller(one.memory)
+    ]
+    return asked.lookup(asked.once(facts_first(_each_once(found)), intent.attributes), alone=True, all_of_it=True)
+
+
+async def _people(asked: _Asked) -> Lookup | None:
+    people = ATTRIBUTES.mask(
+        [name for name, one in ATTRIBUTES.attributes.items() if one.group == "people" and name != "pets"]
+    )
+    found = await asked.select(Selection(attributes=people))
+    if asked.intent.days is not None:
+        first, last = asked.intent.days
+        found = [one for one in found if first <= one.created_at.date().toordinal() <= last]
+    return asked.lookup(facts_first(found), alone=True, all_of_it=True)
+
+
+async def _indirect(asked: _Asked) -> Lookup | None:
+    """The attribute in the question, where the search does not find it by itself."""
+    asked_for = _without_people(asked.intent)
+    passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
+    found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
+    found = asked.fitting(found, asked_for)
+    ids = {one.id for one in found}
+    if not found or any(one.id in ids for one in passing):
+        return None
+    return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
+
+
+def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
+    """The memories in *found* with most words of the question, in the order of the search."""
+    place = {one.memory.id: at for at, one in enumerate(asked.searched)}
+    wanted = content_stems(" ".join(asked.intent.words))
+    shared = {one.id: len(wanted & content_stems(one.content)) for one in found}
+    most = max(shared.values(), default=0)
+    kept = [one for one in found if shared[one.id] == most]
+    return sorted(kept, key=lambda one: (one.source not in _FACTS, place.get(one.id, len(place))))
+
+
+_MOST_INDIRECT = 3
+
+
+def _without_people(intent: Intent) -> int:
+    """The attributes asked for: of "my sister's job" the job, of "my sister" the sister."""
+    named = ATTRIBUTES.named_in(list(intent.people))
+    return intent.attributes & ~named or intent.attributes
+
+
+async def _hops(asked: _Asked) -> Lookup | None:
+    """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
+    these names, at most two steps."""
+    intent = asked.intent
+    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") != intent.subject))
+    anchors = await _anchors(asked)
+    chain, seen = list(anchors), {one.id for one in anchors}
+    front, targets = anchors, [one for one in anchors if len(rest & content_stems(one.content)) > 1]
+    people = relation_words([intent.subject])
+    for step in range(_STEPS):
+        near = [_names_near(one, people) for one in front] if people and not step else []
+        names = frozenset[str]().union(*near) or _all_names(front)
+        if targets or not names:
+            break
+        found = await asked.select(Selection(names=names))
+        front = [one for one in found if one.id not in seen and _by_caller(one)]
+        seen.update(one.id for one in front)
+        targets = [one for one in front if _meets(asked, rest, one)]
+        front = facts_first(front)[:_MOST_CHAIN]
+        chain += [] if targets else front
+    if not targets:
+        return None
+    best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in _FACTS))
+    best = best[:_MOST_TARGETS]
+    linked = [one for one in chain if names_in(one.content) & _all_names(best)]
+    return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
+
+
+async def _anchors(asked: _Asked) -> list[Memory]:
+    """Memories that say which person or thing of the caller's the question begins with."""
+    anchor = asked.intent.subject
+    if relation_words([anchor]):
+        telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or asked.intent.attributes))
+        found = [one for one in telling if mentions(one, frozenset({anchor})) and _is_of_caller(one)]
+    else:
+        head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
+        there = [one.memory for one in asked.searched if _by_caller(one.memory)]
+        found = [one for one in there if any(word.startswith(head) for word in plain_words(one.content))]
+    return [one for one in facts_first(found) if names_in(one.content)][:_MOST_CHAIN]
+
+
+def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
+    """Whether *memory* has a word of the *rest* of the question, or its attribute."""
+    asked_for = asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
+    return bool(rest & content_stems(memory.content) or asked.tells_anybody(memory) & asked_for)
+
+
+_STEPS = 2
+
+
+def _all_names(memories: Iterable[Memory]) -> frozenset[str]:
+    return frozenset[str]().union(*(names_in(one.content) for one in memories))
+
+
+async def _constraint(asked: _Asked) -> Lookup | None:
+    intent = asked.intent
+    rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
+    strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
+    ids = {one.id for one in strict}
+    loose = [
+        one
+        for one in rows
+        if one.id not in ids
+        and asked.tells(one) & intent.likings
+        and asked.tells(one) & intent.of
+        and about_self(one)
+    ]
+    telling = intent.attributes | intent.likings
+    found = [*asked.once(facts_first(strict), telling), *asked.once(facts_first(loose), telling)]
+    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS])
+
+
+_OF_AN_ATTRIBUTE = 2  # constraints of an attribute
+
+
+_MOST_CONSTRAINTS = 6
+_MOST_TARGETS = 2  # answers of several hops
+_SHORTEST_HEAD = 4  # letters that forms of a word share
+
+
+def _holds_back(memory: Memory, asked: _Asked) -> bool:
+    """Whether *memory* constrains the caller, or the family that comes along."""
+    if about_self(memory) or asked.tells(memory) & asked.intent.attributes & ATTRIBUTES.of_others:
+        return True
+    family = relation_words(plain_words(subject(memory.content)[0]))
+    return bool(family & INTENTS.words["family"])
+
+
+async def _as_of(asked: _Asked) -> Lookup | None:
+    """Values that held then and were replaced since; without such, values that still hold, and older statements."""
+    intent, period = asked.intent, asked.wish.scope.as_of
+    if intent.attributes:
+        found = await asked.telling(_without_people(intent))
+    else:
+        wanted = content_stems(" ".join(intent.words))
+        found = _having_most(wanted, (one.memory for one in asked.searched if _by_caller(one.memory)))
+    found = _having_words(asked, found)
+    found = sorted(found, key=_when, reverse=True)
+    was = [one for one in found if one.valid_to is not None]
+    if was:
+        return asked.lookup(was[: asked.wish.limit], alone=True)
+    if period is not None and intent.days is not None:
+        found = [one for one in found if (one.valid_from or one.created_at) < period.until]
+        return asked.lookup(found[:_MOST_INDIRECT], alone=True)
+    return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
+
+
+def _having_words(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
+    """Of *found*, memories with most of the question's words beside its attribute."""
+    named = asked.intent.attributes
+    words = [word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & named]
+    wanted = content_stems(" ".join(words))
+    most = max((len(wanted & content_stems(one.content)) for one in found), default=0)
+    return [one for one in found if len(wanted & content_stems(one.content)) == most]
+
+
+async def _procedure(asked: _Asked) -> Lookup | None:
+    wanted = content_stems(asked.intent.subject)
+    if not wanted:
+        return None
+    rows = await asked.select(Selection(everything=True), types=asked.wish.scope.types & {MemoryType.PROCEDURAL})
+    fitting = {one.id: len(wanted & content_stems(one.content)) / len(wanted) for one in rows}
+    found = [one for one in rows if fitting[one.id] >= _ENOUGH]
+    found.sort(key=lambda one: (-fitting[one.id], -_when(one)))
+    return asked.lookup(found[: asked.wish.limit])
+
+
+def _each_once(memories: Iterable[Memory]) -> list[Memory]:
+    return list({one.id: one for one in memories}.values())
+
+
+_FINDERS: Mapping[Kind, Callable[[_Asked], Awaitable[Lookup | None]]] = {
+    Kind.OVERVIEW: _overview,
+    Kind.SUBJECT: _subject,
+    Kind.PAST: _past,
+    Kind.DATED: _days,
+    Kind.LIST: _list,
+    Kind.MENTIONED: _people,
+    Kind.INDIRECT: _indirect,
+    Kind.HOPS: _hops,
+    Kind.CONSTRAINT: _constraint,
+    Kind.AS_OF: _as_of,
+    Kind.PROCEDURE: _procedure,
+}

@@ -1,0 +1,159 @@
+"""Kinds of questions by rules: each in several registers and languages, and what only looks like one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import date
+
+import pytest
+
+from memory_extproc.recall.intent import INTENTS, Kind, read_intents
+from memory_extproc.text.attributes import ATTRIBUTES, LexiconError
+
+SUNDAY = date(2026, 11, 22)
+
+
+def kind_of(question: str, earlier: Sequence[str] = ()) -> Kind | None:
+    found = INTENTS.read(question, earlier, SUNDAY).intents
+    return found[0].kind if found else None
+
+
+@pytest.mark.parametrize(
+    ("kind", "question"),
+    [
+        (Kind.OVERVIEW, "What do you know about me?"),
+        (Kind.OVERVIEW, "waht do u know abt me"),
+        (Kind.OVERVIEW, "Hey! Could you summarise what you remember about me so far?"),
+        (Kind.OVERVIEW, "who am i"),
+        (Kind.OVERVIEW, "show me my profile"),
+        (Kind.OVERVIEW, "Was weißt du über mich?"),
+        (Kind.OVERVIEW, "que sais-tu de moi"),
+        (Kind.OVERVIEW, "¿Qué sabes de mí?"),
+        (Kind.OVERVIEW, "你知道关于我的什么？"),
+        (Kind.SUBJECT, "Tell me everything about my Hawaii trip"),
+        (Kind.SUBJECT, "what do you know about my sister"),
+        (Kind.SUBJECT, "who is Luna?"),
+        (Kind.PAST, "What did we talk about last time?"),
+        (Kind.PAST, "summarise our chat about the kitchen"),
+        (Kind.PAST, "which topics did we cover so far"),
+        (Kind.PAST, "what did you suggest for my back"),
+        (Kind.PAST, "Worüber haben wir letztes Mal gesprochen?"),
+        (Kind.PAST, "De quoi avons-nous parlé la dernière fois ?"),
+        (Kind.PAST, "de que hablamos la ultima vez"),
+        (Kind.DATED, "What did I tell you yesterday?"),
+        (Kind.DATED, "what did i do three days ago"),
+        (Kind.DATED, "What do I have on 27 November?"),
+        (Kind.DATED, "what was I planning before Christmas?"),
+        (Kind.DATED, "Was habe ich gestern gesagt?"),
+        (Kind.LIST, "my allergies"),
+        (Kind.LIST, "all my flights please"),
+        (Kind.LIST, "welche Hobbys habe ich"),
+        (Kind.MENTIONED, "Whom did I mention?"),
+        (Kind.MENTIONED, "which people have I told you about"),
+        (Kind.INDIRECT, "what's my job?"),
+        (Kind.INDIRECT, "how old am i"),
+        (Kind.INDIRECT, "Wo wohne ich?"),
+        (Kind.HOPS, "where is the bakery of my sister's husband"),
+        (Kind.HOPS, "Which building is my manager in?"),
+        (Kind.CONSTRAINT, "recommend a restaurant"),
+        (Kind.CONSTRAINT, "what should I cook tonight"),
+        (Kind.CONSTRAINT, "plan my trip to Rome"),
+        (Kind.CONSTRAINT, "Empfiehl mir ein Restaurant"),
+        (Kind.AS_OF, "where did I live before?"),
+        (Kind.AS_OF, "what was my budget in March"),
+        (Kind.AS_OF, "where did i use to work"),
+        (Kind.PROCEDURE, "how do I deploy the billing service"),
+        (Kind.PROCEDURE, "what are the steps to release Atlas"),
+    ],
+)
+def test_a_question_is_read_as_its_kind(kind: Kind, question: str) -> None:
+    assert kind_of(question) is kind
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "What is the capital of France?",
+        "Write a poem",
+        "write a story about a restaurant",
+        "hi there",
+        "Thanks, that helps a lot!",
+        "What's the weather like today?",
+        "what can you do",
+        "list everything you can help with",
+        "who are you",
+        "What happened on 14 July 1789?",
+        "what date is three days from now",
+        "Translate 'what do you know about me' into French",
+        "explain recursion to me",
+        "I had dinner with my sister yesterday.",
+        "My sister's husband owns a bakery.",
+        "I'm allergic to peanuts",
+        "I moved to Bonn last week.",
+        "which book am I reading",
+        "",
+        "🙂",
+    ],
+)
+def test_statements_tasks_and_questions_about_the_world_are_of_no_kind(words: str) -> None:
+    assert kind_of(words) in {None, Kind.INDIRECT}  # an attribute is looked up only where the search finds none
+    assert kind_of(words) is None or "am I" in words
+
+
+def test_a_follow_up_is_read_with_the_message_before_it() -> None:
+    assert kind_of("and last week?", ["what did I tell you yesterday?"]) is Kind.DATED
+    assert kind_of("and my flights?", ["list my allergies"]) is Kind.LIST
+    assert kind_of("and last week?", ["what is the capital of France"]) is None
+
+
+def test_a_day_that_no_calendar_has_is_named_and_does_no_harm() -> None:
+    reading = INTENTS.read("What did I say on 30 February?", (), SUNDAY)
+    assert reading.notes == ("no calendar has a 30 February",)
+    assert INTENTS.read("What did I say on 29 February?", (), SUNDAY).notes == ()
+
+
+def test_a_domain_bears_on_the_attributes_that_the_lexicon_names() -> None:
+    first = INTENTS.read("recommend a restaurant", (), SUNDAY).intents[0]
+    assert {"allergies", "diet"} <= set(ATTRIBUTES.names(first.attributes))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[domain]]\nname = "food"\nwords = "dinner"\nattributes = ["alergies"]', "no attribute 'alergies'"),
+        ('[en]\nspeaks = "i"\nmine = "my"\noverview = ["(unclosed"]', "en.overview"),
+        ("[en", "here.toml"),
+    ],
+)
+def test_a_lexicon_that_cannot_be_used_says_where_and_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(LexiconError, match=r"here\.toml") as raised:
+        read_intents(text, "here.toml")
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "what did we talk about ",
+        "my sister's husband's ",
+        "everything about my ",
+        "a ",
+        "?",
+        "the the ",
+        "how do I ",
+    ],
+)
+def test_reading_a_question_takes_time_linear_in_its_length(unit: str) -> None:
+    def took(length: int) -> float:
+        text = (unit * length)[:length]
+        best = float("inf")
+        for _ in range(5):
+            started = time.process_time()
+            for _ in range(10):
+                INTENTS.read(text, (), SUNDAY)
+            best = min(best, time.process_time() - started)
+        return best
+
+    took(70)  # what is made once is made
+    assert took(280) <= 8 * took(70) + 0.005

@@ -1,0 +1,238 @@
+"""Questions by kind over the in-memory store: what is looked up, in which order, in which bounds, for whom."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.model import (
+    Embedded,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Outcome,
+    Owner,
+    RecallResult,
+    Role,
+    Scope,
+    Selection,
+    Source,
+)
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.recall.candidate import Explanation
+from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.recall.topic_context import ThreadLimits, Threads
+from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
+from memory_extproc.testing.models import CannedEmbedder
+from memory_extproc.text.attributes import ATTRIBUTES
+from memory_extproc.text.persons import about_caller
+from tests.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
+
+NURSE = a_memory("User is a pediatric nurse at the Riverside Hospital", importance=0.8)
+TWINS = a_message("I have twins, Ada and Bo.", session="s1", seq=0)
+PEANUTS = a_memory("User is allergic to peanuts", importance=0.9)
+SHELLFISH = a_memory("User is allergic to shellfish")
+SISTER = a_memory("User's sister is Anna")
+TOM = a_message("Anna's husband Tom owns the Rye Corner bakery on Elm Street.", session="s1", seq=2)
+HOME = a_memory("User lives in Malmö", created_at=later(days=2), valid_from=later(days=2))
+FORMERLY = a_memory(
+    "User lives in Gothenburg",
+    state=MemoryState.SUPERSEDED,
+    valid_from=MONDAY,
+    valid_to=later(days=2),
+    superseded_by=HOME.id,
+)
+DEPLOY = a_memory("To deploy atlas: run make release", type=MemoryType.PROCEDURAL)
+SUMMARY = a_memory(
+    "Kitchen plans: oak counters and a gas stove were decided.",
+    type=MemoryType.EPISODIC,
+    source=Source.SUMMARY,
+    session="s2",
+    metadata={"span": [0, 4], "until": later(days=1).timestamp(), "sources": ["said"]},
+)
+OAK = a_message("I want oak counters.", session="s2", seq=0, created_at=later(days=1))
+STOVE = a_message("Gas stoves need a vent.", session="s2", seq=1, role=Role.ASSISTANT, created_at=later(days=1))
+EVERYTHING = (NURSE, TWINS, PEANUTS, SHELLFISH, SISTER, TOM, HOME, FORMERLY, DEPLOY, SUMMARY, OAK, STOVE)
+
+
+@dataclass
+class Desk:
+    partitions: Partitions
+    embedder: CannedEmbedder
+    metrics: Metrics
+
+    async def remember(self, *memories: Memory) -> None:
+        for memory in memories:
+            vector = (await self.embedder.embed([memory.content]))[0]
+            await self.partitions.put(memory.owner, [Embedded(memory, vector)])
+
+    @property
+    def recaller(self) -> Recaller:
+        return Recaller(
+            self.partitions,
+            self.embedder,
+            RecallLimits(deadline=timedelta(seconds=5)),
+            fusion=Fusion(packaged_weights(), self.embedder.fingerprint),
+            now=lambda: later(days=4),
+            metrics=self.metrics,
+            about_caller=about_caller,
+            threads=Threads(self.partitions, ThreadLimits()),
+            selects=self.partitions,
+        )
+
+    async def ask(self, words: str, **changes: Any) -> RecallResult:
+        return await self.recaller.recall(a_wish(words, **changes))
+
+    async def explain(self, words: str, **changes: Any) -> Explanation:
+        return await self.recaller.explain(a_wish(words, **changes))
+
+
+@pytest.fixture(params=[1 << 28, 1], ids=["held in process", "too large to be held"])
+async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    metrics = Metrics(CollectorRegistry(), "test")
+    embedder = CannedEmbedder()
+    store = InMemoryStore(embedder.dimension, now=lambda: MONDAY)
+    limits = PartitionLimits(bytes=request.param)
+    async with Partitions(
+        store, InMemoryCoordination(lambda: MONDAY), limits, metrics, now=lambda: MONDAY
+    ) as partitions:
+        made = Desk(partitions, embedder, metrics)
+        await made.remember(*EVERYTHING)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("question", "kind", "there", "not_there"),
+    [
+        ("What do you know about me?", "overview", [NURSE, TWINS, PEANUTS, HOME], [FORMERLY, STOVE]),
+        ("what do you know about my sister", "subject", [SISTER, TOM], [NURSE]),
+        ("What did we talk about last time?", "past_conversation", [SUMMARY], [NURSE]),
+        ("what did I tell you on 3 March", "by_date", [OAK], [NURSE]),
+        ("my allergies", "list", [PEANUTS, SHELLFISH], [NURSE]),
+        ("whom did I mention?", "mentioned", [SISTER, TWINS], [PEANUTS]),
+        ("where is the bakery of my sister's husband", "several_hops", [SISTER, TOM], [NURSE]),
+        ("recommend a restaurant", "constraint", [PEANUTS, SHELLFISH], [SISTER, NURSE]),
+        ("where did I live before?", "as_of", [FORMERLY], [HOME]),
+        ("how do I deploy atlas", "procedure", [DEPLOY], [NURSE]),
+    ],
+)
+async def test_each_kind_finds_what_answers_it(
+    desk: Desk, question: str, kind: str, there: list[Memory], not_there: list[Memory]
+) -> None:
+    explained = await desk.explain(question)
+    assert explained.kind == kind
+    assert all(one.content in explained.block for one in there)
+    assert not any(one.content in explained.block for one in not_there)
+    assert (await desk.ask(question)).block == explained.block
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is the capital of France?",
+        "tell me everything about black holes",
+        "how do I boil an egg?",
+        "what do you know about Bob",
+        "Write a poem",
+        "where is the hotel of my brother's wife?",
+        "all my patents",
+    ],
+)
+async def test_a_question_that_looks_alike_gets_nothing(desk: Desk, question: str) -> None:
+    explained = await desk.explain(question)
+    assert (explained.kind, explained.block) == ("", "")
+
+
+async def test_an_overview_is_grouped_and_stays_in_its_budget(desk: Desk) -> None:
+    await desk.remember(*(a_memory(f"User likes the band number {number} a lot") for number in range(200)))
+    recalled = await desk.ask("What do you know about me?")
+    headings = [line for line in recalled.block.splitlines() if line.endswith(":")]
+    assert headings[:3] == ["Identity:", "Work:", "People:"]
+    assert 512 < recalled.tokens <= RecallLimits().overview_budget
+    assert NURSE.content in recalled.block  # the many of one attribute crowd out nothing
+    assert "more that are not shown)" in recalled.block
+    assert (await desk.ask("What do you know about me?", room=200)).tokens <= 200
+
+
+async def test_a_list_has_every_item_unless_the_request_names_a_limit(desk: Desk) -> None:
+    await desk.remember(*(a_memory(f"User is allergic to pollen of kind {number}") for number in range(9)))
+    assert len((await desk.ask("list my allergies")).memories) == 11
+    limited = await desk.ask("list my allergies", limit=4, limited=True)
+    assert len(limited.memories) == 4
+    assert "(and 7 more that are not shown)" in limited.block
+
+
+async def test_scopes_and_owners_hold_for_every_kind(desk: Desk) -> None:
+    await desk.remember(a_memory("User is allergic to bees", BOB), a_memory("User is allergic to hay", project="p"))
+    assert "bees" not in (await desk.ask("my allergies")).block
+    narrow = await desk.ask("my allergies", scope=Scope(project="p"))
+    assert [one.memory.content for one in narrow.memories] == ["User is allergic to hay"]
+    types = Scope(types=frozenset({MemoryType.EPISODIC}))
+    assert NURSE.content not in (await desk.ask("What do you know about me?", scope=types)).block
+    assert (await desk.ask("What do you know about me?", owner=Owner("acme", "eve"))).block == ""
+
+
+async def test_memories_shared_with_the_caller_are_looked_up_too(desk: Desk) -> None:
+    project = Owner.of_project("acme", "atlas")
+    await desk.remember(a_memory("To deploy atlas: ask Lena first", project, type=MemoryType.PROCEDURAL))
+    assert "ask Lena" in (await desk.ask("how do I deploy atlas", shared=(project,))).block
+
+
+async def test_what_was_forgotten_is_in_no_lookup(desk: Desk) -> None:
+    await desk.partitions.delete(ANN, [TOM.id, PEANUTS.id])
+    assert "Rye Corner" not in (await desk.ask("where is the bakery of my sister's husband")).block
+    assert PEANUTS.content not in (await desk.ask("my allergies")).block
+    assert not await desk.partitions.select(ANN, Selection(names=frozenset({"tom"})), Scope())
+
+
+async def test_what_the_model_sees_already_is_left_out(desk: Desk) -> None:
+    recalled = await desk.ask("my allergies", in_view=frozenset({PEANUTS.content}))
+    assert [one.memory.content for one in recalled.memories] == [SHELLFISH.content]
+
+
+async def test_memory_is_given_as_it_stood_at_a_time(desk: Desk) -> None:
+    then = later(days=1).isoformat()
+    assert [one.memory.content for one in (await desk.ask("where do I live", as_of=then)).memories] == [
+        FORMERLY.content
+    ]
+    for unreadable in ("yesterday", "2026-03-03T09:00:00", later(days=400).isoformat(), "99999-01-01"):
+        explained = await desk.explain("my allergies", as_of=unreadable)
+        assert PEANUTS.content in explained.block
+        assert any("as_of is ignored" in note for note in explained.notes)
+
+
+async def test_an_impossible_day_and_an_unknown_subject_leave_a_word_and_no_harm(desk: Desk) -> None:
+    explained = await desk.explain("What did I tell you on 30 February?")
+    assert explained.notes == ("no calendar has a 30 February",)
+    unknown = await desk.explain("what do you know about Zelda")
+    assert unknown.outcome is Outcome.NOTHING_RELEVANT
+    assert unknown.notes == ("no memory mentions the subject of the question",)
+    assert (await desk.explain("who is Ada Lovelace?")).block == ""
+
+
+async def test_weight_decides_what_an_overview_begins_with(desk: Desk) -> None:
+    often = replace(
+        a_memory("User's favourite tea is Assam"), metadata={"confirmations": 5, "attribute": "favourite tea"}
+    )
+    rarely = a_memory("User likes Oolong tea")
+    await desk.remember(often, rarely)
+    found = [one.memory.content for one in (await desk.ask("What do you know about me?")).memories]
+    assert found.index(often.content) < found.index(rarely.content)
+
+
+async def test_selecting_takes_any_condition_and_says_what_each_memory_tells(desk: Desk) -> None:
+    allergies = ATTRIBUTES.mask(["allergies"])
+    found = await desk.partitions.select(ANN, Selection(attributes=allergies), Scope())
+    assert {one.memory.content for one in found} == {PEANUTS.content, SHELLFISH.content}
+    assert all(one.tells & allergies for one in found)
+    everything = await desk.partitions.select(ANN, Selection(everything=True), Scope())
+    assert len(everything) == len(EVERYTHING) - 1  # without what was replaced
+    assert len(await desk.partitions.select(ANN, Selection(everything=True, most=3), Scope())) == 3
