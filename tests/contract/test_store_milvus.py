@@ -297,6 +297,23 @@ async def test_rows_are_flushed_when_there_are_enough_and_when_nothing_comes(tmp
         await until_more_than(after)
 
 
+async def test_rows_that_come_one_by_one_are_flushed_together(tmp_path: Path) -> None:
+    chosen = replace(options(tmp_path), flush_rows=5, flush_idle=timedelta(hours=1))
+    async with measured(chosen) as (store, registry):
+        await insisted(store.open)
+
+        def flushes() -> float:
+            done = {"operation": "flush", "outcome": "ok"}
+            return registry.get_sample_value("memory_extproc_store_operations_seconds_count", done) or 0.0
+
+        before = flushes()
+        for number in range(10):
+            await store.put(ANN, [a_row(f"{number}", ANN)])
+        await until(lambda: flushes() >= before + 2, "they are flushed")
+        await insisted(partial(store.count, ANN))
+        assert flushes() == before + 2
+
+
 # --- what does not fit --------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
