@@ -249,6 +249,7 @@ def server_options(settings: Settings) -> ServerOptions:
     tls = settings.tls
     return ServerOptions(
         address=settings.listen.ext_proc,
+        also=settings.listen.ext_proc_unix,
         tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
         drain_wait=settings.shutdown.announce,
         grace=settings.shutdown.grace,
@@ -268,6 +269,7 @@ def api_options(settings: Settings) -> ServerOptions:
     return replace(
         given,
         address=settings.listen.api,
+        also="",
         tls=tls or given.tls,
         drain_wait=timedelta(),
         grace=timedelta(seconds=1),

@@ -60,8 +60,8 @@ class EmbeddedTurn:
 
 
 async def embed_turns(embedder: EmbeddingModel, turns: Sequence[tuple[str, str]]) -> list[EmbeddedTurn]:
-    """Of what was asked and answered in each. From the vectors that the messages are stored with, which the
-    embedder still has: nothing is embedded for this alone."""
+    """Embed turns, given as (question, answer), from the vectors that the messages are stored with: the embedder
+    still has them, so nothing is embedded for this alone."""
     vectors = await embedder.embed([text for turn in turns for text in turn])
     return [
         EmbeddedTurn(turn[0], asked, unit(asked + answered))

@@ -215,7 +215,7 @@ class Said:
 
     @property
     def beginnings(self) -> list[str]:
-        """Of each side its first piece, as it was embedded when it was stored."""
+        """The first piece of each message, as it was embedded when it was stored."""
         first = {row.role: row.content for row in reversed(self.rows)}
         return [first[role] for role in (Role.USER, Role.ASSISTANT) if role in first]
 
