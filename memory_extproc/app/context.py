@@ -195,6 +195,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
         settle=LearnLimits().settle if settings.coordination.url else timedelta(),  # one replica has all marks
         batch=settings.memory.extraction_batch_size if settings.extracts_by_model else 1,
         idle=learn.session_idle,
+        gather=timedelta(seconds=1),
         extracting=learn.concurrency,
         patience=learn.model_patience,
         attempts=learn.max_attempts,
