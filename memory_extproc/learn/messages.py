@@ -232,8 +232,8 @@ class Messages:
     async def _store_shown(
         self, owner: Owner, entries: Sequence[JournalEntry], still_in: Callable[[], Awaitable[None]]
     ) -> tuple[list[Judged], Sequence[JournalEntry]]:
-        """Store messages of *entries* that were shown, with corrections made since. Returns their decisions, and the
-        entries that are left to store."""
+        """Store messages of *entries* that were shown, with corrections made since. Returns their decisions, and
+        the entries that are left to store."""
         known = {entry.turn.id: self._shown.get(entry.turn.id, ("", ())) for entry in entries}
         others = [entry for entry in entries if known[entry.turn.id][0] != entry.place]
         left_out = {entry.turn.id for entry in others}

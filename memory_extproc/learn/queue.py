@@ -92,7 +92,7 @@ class OwnerQueues(Generic[Job]):
 
     @property
     def has_room(self) -> bool:
-        """Whether new jobs are tried while failed ones wait."""
+        """Whether new jobs are tried while failed jobs wait."""
         return self._waiting < self._in_vain
 
     async def finish(self) -> None:
