@@ -16,6 +16,7 @@ import yaml
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
 MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", "models"))
+MOST_PATH = len("unix:") + 107  # bytes
 STARTS_WITHIN = 60.0  # seconds; a first start also creates the store
 
 
@@ -105,6 +106,9 @@ class Stack:
         self.sidecar: Started | None = None
         self.envoy: Started | None = None
         self.admin = f"http://127.0.0.1:{ports.admin}"
+        socket_ = f"unix:{logs.absolute() / 'ext_proc.sock'}"
+        # Envoy and the sidecar meet at a Unix socket, unless its path is longer than the system takes.
+        self.env = {"MEMORY_EXTPROC__LISTEN__EXT_PROC_UNIX": socket_} if len(socket_) <= MOST_PATH else {}
 
     async def start(self, say: Callable[[str], None] = lambda _: None) -> None:
         bootstrap = self.logs / "envoy.yaml"
@@ -125,6 +129,7 @@ class Stack:
             "the sidecar",
             [sys.executable, "-m", "memory_extproc", "serve", "--config", str(self.config)],
             self.logs / "sidecar.log",
+            {**os.environ, **self.env},
         )
         await self.sidecar.ready(f"http://127.0.0.1:{self.ports.http}/readyz")
 
@@ -155,9 +160,10 @@ class Stack:
             *(sys.executable, "-m", "memory_extproc", "envoy-config", "--config", str(self.config)),
             *("--upstream", self.upstream, "--listen", f"127.0.0.1:{self.ports.envoy}"),
             *("--admin-port", str(self.ports.admin), "--identity", "trust"),
+            *(["--socket"] if self.env else []),
         ]
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **self.env}
         )
         out, err = await process.communicate()
         if process.returncode:

@@ -196,6 +196,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
         settle=LearnLimits().settle if settings.coordination.url else timedelta(),  # one replica has all marks
         batch=settings.memory.extraction_batch_size if settings.extracts_by_model else 1,
         idle=learn.session_idle,
+        gather=timedelta(seconds=1),
         extracting=learn.concurrency,
         patience=learn.model_patience,
         attempts=learn.max_attempts,
@@ -250,6 +251,7 @@ def server_options(settings: Settings) -> ServerOptions:
     tls = settings.tls
     return ServerOptions(
         address=settings.listen.ext_proc,
+        also=settings.listen.ext_proc_unix,
         tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
         drain_wait=settings.shutdown.announce,
         grace=settings.shutdown.grace,
@@ -269,6 +271,7 @@ def api_options(settings: Settings) -> ServerOptions:
     return replace(
         given,
         address=settings.listen.api,
+        also="",
         tls=tls or given.tls,
         drain_wait=timedelta(),
         grace=timedelta(seconds=1),

@@ -36,6 +36,7 @@ Identity = Annotated[
 Sidecar = Annotated[
     str, typer.Option(help="as Envoy reaches it, if not at listen.ext_proc; name.namespace:port in Kubernetes")
 ]
+Socket = Annotated[bool, typer.Option("--socket", help="Envoy reaches the sidecar at listen.ext_proc_unix")]
 ApiAddress = Annotated[
     str, typer.Option(help="the memory API as Envoy reaches it, if not beside the sidecar at listen.api's port")
 ]
@@ -74,6 +75,7 @@ def envoy_config(
     admin_port: AdminPort = 9901,
     identity: Identity = IdentityMode.STRIP,
     sidecar: Sidecar = "",
+    socket: Socket = False,
     api: ApiAddress = "",
     sidecar_client_cert: ClientCert = "",
     sidecar_client_key: ClientKey = "",
@@ -95,6 +97,7 @@ def envoy_config(
         admin_port=admin_port,
         identity=identity,
         sidecar=sidecar,
+        socket=socket,
         api=api,
         client_tls=(sidecar_client_cert, sidecar_client_key, sidecar_ca),
         jwt=(jwt_issuer, jwt_audience, jwks_url, jwks_file),
@@ -127,6 +130,7 @@ class Asked:
     admin_port: int
     identity: IdentityMode
     sidecar: str
+    socket: bool
     api: str
     client_tls: tuple[str, str, str]  # Envoy's certificate, its key, who issues the sidecar's: files
     jwt: tuple[str, str, str, str]  # issuer, audience, where the keys are: a URL, or a file
@@ -139,6 +143,11 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
     """Raises ConfigurationError with every fault of what was asked."""
     faults: list[str] = []
     address = asked.sidecar or reachable(settings.listen.ext_proc)
+    if asked.socket:
+        address = settings.listen.ext_proc_unix or address
+        if asked.sidecar or not settings.listen.ext_proc_unix:
+            why = "--sidecar is given too" if asked.sidecar else "listen.ext_proc_unix is not set"
+            faults.append(f"--socket: {why}; the sidecar listens on the socket that its configuration names")
     if not address.startswith("unix:"):
         _parse_option(faults, "--sidecar", split_address, address)
     if asked.two_filters and not settings.envoy.two_filters:
@@ -160,7 +169,7 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
         streams=settings.limits.streams,
         metadata_namespaces=namespaces(settings),
         verified=_jwt_verification(faults, settings, asked),
-        client_tls=_client_tls(faults, settings, address, asked.client_tls),
+        client_tls=_client_tls(faults, settings, asked.sidecar, asked.client_tls),
         bodies=asked.bodies,
         two_filters=settings.envoy.two_filters if asked.two_filters is None else asked.two_filters,
         rest=_rest(faults, settings, asked) if _wants_rest(settings, asked) else None,
@@ -257,9 +266,10 @@ def _jwt_verification(faults: list[str], settings: Settings, asked: Asked) -> Ve
 
 
 def _client_tls(
-    faults: list[str], settings: Settings, address: str, given: tuple[str, str, str]
+    faults: list[str], settings: Settings, sidecar: str, given: tuple[str, str, str]
 ) -> ClientTls | None:
     cert, key, authorities = given
+    address = sidecar or reachable(settings.listen.ext_proc)
     if not settings.tls.given:
         return None
     named = zip(("--sidecar-client-cert", "--sidecar-client-key", "--sidecar-ca"), given, strict=True)

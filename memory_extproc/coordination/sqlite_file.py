@@ -125,13 +125,18 @@ class SqliteFile:
         return await waiter
 
     def read(self, statement: str, values: Sequence[object]) -> tuple[Any, ...] | None:
-        """The first row, read here and now on the event loop: for single rows by key only, some ten
-        microseconds. Sees every commit of any process. None also while the file was never written."""
+        """The first row of `read_all`, or None."""
+        rows = self.read_all(statement, values)
+        return rows[0] if rows else None
+
+    def read_all(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Read rows at once on the event loop, by key and in small numbers: each takes some ten microseconds. Sees
+        every commit of any process; empty while the file was never written."""
         try:
             reader = self._opened_reader()
             if reader is None:
-                return None
-            row: tuple[Any, ...] | None = reader.execute(statement, values).fetchone()
+                return []
+            rows: list[tuple[Any, ...]] = reader.execute(statement, values).fetchall()
             if self._refused:
                 self._close_reader()
         except (sqlite3.Error, MemoryExtprocError) as error:
@@ -139,7 +144,7 @@ class SqliteFile:
             if isinstance(error, sqlite3.Error):
                 raise translate_error(error, self._path.name) from error
             raise
-        return row
+        return rows
 
     def _opened_reader(self) -> sqlite3.Connection | None:
         """None where there is nothing to read yet."""

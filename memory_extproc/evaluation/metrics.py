@@ -16,7 +16,7 @@ from memory_extproc.evaluation.datasets import Category, Names
 from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
 from memory_extproc.model import Memory
 from memory_extproc.ports import EmbeddingModel
-from memory_extproc.topics.boundaries import EmbeddedTurn, ShiftLimits, shifts
+from memory_extproc.topics.boundaries import ShiftLimits, embed_turns, shifts
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = tuple(at / 20 for at in range(21))
@@ -284,11 +284,7 @@ async def told(
     """By the measures that serve where no model is asked."""
     all_of_it = []
     for session in sessions:
-        asked = await embedder.embed([turn.asked for turn in session.turns])
-        whole = await embedder.embed([f"{turn.asked}\n{turn.answered}" for turn in session.turns])
-        heard = [
-            EmbeddedTurn(turn.asked, *vectors) for turn, *vectors in zip(session.turns, asked, whole, strict=True)
-        ]
+        heard = await embed_turns(embedder, [(turn.asked, turn.answered) for turn in session.turns])
         marked = frozenset(number for number, turn in enumerate(session.turns) if turn.shift)
         all_of_it.append(SessionBoundaries(session, marked, frozenset(shifts(heard, limits))))
     return all_of_it

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.struct_pb2 import Struct, Value
 
 from memory_extproc.extproc.events import (
+    PASS,
     Event,
     ExchangeMetadata,
     Reply,
@@ -38,6 +39,18 @@ class BodyMode(IntEnum):
     BUFFERED_PARTIAL = 3
     FULL_DUPLEX_STREAMED = 4
     GRPC = 5
+
+
+_ANSWER_CHUNK = bytes([pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER << 3 | 2])  # the tag of such a message
+
+
+def answer_chunk(raw: bytes) -> bytes | None:
+    """Return the data of *raw* if it is a chunk of the response other than the last; None otherwise."""
+    if not raw.startswith(_ANSWER_CHUNK):
+        return None
+    message = pb.ProcessingRequest.FromString(raw)
+    piece = message.response_body
+    return None if piece.end_of_stream or message.WhichOneof("request") != "response_body" else piece.body
 
 
 def decode(message: pb.ProcessingRequest) -> Event | None:
@@ -101,6 +114,11 @@ def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
     return response
 
 
+def serialize(event: Event, reply: Reply) -> bytes:
+    """Encode *reply* as bytes of the wire."""
+    return PASSES[type(event)] if reply is PASS else encode(event, reply).SerializeToString()
+
+
 def _tell(response: pb.ProcessingResponse, told: ExchangeMetadata) -> None:
     """Envoy drops what `metadata_options.receiving_namespaces` does not name."""
     fields = response.dynamic_metadata.fields[METADATA].struct_value.fields
@@ -137,6 +155,10 @@ def _common(reply: Reply) -> pb.CommonResponse:
         common.body_mutation.streamed_response.body = reply.chunk.data
         common.body_mutation.streamed_response.end_of_stream = reply.chunk.last
     return common
+
+
+# Replies that change nothing, by kind of event.
+PASSES: Mapping[type[Event], bytes] = {kind: make(PASS).SerializeToString() for kind, make in _ANSWERS.items()}
 
 
 def _set(common: pb.CommonResponse, name: str, value: str) -> None:

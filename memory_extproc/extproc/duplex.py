@@ -66,6 +66,14 @@ class DuplexExchange:
         answered = self._answered or not self._mode.duplex_answer
         return asked and answered
 
+    @property
+    def observes(self) -> None:
+        """Never: every piece goes back."""
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._counted and not self._faulty and self._within.is_settled
+
     async def handle(self, event: Event) -> Sequence[Reply]:
         """The replies to *event*, in order; each says what it is for. OutOfOrderError as of `Exchange.handle`."""
         self._take(event)

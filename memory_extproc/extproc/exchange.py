@@ -187,6 +187,15 @@ class Exchange:
         """At any time: Envoy keeps what it sent until it has our reply."""
         return True
 
+    @property
+    def observes(self) -> Capture | None:
+        return self._capture if self.phase is Phase.RESPONSE else None
+
+    @property
+    def is_settled(self) -> bool:
+        nothing_held = self._heard is None and not (self._held_to_read or self._held_to_learn)
+        return self._counted and (self._concluded or nothing_held)
+
     def rescue(self) -> Sequence[Reply] | None:
         return None
 

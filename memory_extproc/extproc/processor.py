@@ -13,20 +13,21 @@ from memory_extproc.concurrency import whereabouts
 from memory_extproc.extproc import codec
 from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.duplex import DuplexExchange
-from memory_extproc.extproc.events import Event, ExchangeMetadata, Reply
+from memory_extproc.extproc.events import Event, ExchangeMetadata, Reply, ResponseBody
 from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, OutOfOrderError, Phase, StreamMode
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
-from memory_extproc.extproc.gen import ext_proc_pb2_grpc as pb_grpc
 from memory_extproc.extproc.observer import ObservedExchange, RequestObserver
+from memory_extproc.extproc.response_capture import Capture
 from memory_extproc.observe.log import Field, Span, TraceParent, Trail, following, logger
 from memory_extproc.request.admission import most_received
 from memory_extproc.request.identity import AllowedPeers
 
 log = logger(__name__)
 
-Stream = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
+Stream = grpc.aio.ServicerContext[bytes, bytes]
 
 DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+_CHUNK_PASSES = codec.PASSES[ResponseBody]
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
 
@@ -41,6 +42,15 @@ class EventHandler(Protocol):
     def may_end(self) -> bool:
         """Whether Envoy has all that it needs to go on alone, once it has the replies to the last event."""
 
+    @property
+    def observes(self) -> Capture | None:
+        """The capture that takes the response's chunks but the last in place of `handle`; None while `handle` must
+        see them."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left for `leave` to do."""
+
     async def handle(self, event: Event) -> Sequence[Reply]: ...
 
     def rescue(self) -> Sequence[Reply] | None:
@@ -49,7 +59,7 @@ class EventHandler(Protocol):
     async def leave(self, *, faulty: bool = False) -> None: ...
 
 
-class Processor(pb_grpc.ExternalProcessorServicer):
+class Processor:
     """envoy.service.ext_proc.v3.ExternalProcessor."""
 
     def __init__(
@@ -65,11 +75,13 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         self._deps, self._peers = deps, peers
 
     def register(self, server: grpc.aio.Server) -> None:
-        pb_grpc.add_ExternalProcessorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        """Registered with messages as bytes: most of them are chunks of responses, which need no decoding."""
+        process = grpc.stream_stream_rpc_method_handler(self.process)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),))
 
-    async def Process(self, requests: AsyncIterator[pb.ProcessingRequest], context: Stream) -> None:  # noqa: N802
-        """Ending this cleanly tells Envoy to carry the exchange on alone (external_processor.proto); an
-        error would be a 500 for the user wherever failure_mode_allow is not set."""
+    async def process(self, requests: AsyncIterator[bytes], context: Stream) -> None:
+        """Serve a stream. Ending this cleanly tells Envoy to carry the exchange on alone
+        (external_processor.proto); an error would be a 500 for the user wherever failure_mode_allow is not set."""
         if self._peers is not None and not self._peers.admit(context.auth_context()):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate's name is not allowed")
         deps = self._deps
@@ -77,17 +89,22 @@ class Processor(pb_grpc.ExternalProcessorServicer):
         metrics.streams_open.inc()
         exchange: EventHandler | None = None
         span, trail = Span(), Trail()
-        faulty = cuts = False
+        faulty = cuts = watching = False
+        capture: Capture | None = None
         try:
-            async for message in requests:
+            messages = aiter(requests)
+            while (raw := await _next_event(messages, capture, None if watching else context)) is not None:
+                message = pb.ProcessingRequest.FromString(raw)
                 if exchange is None:
                     span, trail = self._begun(message, context)
                     exchange = self._opened(deps, message, trail)
+                    watching = message.observability_mode
                 with following(trail), span.active():
                     goes_on = await self._handled(exchange, message, context, span)
                 if not goes_on:
                     cuts = not exchange.may_end
                     break
+                capture = exchange.observes
         except Exception as error:  # noqa: BLE001  the wire's only catch-all: a bug of ours must not become a 500
             faulty = True
             cuts = isinstance(exchange, DuplexExchange)
@@ -95,7 +112,9 @@ class Processor(pb_grpc.ExternalProcessorServicer):
                 self._report(error, exchange)
         finally:
             metrics.streams_open.dec()
-            if exchange is not None:
+            if exchange is None or exchange.is_settled:
+                _end(span, trail)
+            else:
                 with following(trail), span.active():
                     left = deps.background.start(_left(exchange, span, trail, faulty=faulty))
                 if left is None:  # no place for what it would leave behind
@@ -147,7 +166,7 @@ class Processor(pb_grpc.ExternalProcessorServicer):
             if reply.told is not None:
                 span.note(**_noted(reply.told))
             if not message.observability_mode:
-                await context.write(codec.encode(event, reply))
+                await context.write(codec.serialize(event, reply))
             ends = ends or reply.ends
         return not ends
 
@@ -180,6 +199,23 @@ class Processor(pb_grpc.ExternalProcessorServicer):
                 self._told_of_modes = True
                 log.error("stream.unsupported_mode", request_body=asked, response_body=answered)
         return mode
+
+
+async def _next_event(
+    messages: AsyncIterator[bytes], capture: Capture | None, context: Stream | None
+) -> bytes | None:
+    """Read messages up to the first that is no chunk for *capture*; None at the end, and where *capture* takes no
+    more: Envoy then carries the exchange on alone. *context* is None where Envoy waits for no reply."""
+    while (raw := await anext(messages, None)) is not None:
+        chunk = None if capture is None else codec.answer_chunk(raw)
+        if capture is None or chunk is None:
+            break
+        capture.add(chunk)
+        if context is not None:
+            await context.write(_CHUNK_PASSES)
+        if capture.dropped is not None:
+            return None
+    return raw
 
 
 async def _left(exchange: EventHandler, span: Span, trail: Trail, *, faulty: bool) -> None:

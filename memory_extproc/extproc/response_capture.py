@@ -98,7 +98,7 @@ class BodyMemoryBudget:
         """*limit*: bytes, above 0."""
         self._limit = limit
         self._reading = self._learning = 0
-        self._gauge = metrics.process_bytes
+        metrics.process_bytes.set_function(lambda: self.held)  # asked for when it is scraped, not at every chunk
 
     def reconfigure(self, limit: int) -> None:
         """A new limit in bytes; what is held beyond it stays until it is given back."""
@@ -112,23 +112,19 @@ class BodyMemoryBudget:
         if self.held + count > self._limit:
             return False
         self._reading += count
-        self._gauge.set(self.held)
         return True
 
     def reserve_learn(self, count: int) -> bool:
         if self._learning + count > self._limit * LEARNING_SHARE or self.held + count > self._limit:
             return False
         self._learning += count
-        self._gauge.set(self.held)
         return True
 
     def release_read(self, count: int) -> None:
         self._reading -= count
-        self._gauge.set(self.held)
 
     def release_learn(self, count: int) -> None:
         self._learning -= count
-        self._gauge.set(self.held)
 
 
 # --- accounts ----------------------------------------------------------------------------------------

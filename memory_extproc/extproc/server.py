@@ -38,6 +38,7 @@ class ServerTls:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     address: str  # host:port, port 0 for a free one, or unix:/path
+    also: str = ""  # a second address
     tls: ServerTls | None = None
     drain_wait: timedelta = timedelta(seconds=5)  # from NOT_SERVING until Envoy has noticed it
     grace: timedelta = timedelta(seconds=60)  # for open streams to end after that
@@ -100,13 +101,17 @@ class GrpcServer:
             await self._health.set(name, status)
 
     def _bind(self) -> int:
-        address, tls = self._options.address, self._options.tls
+        options, tls = self._options, self._options.tls
         try:
             credentials = None if tls is None else _credentials(tls)
         except OSError as error:
             raise ConfigurationError(
-                [f"listen: the certificate for {address} cannot be used: {error.strerror or error}"]
+                [f"listen: the certificate for {options.address} cannot be used: {error.strerror or error}"]
             ) from error
+        ports = [self._listen_on(address, credentials) for address in (options.address, options.also) if address]
+        return ports[0]
+
+    def _listen_on(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         try:
             if credentials is None:
                 return int(self._server.add_insecure_port(address))

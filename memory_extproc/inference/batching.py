@@ -27,7 +27,7 @@ from memory_extproc.text.words import carries_meaning
 # Characters. A thread that has to tokenise a question first waits for the interpreter, which the event loop keeps
 # while it works out what the question's words say; of a longer text it would keep others' requests waiting.
 _SHORT = 500
-_LATELY = 64  # texts whose vectors are kept for who embeds them again at once
+_LATELY = 1_024  # texts whose vectors are kept for a fact in them, and for the topic that they belong to
 _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background work holds a thread
 
 

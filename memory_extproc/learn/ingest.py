@@ -466,6 +466,8 @@ class LearnLimits:
     settle: timedelta = timedelta(seconds=3)
     batch: int = 10  # turns of a session from which facts are extracted together
     idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
+    gather: timedelta = timedelta()  # between two writes of an owner's messages, which are visible before
+    gathered: int = 256  # turns that wait for such a write
     remembering: int = 8  # owners whose messages are stored at a time
     extracting: int = 4  # owners from whose turns facts are extracted at a time
     together: int = 32  # turns of one owner remembered together

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Protocol, Self
@@ -28,11 +29,12 @@ from memory_extproc.learn.queue import (
     Revival,
     SessionBatcher,
     Trigger,
+    WriteBehind,
 )
 from memory_extproc.learn.screening import TurnScreener, Unscreened
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
-from memory_extproc.observe.log import NO_TRACES, Traces, logger
+from memory_extproc.observe.log import NO_TRACES, Traces, following, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     Chance,
@@ -102,7 +104,8 @@ class Learner:
             screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
             journalled=self._to_remember, ends=self.end_session, intake_log=intake_log,
         )  # fmt: skip
-        self._remembering, self._extracting = self._lanes(rng)
+        self._showing, self._remembering, self._extracting = self._lanes(rng)
+        self._write_behind = WriteBehind(self._store, period=limits.gather, most=limits.gathered)
         self._gatherings = SessionBatcher(
             self._extracting.add, batch=limits.batch, idle=limits.idle, told=self._count_trigger
         )
@@ -115,10 +118,14 @@ class Learner:
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
-    def _lanes(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
-        """Of the two steps: by turn id, and by the turn ids of a part of a session."""
+    def _lanes(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
+        """Queues of the steps: by turn id, and by the turn ids of a part of a session."""
         limits, stepped = self._limits, self._traces.stepped
         lanes = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng)
+        showing: OwnerQueues[str] = lanes(
+            "show", self._show, self._not_shown,
+            at_once=limits.remembering, together=limits.together,
+        )  # fmt: skip
         remembering: OwnerQueues[str] = lanes(
             "remember", stepped("learn.remember", self._remember), self._not_remembered,
             at_once=limits.remembering, together=limits.together,
@@ -127,7 +134,7 @@ class Learner:
             "extract", stepped("learn.extract", self._extract), self._not_extracted,
             at_once=limits.extracting, together=1,
         )  # fmt: skip
-        return remembering, extracting
+        return showing, remembering, extracting
 
     def reconfigure(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are remembered at a time stays."""
@@ -155,6 +162,8 @@ class Learner:
             async with asyncio.timeout(self._limits.grace.total_seconds()):
                 await self._intake.finish()
                 await asyncio.gather(*self._background)
+                await self._showing.finish()
+                self._write_behind.flush()
                 await self._remembering.finish()
                 self._gatherings.flush_all()
                 await self._extracting.finish()
@@ -163,10 +172,12 @@ class Learner:
             log.warning("learn.drain_cut_short")
         finally:
             self._gatherings.close()
+            self._write_behind.close()
             for task in self._background:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
             await self._intake.stop()
+            await self._showing.stop()
             await self._remembering.stop()
             await self._extracting.stop()
             self._unsettled.release_all()
@@ -205,8 +216,13 @@ class Learner:
     def _to_remember(self, turn: Turn) -> None:
         self._traces.keep(turn.id)
         self._ahead.setdefault(turn.owner, {})[turn.id] = turn.session
-        if self._remembering.add(turn.owner, turn.id):
+        first = self._showing if self._limits.gather else self._remembering
+        if first.add(turn.owner, turn.id):
             self._unsettled.add(turn.owner, turn.id)
+
+    def _store(self, owner: Owner, turn_id: str) -> None:
+        if not self._remembering.add(owner, turn_id):
+            self._unsettled.remove(owner, [turn_id])
 
     def _remembered(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         ahead = self._ahead.get(owner, {})
@@ -217,6 +233,31 @@ class Learner:
             self._ahead.pop(owner, None)
 
     # --- step 1: messages ----------------------------------------------------------------------------
+    async def _show(self, owner: Owner, turn_ids: Sequence[str]) -> None:
+        """Show messages before they are stored, so that they can be stored together. Visible in this process alone;
+        a turn that cannot be shown is stored at once."""
+        shown = False
+        with following(None), suppress(MemoryExtprocError):  # storing meets the error again and handles it
+            shown = self._remembering.has_room and await self._is_shown(owner, turn_ids)
+        self._write_behind.add(owner, turn_ids, at_once=not shown)
+
+    async def _is_shown(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
+        """False for turns that take other memories away: those are stored at once."""
+        epoch = await self._coordination.epoch(owner)
+        entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
+        fresh = [entry for entry in entries if not entry.stored]
+        if any(entry.replaced or self._obeying.doubted(entry.turn) for entry in fresh):
+            return False
+        if self._obeying.commanding(fresh):
+            return False
+        await self._messages.show(owner, fresh, still_in=partial(self._still_in, epoch, owner))
+        self._unsettled.remove(owner, turn_ids)
+        return True
+
+    async def _not_shown(self, owner: Owner, turn_id: str, _: Exception) -> bool:
+        self._write_behind.add(owner, [turn_id], at_once=True)
+        return True
+
     async def _remember(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         # Whatever comes of it, nobody waits longer than for the first attempt; and no longer than until the
         # partition shows the rows, which it does before the store has them.
@@ -237,6 +278,7 @@ class Learner:
                 self._finding.forget(owner)
             await self._journal.mark_stored(fresh)
         finally:
+            self._messages.drop_shown(turn_ids)  # a retry reads their words again
             self._unsettled.remove(owner, turn_ids)
         self._remember_evidence.succeed(turn_ids, proves=any(one.memory is not None for one in stored))
         for one in stored:

@@ -188,6 +188,8 @@ class Messages:
     ) -> None:
         self._keeps, self._embedder, self._judges = keeps, embedder, judges
         self._rows, self._now = rows, now
+        # Place in the journal and messages by turn id. A regenerated turn has the same id and another place.
+        self._shown: dict[str, tuple[str, Sequence[Judged]]] = {}
 
     async def store(
         self,
@@ -199,6 +201,7 @@ class Messages:
     ) -> list[Judged]:
         """What became of each message of *entries*, which are *owner*'s. *still_in* raises where nothing may be
         written any more; *shown* is called once all rows can be found, which is before the store has them."""
+        settled, entries = await self._store_shown(owner, entries, still_in)
         judged = await self._judged(entries)
         theirs = await corrected(self._keeps, owner, entries)
         everything = [one for _, all_of_it in judged for one in all_of_it]
@@ -208,7 +211,38 @@ class Messages:
         unsaid = {memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)} - theirs
         if unsaid:
             await self._keeps.delete(owner, sorted(unsaid))
-        return everything
+        return [*settled, *everything]
+
+    async def show(
+        self, owner: Owner, entries: Sequence[JournalEntry], *, still_in: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Make the messages of new turns visible in this process, ahead of `store`."""
+        judged = await self._judged(entries)
+        rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it], frozenset())
+        await still_in()
+        if rows:
+            await self._keeps.show(owner, rows)
+        self._shown |= {entry.turn.id: (entry.place, all_of_it) for entry, all_of_it in judged}
+
+    def drop_shown(self, turn_ids: Iterable[str]) -> None:
+        """Have `store` read these turns' words again."""
+        for turn_id in turn_ids:
+            self._shown.pop(turn_id, None)
+
+    async def _store_shown(
+        self, owner: Owner, entries: Sequence[JournalEntry], still_in: Callable[[], Awaitable[None]]
+    ) -> tuple[list[Judged], Sequence[JournalEntry]]:
+        """Store messages of *entries* that were shown, with corrections made since. Returns their decisions, and
+        the entries that are left to store."""
+        known = {entry.turn.id: self._shown.get(entry.turn.id, ("", ())) for entry in entries}
+        others = [entry for entry in entries if known[entry.turn.id][0] != entry.place]
+        left_out = {entry.turn.id for entry in others}
+        judged = [one for turn_id, (_, all_) in known.items() if turn_id not in left_out for one in all_]
+        ids = [one.memory.id for one in judged if one.memory is not None]
+        if not ids or len(ids) > self._rows:
+            return [], entries
+        await still_in()
+        return (judged, others) if await self._keeps.store_shown(owner, ids) else ([], entries)
 
     async def _judged(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
         now = self._now()

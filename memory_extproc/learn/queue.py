@@ -90,6 +90,11 @@ class OwnerQueues(Generic[Job]):
         lane.news.set()
         return not lane.tried or self._waiting < self._in_vain
 
+    @property
+    def has_room(self) -> bool:
+        """Whether new jobs are tried while failed jobs wait."""
+        return self._waiting < self._in_vain
+
     async def finish(self) -> None:
         """Returns when nothing is left but what has to wait for better times; that is tried once more."""
         self._finishing = True
@@ -334,6 +339,50 @@ class SessionBatcher:
                 if gathering.timer is not None:
                     gathering.timer.cancel()
         self._open.clear()
+
+
+# --- write behind ------------------------------------------------------------------------------------
+# Turns whose messages are visible already wait here for a moment, so that the store gets fewer writes.
+
+
+class WriteBehind:
+    """Hands on turn ids every *period*, and at once when *most* are waiting: an owner's messages of a period become
+    a single write. The turns wait in the journal until they are stored."""
+
+    def __init__(self, hand_on: Callable[[Owner, str], object], *, period: timedelta, most: int) -> None:
+        self._hand_on = hand_on
+        self._period, self._most = period.total_seconds(), most
+        self._held: dict[Owner, list[str]] = {}
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, owner: Owner, turn_ids: Sequence[str], *, at_once: bool) -> None:
+        """*at_once*: hand these on now, behind the turns of *owner* that wait."""
+        self._held.setdefault(owner, []).extend(turn_ids)
+        self._count += len(turn_ids)
+        if at_once:
+            self._flush_owner(owner)
+        elif self._count >= self._most:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._period, self.flush)
+
+    def flush(self) -> None:
+        self.close()
+        for owner in list(self._held):
+            self._flush_owner(owner)
+
+    def close(self) -> None:
+        """Stop the timer; waiting ids are dropped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _flush_owner(self, owner: Owner) -> None:
+        turn_ids = self._held.pop(owner)
+        self._count -= len(turn_ids)
+        for turn_id in turn_ids:
+            self._hand_on(owner, turn_id)
 
 
 # --- take up -----------------------------------------------------------------------------------------

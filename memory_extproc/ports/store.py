@@ -142,6 +142,13 @@ class MemoryWriter(Protocol):
         """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
         it. On TransientError the rows stay visible in this process and the caller tries again."""
 
+    async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        """Make *rows* visible in this process alone, until `store_shown` or `put`."""
+
+    async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
+        """Store rows that were shown, with the changes made since. False if a row is gone: the caller then puts all
+        of them again. Raises as `put` does."""
+
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never
         another owner's, never a superseded, deleted, quarantined or expired one."""

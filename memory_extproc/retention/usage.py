@@ -167,6 +167,12 @@ class ChangeNotifier:
     ) -> None:
         await self._within.put(owner, rows, shown=shown)
 
+    async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        await self._within.show(owner, rows)
+
+    async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
+        return await self._within.store_shown(owner, ids)
+
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         return await self._within.nearest(owner, to, limit, scope)
 

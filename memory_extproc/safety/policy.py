@@ -12,6 +12,7 @@ from importlib.resources import files
 from memory_extproc.model import Exchanged, Message, Role
 from memory_extproc.safety.secrets import Masked, Span, find_secrets, mask_spans
 from memory_extproc.text.sentences import sentence_ends
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
 
 # --- identifiers -------------------------------------------------------------------------------------
 # What names or reaches a person: mail addresses, phones, national ids, street addresses. Pure.
@@ -187,6 +188,7 @@ def _stands(words: re.Pattern[str], text: str) -> bool:
     return words.search(text, start) is not None
 
 
+@memoize_by_hash(MOST_REMEMBERED)
 def sensitivity(text: str) -> Category | None:
     """The first category that *text* has words of, whoever it speaks of."""
     if not _stands(_ANY, _straight(text)):

@@ -21,6 +21,7 @@ from importlib.resources import files
 from urllib.parse import unquote
 
 from memory_extproc.text.sentences import collapse_whitespace, sentences
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
 
 
 class Suspicion(StrEnum):
@@ -113,6 +114,7 @@ _ROT13_SIGNS = re.compile(
 _LEAST_ROT13 = 2
 
 
+@memoize_by_hash(MOST_REMEMBERED)
 def suspicion(text: str) -> Suspicion | None:
     """Why *text* should not be remembered as it is; None for what people say. Linear in *text*."""
     plain = collapse_whitespace(unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text))))

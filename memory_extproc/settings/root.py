@@ -232,8 +232,10 @@ def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:
 
 def _addresses_differ(listen: Listen) -> Faults:
     taken: dict[str, str] = {}
-    for key in ("ext_proc", "api", "http"):
+    for key in ("ext_proc", "ext_proc_unix", "api", "http"):
         address: str = getattr(listen, key)
+        if not address:
+            continue
         if address in taken and not address.endswith(":0"):
             yield f"listen.{key}: {address} is listen.{taken[address]} too; each needs a port of its own"
         taken.setdefault(address, key)

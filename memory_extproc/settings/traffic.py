@@ -15,6 +15,7 @@ from memory_extproc.settings.types import (
     Duration,
     Header,
     Listening,
+    OptionalSocket,
     OptionalUrl,
     Positive,
     Section,
@@ -27,6 +28,9 @@ MIB = 1 << 20
 
 class Listen(Section):
     ext_proc: Listening = Field("127.0.0.1:50051", description="gRPC for Envoy: host:port or unix:/path")
+    ext_proc_unix: OptionalSocket = Field(
+        "", description="a Unix socket for an Envoy on the same machine, beside ext_proc: unix:/path"
+    )
     api: Listening = Field("127.0.0.1:50052", description="gRPC of the memory API, with health and reflection")
     http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
     insecure: bool = Field(

@@ -146,7 +146,14 @@ def _listening(value: str) -> str:
     return value
 
 
+def _optional_socket(value: str) -> str:
+    if value and not value.startswith("unix:"):
+        raise ValueError("expected unix:/absolute/path, or nothing")
+    return value and _listening(value)
+
+
 Listening = Annotated[str, AfterValidator(_listening)]
+OptionalSocket = Annotated[str, AfterValidator(_optional_socket)]
 
 
 def on_loopback(address: str) -> bool:

@@ -249,6 +249,15 @@ class Partitions:
             async with owned.writes:
                 await self._write(owner, owned, rows, shown)
 
+    async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        await read_ahead([row.memory for row in rows])
+        with self._roster.using(owner) as owned:
+            async with owned.writes:
+                await self._lay(owner, owned, rows)
+
+    async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
+        return await self.change_all(owner, ids, lambda row: [row]) == len(ids)
+
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         await self._change(owner, old, partial(supersede_memory, by=by, at=at))
 
@@ -358,11 +367,7 @@ class Partitions:
         self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded], shown: Callable[[], None] = lambda: None
     ) -> None:
         """Under `owned.writes`. Visible here, and *shown*, before the store is asked."""
-        if self._forgotten is not None:
-            # A forget takes the same lock to look at what is there: what passes here it will find.
-            rows = await self._forgotten.admitted(owner, rows)
-        mark = owned.put(rows)
-        self._roster.account(owned)
+        mark, rows = await self._lay(owner, owned, rows)
         shown()
         with owned.writing():
             try:
@@ -373,6 +378,17 @@ class Partitions:
             owned.acknowledge(mark, self._monotonic_now())
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
+
+    async def _lay(
+        self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded]
+    ) -> tuple[int, Sequence[Embedded]]:
+        """Under `owned.writes`. The mark of the write, and the rows that may be kept."""
+        if self._forgotten is not None:
+            # A forget takes the same lock to look at what is there: what passes here it will find.
+            rows = await self._forgotten.admitted(owner, rows)
+        mark = owned.put(rows)
+        self._roster.account(owned)
+        return mark, rows
 
     @property
     def _settle(self) -> timedelta:

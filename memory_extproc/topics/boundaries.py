@@ -1,4 +1,4 @@
-"""Whether a turn still belongs to the topic that is open. Pure, but for the model that may be asked."""
+"""Whether a turn still belongs to the topic that is open. Pure, but for the model that embeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from memory_extproc.model import Matrix, Vector
+from memory_extproc.ports import EmbeddingModel
 from memory_extproc.text.words import content_words
 
 _MOST_WORDS = 8  # content words of a question beyond which more say nothing more
@@ -50,11 +51,22 @@ class ShiftLimits:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedTurn:
-    """A turn for this purpose: *asked_vector* is of the caller's words, *vector* of the whole turn."""
+    """A turn for this purpose: *asked_vector* is of the caller's words, *vector* the middle of question and
+    answer."""
 
     asked: str = field(repr=False)
     asked_vector: Vector = field(repr=False)
     vector: Vector = field(repr=False)
+
+
+async def embed_turns(embedder: EmbeddingModel, turns: Sequence[tuple[str, str]]) -> list[EmbeddedTurn]:
+    """Embed turns, given as (question, answer), from the vectors that the messages are stored with: the embedder
+    still has them, so nothing is embedded for this alone."""
+    vectors = await embedder.embed([text for turn in turns for text in turn])
+    return [
+        EmbeddedTurn(turn[0], asked, unit(asked + answered))
+        for turn, asked, answered in zip(turns, vectors[0::2], vectors[1::2], strict=True)
+    ]
 
 
 @dataclass(slots=True)
@@ -85,8 +97,8 @@ def unit(vector: Vector | Matrix) -> Vector:
 
 # Fitted for all-MiniLM-L6-v2 on the sessions fit-… of tests/quality/topics.jsonl by logistic regression, judged by
 # the others: `memory-extproc eval topics` says how well (docs/memory-model.md has the figures).
-_WEIGHTS = (-6.1, -3.2, -3.8, -3.7, 5.3, 2.6)
-_BIAS = -0.9
+_WEIGHTS = (-6.2, -4.3, -3.7, -2.8, 6.5, 3.0)
+_BIAS = -0.7
 
 
 def apartness(topic: OpenTopic, heard: EmbeddedTurn) -> float:

@@ -213,6 +213,12 @@ class Said:
     def messages(self) -> int:
         return bool(self.asked) + bool(self.answered)
 
+    @property
+    def beginnings(self) -> list[str]:
+        """The first piece of each message, as it was embedded when it was stored."""
+        first = {row.role: row.content for row in reversed(self.rows)}
+        return [first[role] for role in (Role.USER, Role.ASSISTANT) if role in first]
+
 
 class Sayings:
     """Reads turns from the owner's memories."""

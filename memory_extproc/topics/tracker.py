@@ -21,7 +21,15 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
 from memory_extproc.topics import state
-from memory_extproc.topics.boundaries import Decided, EmbeddedTurn, OpenTopic, ShiftLimits, Stage, decide
+from memory_extproc.topics.boundaries import (
+    Decided,
+    EmbeddedTurn,
+    OpenTopic,
+    ShiftLimits,
+    Stage,
+    decide,
+    embed_turns,
+)
 from memory_extproc.topics.state import Noted, Said, SaidTurn, Sayings, Thread, Threads
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Checks, Closing
@@ -29,7 +37,6 @@ from memory_extproc.topics.writer import Checks, Closing
 log = logger(__name__)
 _SWAPS = 16  # tries of a compare-and-swap that others keep winning
 _BEFORE = 3  # turns of the open topic that a model is shown
-_READ = 1_500  # characters of a message that are embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +305,8 @@ class Topics:
 
     async def _heard(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
         there = [one for one in said if one.asked]
-        asked = await self._embedder.embed([one.asked[:_READ] for one in there])
-        whole = await self._embedder.embed([_whole(one) for one in there])
-        found = {
-            one.turn.id: EmbeddedTurn(one.asked, *pair) for one, *pair in zip(there, asked, whole, strict=True)
-        }
+        embedded = await embed_turns(self._embedder, [(one.beginnings[0], one.beginnings[-1]) for one in there])
+        found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
         return [found.get(one.turn.id) for one in said]
 
     # --- what is open --------------------------------------------------------------------------------
@@ -350,10 +354,6 @@ class Topics:
         if thread is None:
             raise TransientError("the session was forgotten while we worked")
         return thread
-
-
-def _whole(said: Said) -> str:
-    return f"{said.asked[:_READ]}\n{said.answered[:_READ]}"
 
 
 def _nobody(_owner: Owner, _session: str) -> None:

@@ -84,7 +84,7 @@ class Closing:
         if not summary.text:
             return False
         row = topic_row(self._written(owner, read), thread, group, said, summary)
-        vector = await self._middle([one.text for one in said])
+        vector = await self._middle([text for one in said for text in one.beginnings])
         await checks()
         await self._unchanged(owner, [row for one in said for row in one.rows])
         await self._keeps.put(owner, [Embedded(row, vector)])

@@ -142,6 +142,17 @@ def test_envoy_configuration_is_yaml_on_stdout_and_nothing_else(tmp_path: Path) 
     assert "listeners" in yaml.safe_load(done.stdout)["static_resources"]
 
 
+def test_envoy_meets_the_sidecar_at_a_unix_socket_where_there_is_one(tmp_path: Path) -> None:
+    done = run("envoy-config", "--socket", at=tmp_path)
+    assert done.returncode == 2
+    assert "listen.ext_proc_unix is not set" in done.stderr
+    (tmp_path / "config.yaml").write_text("listen: {ext_proc_unix: 'unix:/run/memory/ext_proc.sock'}\n")
+    assert run("envoy-config", "--socket", "--sidecar", "memory:50051", at=tmp_path).returncode == 2
+    clusters = yaml.safe_load(run("envoy-config", "--socket", at=tmp_path).stdout)["static_resources"]["clusters"]
+    assert "'/run/memory/ext_proc.sock'" in str(clusters)
+    assert "50051" not in str(clusters)
+
+
 @pytest.mark.parametrize(
     ("command", "missing", "extra"),
     [

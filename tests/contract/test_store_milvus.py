@@ -8,6 +8,7 @@ import resource
 import stat
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -295,6 +296,32 @@ async def test_rows_are_flushed_when_there_are_enough_and_when_nothing_comes(tmp
         after = await until_more_than(before)
         await store.put(BOB, [a_row("alone", BOB)])
         await until_more_than(after)
+
+
+async def test_collections_of_a_lite_file_share_a_thread_for_their_upkeep(tmp_path: Path) -> None:
+    async with opened(replace(options(tmp_path), shards=16, flush_rows=1)) as store:
+        for number in range(40):
+            owner = Owner("acme", f"caller {number}")
+            await store.put(owner, [a_row(f"{number}", owner)])
+        await until(lambda: len(list(tmp_path.rglob("*.parquet"))) >= 16, "they are flushed")
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("milvus_lite")] == []
+
+
+async def test_rows_that_come_one_by_one_are_flushed_together(tmp_path: Path) -> None:
+    chosen = replace(options(tmp_path), flush_rows=5, flush_idle=timedelta(hours=1))
+    async with measured(chosen) as (store, registry):
+        await insisted(store.open)
+
+        def flushes() -> float:
+            done = {"operation": "flush", "outcome": "ok"}
+            return registry.get_sample_value("memory_extproc_store_operations_seconds_count", done) or 0.0
+
+        before = flushes()
+        for number in range(10):
+            await store.put(ANN, [a_row(f"{number}", ANN)])
+        await until(lambda: flushes() >= before + 2, "they are flushed")
+        await insisted(partial(store.count, ANN))
+        assert flushes() == before + 2
 
 
 # --- what does not fit --------------------------------------------------------------------------------

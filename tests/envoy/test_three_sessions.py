@@ -170,9 +170,13 @@ async def say(whole: WholeStand, session: str, script: Script) -> list[str]:
     """The whole session, its history sent along as clients do; what the model was shown at each turn."""
     history: list[dict[str, str]] = []
     shown = []
+    before = checked(whole)
     for number, (asked, answered) in enumerate(script, start=1):
         history.append({"role": "user", "content": asked})
         end = {"x_memory_session": "end"} if number == len(script) else {}
+        if end or number % 4 == 0:  # so that neither the end nor a full batch hides that the topic changed
+            behind = before + number - 1
+            await until(lambda behind=behind: checked(whole) >= behind, "they are in topics")  # type: ignore[misc]
         await whole.chat({"model": "demo", "messages": history}, user="alice", x_session_id=session, **end)
         shown.append(_blocks(json.loads(whole.upstream.got[-1].body)["messages"], history))
         history.append({"role": "assistant", "content": answered})
@@ -204,6 +208,11 @@ def lines(shown: str) -> list[str]:
 
 def shifts(whole: WholeStand) -> float:
     return sum(whole.sample("topic_checks_total", stage=stage.value, verdict="shift") for stage in Stage)
+
+
+def checked(whole: WholeStand) -> float:
+    same = sum(whole.sample("topic_checks_total", stage=stage.value, verdict="same") for stage in Stage)
+    return shifts(whole) + same
 
 
 async def learned(whole: WholeStand, source: Source, expected: dict[str, float]) -> None:

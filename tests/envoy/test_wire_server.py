@@ -182,6 +182,15 @@ async def test_a_unix_socket_serves_as_well(tmp_path: Path) -> None:
         assert await health(channel, "") == SERVING
 
 
+async def test_a_unix_socket_serves_beside_a_port(tmp_path: Path) -> None:
+    sidecar = Sidecar()
+    sidecar.server_options = replace(sidecar.server_options, also=f"unix:{tmp_path / 's'}")
+    async with sidecar:
+        for address in (sidecar.server.address, f"unix:{tmp_path / 's'}"):
+            async with grpc.aio.insecure_channel(address) as channel:
+                assert await health(channel, "") == SERVING
+
+
 async def test_an_address_in_use_is_a_fault_of_the_configuration(sidecar: Sidecar) -> None:
     options = ServerOptions(address=sidecar.server.address, channel=(("grpc.so_reuseport", 0),))
     with pytest.raises(ConfigurationError, match="cannot listen"):

@@ -90,7 +90,12 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             partitions,
             embedder,
             coordination,
-            LearnLimits(batch=2, journal_wait=timedelta(seconds=10), idle=timedelta(milliseconds=50)),
+            LearnLimits(
+                batch=2,
+                gather=timedelta(milliseconds=20),
+                journal_wait=timedelta(seconds=10),
+                idle=timedelta(milliseconds=50),
+            ),
             metrics,
             extractor=ListingExtractor(),
             reconciler=Reconciler(partitions, embedder, metrics),

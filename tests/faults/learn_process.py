@@ -127,6 +127,7 @@ class FileStore:
     def __init__(self, path: Path, killer: Killer) -> None:
         self._file = made(path)
         self._killer = killer
+        self._shown: dict[str, Embedded] = {}
 
     async def put(
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
@@ -137,6 +138,16 @@ class FileStore:
             values = (row.id, owner.key, row.session, row.seq, row.content)
             self._file.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", values)
         self._killer.at("stored")
+
+    async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
+        self._killer.at("show")
+        await asyncio.sleep(0)
+        self._shown |= {row.memory.id: row for row in rows}
+        self._killer.at("shown")
+
+    async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
+        await self.put(owner, [self._shown[one] for one in ids])
+        return True
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> None:
         self._killer.at("apply")
@@ -220,6 +231,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
                 coordination,
                 LearnLimits(
                     batch=3,
+                    gather=timedelta(milliseconds=20),
                     idle=timedelta(milliseconds=50),
                     look=timedelta(milliseconds=50),
                     journal_wait=timedelta(seconds=10),

@@ -53,13 +53,13 @@ def assert_each_once(directory: Path, accepted: set[int]) -> None:
 
 # Before and after each step from the journal to the mark that a turn is learned.
 STEPS = (
-    *("append", "appended", "put", "stored", "mark", "marked"),
+    *("append", "appended", "show", "shown", "put", "stored", "mark", "marked"),
     *("extract", "extracted", "apply", "applied", "close", "closed"),
 )
 JOURNALS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
 
 
-@pytest.mark.timeout(300)  # thirteen processes, one after the other, on whatever machine
+@pytest.mark.timeout(300)  # fifteen processes, one after the other, on whatever machine
 @pytest.mark.parametrize("journal", JOURNALS)
 def test_a_process_killed_at_every_step_in_turn_loses_nothing_and_doubles_nothing(
     tmp_path: Path, request: pytest.FixtureRequest, journal: str

@@ -28,7 +28,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel
 from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import terms
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, terms
 
 _MOST = 8  # commands taken from one message
 _LONGEST = 400  # characters of a sentence; a longer one is a text
@@ -112,17 +112,23 @@ _POINTS = frozenset({"it", "that", "this", "them", "him", "her", "me", "das", "e
 
 def commands_of(text: str) -> tuple[Command, ...]:
     """What *text*, a person's message, tells us to do, in its order."""
-    return _read(text)[0]
+    return () if _is_plain(text) else _read(text)[0]
 
 
 def doubtful(text: str) -> bool:
     """Whether *text* may tell us to do more than `commands_of` found."""
-    return _read(text)[1]
+    return not _is_plain(text) and _read(text)[1]
 
 
 def forgets(text: str) -> bool:
     """Whether *text* asks for something to be forgotten: then it is not itself remembered."""
     return any(command.act is Act.FORGET for command in commands_of(text))
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def _is_plain(text: str) -> bool:
+    """Whether *text* tells us nothing, not even in doubt. Only this is kept of a text: a command has its words."""
+    return _read(text) == ((), False)
 
 
 def _read(text: str) -> tuple[tuple[Command, ...], bool]:

@@ -25,7 +25,7 @@ import grpc
 
 from memory_extproc.coordination.sqlite_file import FileId, Harm, file_id
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.store.milvus.lite_workarounds import arrow_without_pandas, narrow_reader
+from memory_extproc.store.milvus.lite_workarounds import arrow_without_pandas, narrow_reader, share_upkeep
 
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
 _MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
@@ -49,6 +49,7 @@ class EmbeddedLite:
         self._directory: str | None = None
         self._server: grpc.Server | None = None
         self._database: Any = None
+        self._upkeep: futures.ThreadPoolExecutor | None = None
 
     def start(self) -> str:
         """The address. TransientError while another process has the file, PermanentError if it cannot be read."""
@@ -81,7 +82,9 @@ class EmbeddedLite:
                 ("grpc.max_send_message_length", _MOST_MESSAGE_BYTES),
             ],
         )
-        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(_one_writer(self._database), self._server)
+        self._upkeep = futures.ThreadPoolExecutor(1, thread_name_prefix="milvus-lite-upkeep")
+        servicer = _one_writer(self._database, self._upkeep)
+        milvus_pb2_grpc.add_MilvusServiceServicer_to_server(servicer, self._server)
         self.address = f"unix:{self._directory}/milvus.sock"
         self._server.add_insecure_port(self.address)
         self._server.start()
@@ -95,6 +98,9 @@ class EmbeddedLite:
         if self._database is not None:
             self._database.close()
             self._database = None
+        if self._upkeep is not None:
+            self._upkeep.shutdown()
+            self._upkeep = None
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -109,7 +115,7 @@ def _clear_unfinished(path: Path) -> None:
                 shutil.rmtree(directory)
 
 
-def _one_writer(database: Any) -> Any:
+def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
     """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
     acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
     from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
@@ -132,6 +138,7 @@ def _one_writer(database: Any) -> Any:
         def _write(self, name: str, write: Callable[[], Any], answers: type = milvus_pb2.MutationResult) -> Any:
             try:
                 with self._lock(name):
+                    share_upkeep(database, name, upkeep)
                     return _written(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
             except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
                 return answers(status=_refusal(error.errno))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from types import ModuleType
@@ -116,6 +117,36 @@ def _made(table: Any, places: list[int], fields: Sequence[str]) -> list[dict[str
         return [{} for _ in places]
     made: list[dict[str, Any]] = table.select(list(fields)).take(places).to_pylist()
     return made
+
+
+# --- upkeep ------------------------------------------------------------------------------------------
+# Lite starts a thread for each collection, to compact segments and build indexes.
+
+
+class _SharedUpkeep:
+    """A collection's part of an executor that all collections share."""
+
+    def __init__(self, executor: futures.Executor) -> None:
+        self._executor = executor
+        self._pending: set[futures.Future[Any]] = set()
+
+    def submit(self, work: Callable[[], Any]) -> futures.Future[Any]:
+        task = self._executor.submit(work)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+        return task
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - as Lite calls it
+        if wait:
+            futures.wait(tuple(self._pending))
+
+
+def share_upkeep(database: Any, name: str, executor: futures.Executor) -> None:
+    """Have the collection *name* of Lite's *database* use *executor* in place of a thread of its own."""
+    collection = database.get_collection(name) if database.has_collection(name) else None
+    if collection is not None and not isinstance(collection._bg_executor, _SharedUpkeep):  # noqa: SLF001
+        collection._bg_executor.shutdown(wait=True)  # noqa: SLF001
+        collection._bg_executor = _SharedUpkeep(executor)  # noqa: SLF001
 
 
 # --- pandas later ------------------------------------------------------------------------------------

@@ -167,9 +167,10 @@ class MilvusStore:
         place = opened.placement.of(owner)
         batch = _LITE_BATCH if opened.capabilities.lite else _BATCH
         for start in range(0, len(ready), batch):
+            together = ready[start : start + batch]
             async with opened.writing(place):
-                await self._put_batch(opened, place, ready[start : start + batch])
-            opened.wrote(place, batch)
+                await self._put_batch(opened, place, together)
+            opened.wrote(place, len(together))
 
     async def _put_batch(self, opened: Opened, place: Place, batch: list[dict[str, Any]]) -> None:
         client = opened.client

@@ -29,11 +29,11 @@ class Call:
         self.aborted: grpc.StatusCode | None = None
         self._left = broken_after
 
-    async def write(self, response: pb.ProcessingResponse) -> None:
+    async def write(self, response: bytes) -> None:
         self._left -= 1
         if self._left < 0:
             raise RuntimeError("the connection is gone")
-        self.written.append(response)
+        self.written.append(pb.ProcessingResponse.FromString(response))
 
     async def abort(self, code: grpc.StatusCode, _: str) -> None:
         self.aborted = code
@@ -72,12 +72,12 @@ def answer() -> list[pb.ProcessingRequest]:
 
 
 async def pumped(bench: Bench, call: Call, messages: Sequence[pb.ProcessingRequest]) -> None:
-    async def requests() -> AsyncIterator[pb.ProcessingRequest]:
+    async def requests() -> AsyncIterator[bytes]:
         for message in messages:
-            yield message
+            yield message.SerializeToString()
 
     try:
-        await Processor(bench.deps).Process(requests(), cast("Stream", call))
+        await Processor(bench.deps).process(requests(), cast("Stream", call))
     finally:
         await bench.background.__aexit__()
 
@@ -113,6 +113,46 @@ async def test_each_direction_has_the_mode_that_envoy_says(
     assert not answered_body.response.body_mutation.body
     assert len(bench.learns.exchanged) == 1
     assert bench.count("streams", request_body=words[0], response_body=words[1]) == 1
+
+
+def chunks(*pieces: bytes) -> list[pb.ProcessingRequest]:
+    head = headers([(":status", "200"), ("content-type", "application/json")])
+    bodies = [pb.HttpBody(body=piece, end_of_stream=left == 0) for left, piece in enumerate(pieces[::-1])][::-1]
+    return [
+        pb.ProcessingRequest(response_headers=head),
+        *(pb.ProcessingRequest(response_body=body) for body in bodies),
+    ]
+
+
+async def test_every_piece_of_an_answer_is_answered_with_nothing_and_read_at_the_end() -> None:
+    bench, call = Bench(), Call()
+    pieces = [ANSWER[at : at + 7] for at in range(0, len(ANSWER), 7)]
+    await pumped(bench, call, [opening(BUFFERED, STREAMED), asking(b"{}", last=True), *chunks(*pieces)])
+    replies = [each for each in call.written if each.WhichOneof("response") == "response_body"]
+    assert len(replies) == len(pieces)
+    assert all(not each.response_body.response.HasField("body_mutation") for each in replies)
+    assert [exchanged.answered for exchanged in bench.learns.exchanged] == ["Ten."]
+
+
+async def test_the_stream_of_an_answer_that_is_too_long_to_learn_from_ends() -> None:
+    bench, call = Bench(answer_bytes=20), Call()
+    await pumped(
+        bench, call, [opening(BUFFERED, STREAMED), asking(b"{}", last=True), *chunks(*[b"0123456789"] * 9)]
+    )
+    assert [each.WhichOneof("response") for each in call.written].count("response_body") == 3
+    assert call.aborted is None
+    assert bench.count("turns", outcome="capture_limit") == 1
+
+
+async def test_a_message_that_cannot_be_read_ends_the_stream_cleanly() -> None:
+    bench, call = Bench(), Call()
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"\xff\xff\xff"
+
+    await Processor(bench.deps).process(requests(), cast("Stream", call))
+    assert (call.written, call.aborted) == ([], None)
+    assert bench.count("stream_faults", kind="bug") == 1
 
 
 async def test_a_mode_of_a_later_envoy_is_counted_without_a_label_of_its_own() -> None:

@@ -33,6 +33,7 @@ LIMITS = LearnLimits(
     journal_wait=timedelta(seconds=30),
     settle=timedelta(milliseconds=20),
     idle=timedelta(hours=1),
+    gather=timedelta(milliseconds=1),
     backoff=QUICK,
     look=timedelta(milliseconds=5),
     sweep=timedelta(milliseconds=5),

@@ -20,7 +20,7 @@ from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.fixtures.ailing import MilvusWeather
 from tests.unit.learn.learning import LIMITS, Surroundings, until
 
-QUICK = replace(LIMITS, idle=timedelta(milliseconds=5), attempts=3)
+QUICK = replace(LIMITS, gather=timedelta(), idle=timedelta(milliseconds=5), attempts=3)
 ERRORS = [
     MilvusException(65535, "find no available rootcoord, check rootcoord state"),
     MilvusException(65535, "rpc error: code = Unavailable desc = error reading from server: EOF"),

@@ -207,6 +207,9 @@ async def test_an_incognito_conversation_is_not_learned_from_whichever_replica_w
             one.outage.on = False
             await until(lambda: one.undecided == 0, "all are decided")
         assert one.outcomes(TurnOutcome.INCOGNITO) == 1
+        await until(
+            lambda: one.world.sample("remembered_total", role="user", decision="kept") == 1, "one is stored"
+        )
         assert await one.learned() == ["I own a bicycle."]
 
 

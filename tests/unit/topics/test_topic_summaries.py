@@ -129,7 +129,7 @@ async def test_the_model_is_asked_only_in_doubt_and_its_word_holds() -> None:
     around.prompts = Prompts(model, model, model)
     async with around.partitions, around.build() as topics:
         await around.say(
-            topics, turns_of(*FLIGHTS[:2], ("Tell me of pasta in Rome.", "Rome has fine pasta."), last=True)
+            topics, turns_of(*FLIGHTS[:2], ("Tell me of pasta in Rome.", "A trip to Rome suits that."), last=True)
         )
         spans = [memory.metadata["span"] for memory in await around.topics()]
     assert spans == [[0, 6]]

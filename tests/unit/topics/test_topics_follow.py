@@ -12,7 +12,7 @@ import structlog.testing
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.messages import message_id
-from memory_extproc.model import MemoryState, MemoryType, Source, message_ids
+from memory_extproc.model import Matrix, MemoryState, MemoryType, Source, message_ids
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.boundaries import ShiftLimits
 from tests.builders import ANN, BOB, Clock
@@ -45,6 +45,23 @@ async def test_a_topic_names_every_message_it_was_made_of() -> None:
     assert set(topic.metadata["sources"]) == {message_id(turn, side) for turn in said for side in (0, 1)}
     assert (topic.session, topic.seq, topic.project) == ("s", 0, "")
     assert topic.source is Source.SUMMARY
+
+
+async def test_nothing_is_embedded_but_what_was_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    around = Surroundings()
+    embedded: list[str] = []
+    embed = around.embedder.embed
+
+    async def recording(texts: Sequence[str]) -> Matrix:
+        embedded.extend(texts)
+        return await embed(texts)
+
+    monkeypatch.setattr(around.embedder, "embed", recording)
+    async with around.partitions, around.build() as topics:
+        await around.say(topics, turns_of(*FLIGHTS, *BREAD, ("And the " + "crust, " * 900, "")))
+        assert await around.topics()
+        assert embedded
+        assert set(embedded) <= {memory.content for memory in await around.messages()}
 
 
 async def test_two_messages_are_no_topic_and_speak_for_themselves() -> None:
