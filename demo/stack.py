@@ -173,6 +173,7 @@ def write_config(path: Path, ports: Ports, directory: Path) -> None:
                 "listen": {
                     "ext_proc": f"127.0.0.1:{ports.ext_proc}",
                     "api": f"127.0.0.1:{free_port()}",
+                    "console": f"127.0.0.1:{free_port()}",
                     "http": f"127.0.0.1:{ports.http}",
                 },
                 "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},

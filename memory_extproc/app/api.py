@@ -35,10 +35,13 @@ from memory_extproc.api.memories import (
     SearchDefaults,
 )
 from memory_extproc.api.principal import derive_key, secret_in
+from memory_extproc.api.rest import RestApi
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
-from memory_extproc.app.context import Live, api_options
+from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
+from memory_extproc.console.documents import register_documents
+from memory_extproc.console.server import ConsoleServer, present_credentials
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
@@ -92,8 +95,8 @@ class ApiParts:
 
 
 @asynccontextmanager
-async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[GrpcServer]:
-    """The server, to be entered by who looks after the order of leaving; what the service needs is open while this
+async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[ApiServers]:
+    """The servers, to be entered by who looks after the order of leaving; what the service needs is open while this
     is entered, and changes that were begun are finished when it is left."""
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
@@ -112,7 +115,19 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
             metrics=parts.metrics,
         )
         await stack.enter_async_context(service)
-        yield GrpcServer(api_options(settings), [SERVICE], service.register)
+        rest = RestApi(service, present_credentials, body_bytes=settings.limits.request_body)
+        yield ApiServers(
+            GrpcServer(api_options(settings), [SERVICE], service.register),
+            ConsoleServer(console_options(settings), [rest.register, register_documents]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServers:
+    """The two faces of the memory API; both come through one service."""
+
+    grpc: GrpcServer
+    console: ConsoleServer
 
 
 def _rates(settings: Settings) -> RateLimits:

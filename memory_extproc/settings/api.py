@@ -74,6 +74,14 @@ class RateSection(Section):
     burst: int = Field(200, ge=1, le=1_000_000, description="calls of one caller at once")
 
 
+class Console(Section):
+    hosts: tuple[str, ...] = Field(
+        (),
+        description="names that listen.console answers to, beside addresses and localhost, and whose pages may "
+        'call it from a browser; "*": any, where a gateway in front checks them',
+    )
+
+
 class Api(Section):
     auth: tuple[Way, ...] = Field(
         (),
@@ -121,14 +129,18 @@ def jwt_of(api: Api, identity: IdentitySection) -> ApiJwt:
 # --- rules -----------------------------------------------------------------------------------------
 def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -> Iterator[str]:
     """What would let in whom nobody meant to."""
-    ways, away = ways_of(api, identity), not on_loopback(listen.api)
-    if away and not (api.tls.given or tls.given or api.insecure):
-        yield (
-            f"listen.api: {listen.api} is off loopback, and credentials and memories would pass in plain sight: "
-            "give api.tls, or write api.insecure: true"
-        )
-    if away and "none" in ways and not api.insecure:
-        yield f"api.auth: none takes everybody's word, and {listen.api} is off loopback: api.insecure: true says so"
+    ways = ways_of(api, identity)
+    for key, address in (("api", listen.api), ("console", listen.console)):
+        if on_loopback(address) or api.insecure:
+            continue
+        if not (api.tls.given or tls.given):
+            yield (
+                f"listen.{key}: {address} is off loopback, and credentials and memories would pass in plain sight: "
+                "give api.tls, or write api.insecure: true"
+            )
+        if "none" in ways:
+            why = f"takes everybody's word, and {address} is off loopback"
+            yield f"api.auth: none {why}: api.insecure: true says so"
     if bool(api.tls.cert) != bool(api.tls.key):
         yield "api.tls: cert and key belong together"
     if api.tls.client_ca and not api.tls.given:

@@ -28,6 +28,9 @@ MIB = 1 << 20
 class Listen(Section):
     ext_proc: Listening = Field("127.0.0.1:50051", description="gRPC for Envoy: host:port or unix:/path")
     api: Listening = Field("127.0.0.1:50052", description="gRPC of the memory API, with health and reflection")
+    console: Listening = Field(
+        "127.0.0.1:50053", description="HTTP of the memory API (/v1/memory, /docs), and the page if it is on"
+    )
     http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
     insecure: bool = Field(
         default=False,

@@ -13,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Memory(_message.Message):
-    __slots__ = ("id", "user_id", "tenant_id", "project_id", "type", "content", "source", "importance", "access_count", "created_at", "updated_at", "last_accessed_at", "expires_at", "superseded_by", "session_id", "origin", "metadata", "state", "role", "seq", "valid_from", "valid_to", "history")
+    __slots__ = ("id", "user_id", "tenant_id", "project_id", "type", "content", "source", "importance", "access_count", "created_at", "updated_at", "last_accessed_at", "expires_at", "superseded_by", "session_id", "origin", "metadata", "state", "role", "seq", "valid_from", "valid_to", "history", "etag")
     ID_FIELD_NUMBER: _ClassVar[int]
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Memory(_message.Message):
     VALID_FROM_FIELD_NUMBER: _ClassVar[int]
     VALID_TO_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     id: str
     user_id: str
     tenant_id: str
@@ -60,7 +61,8 @@ class Memory(_message.Message):
     valid_from: _timestamp_pb2.Timestamp
     valid_to: _timestamp_pb2.Timestamp
     history: _containers.RepeatedCompositeFieldContainer[Memory]
-    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
+    etag: str
+    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class StoreMemoryRequest(_message.Message):
     __slots__ = ("user_id", "content", "type", "project_id", "session_id", "importance", "expires_at", "metadata", "on_duplicate", "request_id", "extract")
@@ -109,7 +111,7 @@ class GetMemoryRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., history: _Optional[bool] = ...) -> None: ...
 
 class ListMemoriesRequest(_message.Message):
-    __slots__ = ("user_id", "project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text", "limit", "page_token")
+    __slots__ = ("user_id", "project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text", "limit", "page_token", "order")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +123,7 @@ class ListMemoriesRequest(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     project_id: str
     type: _containers.RepeatedScalarFieldContainer[str]
@@ -132,7 +135,8 @@ class ListMemoriesRequest(_message.Message):
     text: str
     limit: int
     page_token: str
-    def __init__(self, user_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., source: _Optional[_Iterable[str]] = ..., state: _Optional[_Iterable[str]] = ..., created_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., text: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    order: str
+    def __init__(self, user_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., source: _Optional[_Iterable[str]] = ..., state: _Optional[_Iterable[str]] = ..., created_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., text: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., order: _Optional[str] = ...) -> None: ...
 
 class ListMemoriesResponse(_message.Message):
     __slots__ = ("memories", "total", "limit", "next_page_token")

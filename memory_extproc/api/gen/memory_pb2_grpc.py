@@ -135,7 +135,7 @@ class MemoryServiceServicer:
 
     def GetMemory(self, request, context):
         """One memory in any state. The answer is the memory itself, here and for an update: clients of other memory APIs
-        expect it so, and Envoy's transcoder cannot take it out of a wrapping.
+        expect it so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
