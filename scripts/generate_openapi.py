@@ -1,7 +1,7 @@
 """Writes memory_extproc/api/gen/openapi.json: the memory API over HTTP, from the proto and its comments.
 
-With --check, fails when what is committed differs. The rules are those of
-api/rest.py: names as in the proto, 64-bit integers as strings, streams as JSON Lines.
+With --check, fails when what is committed differs. The rules are those of api/rest.py:
+names as in the proto, 64-bit integers as strings, streams as JSON Lines.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VERBOSE: Json = {
     "name": "verbose",
     "in": "query",
     "schema": {"type": "boolean"},
-    "description": "Every field: whole ids, internal metadata, receipts with their stores and signature, questions.",
+    "description": "Every field: whole ids, internal metadata, receipts with stores and signature, questions.",
 }
 _STATUS: Json = {
     "type": "object",

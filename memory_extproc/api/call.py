@@ -402,7 +402,7 @@ def no_such_memory() -> RefusedError:
 
 
 async def whole_id(catalogue: MemoryCatalog, call: Call, given: str) -> str:
-    """The id that *given*, whole or the beginning of one, stands for among the memories that *call* is about."""
+    """The id that *given*, which may be its first digits alone, stands for among the memories of *call*'s owner."""
     try:
         return await catalogue.whole_id(call.owner, given)
     except AmbiguousIdError as error:

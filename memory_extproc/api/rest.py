@@ -37,7 +37,7 @@ SHORT_ID = 16  # hex digits of an id that answers show; any unambiguous prefix n
 VERBOSE = "verbose"
 _WHOLE_ID = re.compile(r"[0-9a-f]{64}")
 _PIECE = 64 * 1024  # bytes read at a time from an import
-_ELEMENT = 256 * 1024  # bytes that one element of an import may take
+_ELEMENT = 256 * 1024  # bytes of an element of an import
 _FAILED_FIELD = re.compile(r"Failed to parse (\w[\w.\[\]]{0,100}) field")
 # The HTTP status that belongs to a gRPC code, as google/rpc/code.proto maps them.
 STATUSES: Mapping[grpc.StatusCode, int] = {
@@ -53,13 +53,13 @@ STATUSES: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-Presents = Callable[[web.Request], Credentials]  # what a request shows of its caller
+Presents = Callable[[web.Request], Credentials]  # reads the credentials of a request
 Query = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One place of a method: an HTTP verb and a path."""
+    """An HTTP verb and a path that lead to a method."""
 
     method: MethodDescriptor
     verb: str
@@ -72,7 +72,7 @@ class Binding:
 
 
 def bindings() -> Iterator[Binding]:
-    """Every place of every method that is served, those with a literal path before those with fields in it."""
+    """The bindings of all methods that are served; literal paths come before paths with fields."""
     found = []
     for method in pb.DESCRIPTOR.services_by_name["MemoryService"].methods:
         rule = method.GetOptions().Extensions[annotations_pb2.http]
@@ -223,7 +223,7 @@ def _is_text(message: Descriptor) -> bool:
 
 
 def _refuse_empty_filters(fields: Mapping[str, Any]) -> None:
-    empty = [name for name, value in fields.items() if value in ("", [], {}) and name != "user_id"]
+    empty = [name for name, value in fields.items() if value in ("", [], {}, [""]) and name != "user_id"]
     if empty:
         raise bad_request(*((name, "something, or not at all: an empty filter would forget all") for name in empty))
 
@@ -255,7 +255,7 @@ def _parse(fields: Mapping[str, Any], into: Message) -> Message:
     try:
         return ParseDict(dict(fields), into, ignore_unknown_fields=True, max_recursion_depth=64)
     except (ParseError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        # The parser's own message holds the value, which is somebody's words; only the field's name goes on.
+        # The parser's own message holds the value, which may be private; only the field's name goes on.
         named = _FAILED_FIELD.search(str(error))
         raise bad_request((named[1] if named else "body", "a value of the type that /openapi.json names")) from None
 
@@ -304,12 +304,12 @@ def to_json(message: Message, *, verbose: bool) -> dict[str, Any]:
     plain: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    return plain if verbose else _shortened(plain, message.DESCRIPTOR, top=True)
+    return plain if verbose else _shorten(plain, message.DESCRIPTOR, top=True)
 
 
-def _shortened(plain: dict[str, Any], kind: Any, *, top: bool) -> dict[str, Any]:
-    """Without what only programs of ours go by: whole ids, internal metadata, and what a receipt is made of where
-    it is not asked for by itself."""
+def _shorten(plain: dict[str, Any], kind: Any, *, top: bool) -> dict[str, Any]:
+    """Drops the fields that only our own programs use: whole ids, internal metadata, and a receipt's stores and
+    signature where the receipt is part of another answer."""
     if kind.name == "ForgetReceipt" and not top:
         return {name: plain[name] for name in ("id", "state", "scope", "accepted_at", "memories") if name in plain}
     for field in kind.fields:
@@ -319,9 +319,9 @@ def _shortened(plain: dict[str, Any], kind: Any, *, top: bool) -> dict[str, Any]
         if field.message_type.file.package != kind.file.package:
             continue
         if isinstance(value, list):
-            plain[field.name] = [_shortened(one, field.message_type, top=False) for one in value]
+            plain[field.name] = [_shorten(one, field.message_type, top=False) for one in value]
         elif isinstance(value, dict):
-            plain[field.name] = _shortened(value, field.message_type, top=False)
+            plain[field.name] = _shorten(value, field.message_type, top=False)
     if kind.name == "Memory":
         for name in ("id", "superseded_by"):
             plain[name] = shorten_id(plain.get(name, ""))

@@ -124,7 +124,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
 
 @dataclass(frozen=True, slots=True)
 class ApiServers:
-    """The two faces of the memory API; both come through one service."""
+    """The two faces of the memory API, over the same service."""
 
     grpc: GrpcServer
     console: ConsoleServer

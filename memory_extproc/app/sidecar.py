@@ -77,7 +77,7 @@ class Sidecar:
 
     ext_proc: str  # the address with the port in use, here and below
     api: str
-    console: str  # "": it could not be had, and its address was nobody's wish
+    console: str  # "" if the default address was taken
     http: str
     metrics: Metrics
     partitions: Partitions
@@ -197,8 +197,8 @@ async def _open_serving(
 
 
 async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncExitStack) -> str:
-    """Its address. Where nobody named one and the default is in use, as beside another sidecar on the machine, the
-    rest of this one serves without it."""
+    """Return its address. If the configuration names no address and the default is taken, as beside another sidecar
+    on the machine, the sidecar serves without it."""
     try:
         return (await stack.enter_async_context(server)).address
     except ConfigurationError as error:

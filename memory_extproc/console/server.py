@@ -27,8 +27,8 @@ from memory_extproc.observe.log import logger
 log = logger(__name__)
 
 HEADER_BYTES = 16 * 1024  # of a request's line and header fields together (RFC 6585, 5: 431 beyond)
-_PARSED_BYTES = 2 * HEADER_BYTES  # of one line, for the parser; the limit above is checked when all are there
-_CONNECTIONS = 512  # at a time; the oldest gives way
+_PARSED_BYTES = 2 * HEADER_BYTES  # of a line, for the parser; the limit above is checked when all are there
+_CONNECTIONS = 512  # open at the same time; the oldest gives way
 _GRACE = 2.0  # seconds for open requests when the server is closed
 _UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,6 +53,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         self._options = options
         self.port = 0
         application = web.Application(middlewares=[self._guard])
+        application.on_response_prepare.append(_without_product)
         for register in registers:
             register(application)
         self._runner = web.AppRunner(
@@ -105,11 +106,11 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
             with suppress(FileNotFoundError):
                 if stat.S_ISSOCK(Path(path).stat().st_mode):  # noqa: ASYNC240 - once, at the start
                     Path(path).unlink()  # noqa: ASYNC240
-            return await loop.create_unix_server(self._connected, path, ssl=context)
+            return await loop.create_unix_server(self._accept, path, ssl=context)
         host, _, port = self._options.address.rpartition(":")
-        return await loop.create_server(self._connected, host.strip("[]"), int(port), ssl=context)
+        return await loop.create_server(self._accept, host.strip("[]"), int(port), ssl=context)
 
-    def _connected(self) -> asyncio.Protocol:
+    def _accept(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         connected = [each for each in server.connections if each.transport is not None]
         for oldest in connected[: max(0, len(connected) - self._options.connections + 1)]:
@@ -117,7 +118,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         return _Connection(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,
+            access_log=None,  # type: ignore[arg-type]  # None is its word for none: paths hold people's words
             max_line_size=_PARSED_BYTES,
             max_field_size=_PARSED_BYTES,
         )
@@ -133,7 +134,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - this is where every handler ends
-            # aiohttp would log the exception's text and trace, which may hold somebody's words.
+            # aiohttp would log the exception's text and trace, which may be private.
             log.error("console.failed", kind=type(error).__name__)  # noqa: TRY400 - without the text
             raise web.HTTPInternalServerError(text="a fault of the server; it is in its log\n") from None
 
@@ -141,12 +142,12 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         """Whether the request was meant for this server.
 
         A page of another site can make a browser on this machine send requests to loopback, and a name of its own
-        can come to mean 127.0.0.1 (DNS rebinding): where a gateway's headers are believed, either could act as
-        anybody. The Host header shows the second, the Origin header the first.
+        can come to mean 127.0.0.1 (DNS rebinding): where a gateway's headers are believed, either could act for
+        any user. The Host header shows the second, the Origin header the first.
         """
         if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > HEADER_BYTES:
             raise _too_large()
-        if not self._known(request.headers.get("host", "")):
+        if not self._is_known(request.headers.get("host", "")):
             raise web.HTTPMisdirectedRequest(
                 text="this name is not among console.hosts: call the server by its address, or have the gateway "
                 "rewrite the host to localhost\n"
@@ -154,7 +155,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         if request.method in _UNSAFE and not self._same_site(request):
             raise web.HTTPForbidden(text="the request comes from a page of another site; see console.hosts\n")
 
-    def _known(self, host: str) -> bool:
+    def _is_known(self, host: str) -> bool:
         name = _host_name(host)
         return "*" in self._options.hosts or name in self._options.hosts or name == "localhost" or _is_address(name)
 
@@ -167,8 +168,12 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         return bool(place) and (place in ours or _host_name(place) in self._options.hosts)
 
 
+async def _without_product(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.popall("server", None)
+
+
 def present_credentials(request: web.Request) -> Credentials:
-    """What a request shows of its caller: its connection, its header fields, its client certificate."""
+    """The credentials of a request: its connection, its header fields, its client certificate."""
     transport = request.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
     certificate = transport.get_extra_info("peercert") if transport is not None else None
@@ -201,7 +206,7 @@ def _host_name(host: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Nobody can make a browser take an address for a page's name."""
+    """An address needs no resolver, so no resolver can be made to lie about it."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -151,7 +151,7 @@ class Correction:
     """New values by field name: content, type, project, importance, expires_at, metadata."""
 
     values: Mapping[str, Any] = field(repr=False)
-    etag: str = ""  # of the memory as the caller read it; empty: whatever it is
+    etag: str = ""  # of the memory as the caller read it; empty: not checked
 
     @property
     def content(self) -> str | None:
