@@ -102,6 +102,7 @@ class Stack:
 
     def __init__(self, config: Path, ports: Ports, upstream: str, logs: Path) -> None:
         self.config, self.ports, self.upstream, self.logs = config, ports, upstream, logs
+        self.environ: dict[str, str] = {}  # what the sidecar is configured with besides
         self.sidecar: Started | None = None
         self.envoy: Started | None = None
         self.admin = f"http://127.0.0.1:{ports.admin}"
@@ -125,6 +126,7 @@ class Stack:
             "the sidecar",
             [sys.executable, "-m", "memory_extproc", "serve", "--config", str(self.config)],
             self.logs / "sidecar.log",
+            env={**os.environ, **self.environ},
         )
         await self.sidecar.ready(f"http://127.0.0.1:{self.ports.http}/readyz")
 

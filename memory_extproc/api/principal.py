@@ -26,6 +26,7 @@ class Means(StrEnum):
     JWT = "jwt"
     API_KEY = "api_key"
     TRUSTED_PROXY = "trusted_proxy"
+    SESSION = "session"  # a link to the page, followed once
     NONE = "none"
 
 

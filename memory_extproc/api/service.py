@@ -100,6 +100,14 @@ class MemoryService:
             return grpc.stream_unary_rpc_method_handler(takes, reads, writes)
         return grpc.unary_unary_rpc_method_handler(unary, reads, writes)
 
+    def identify(self, presented: Credentials) -> Principal:
+        """The caller, for a page that shows whose it is; no call is counted. RefusedError for nobody known."""
+        return self._admits.identify(presented)
+
+    def admit(self, presented: Credentials) -> Principal:
+        """The caller who signs in. Attempts count against the caller's rate."""
+        return self._admits.principal(presented)
+
     # --- one call ------------------------------------------------------------------------------------
     # Every face of the API comes through these three: gRPC here, HTTP in rest.py. All of them raise RefusedError.
     async def call(self, method: str, request: Any, presented: Credentials) -> Message:

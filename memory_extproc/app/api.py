@@ -41,7 +41,9 @@ from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.console.documents import register_documents
+from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import ConsoleServer, present_credentials
+from memory_extproc.console.sessions import SessionVerifier, make_signer
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
@@ -103,9 +105,11 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)
+        signer = make_signer(secret, parts.now)
+        page = settings.console.page
         service = MemoryService(
             CallAdmission(
-                await _authenticator(parts.live, stack),
+                await _authenticator(parts.live, stack, SessionVerifier(signer) if page else None),
                 rates,
                 _names_user(settings),
             ),
@@ -118,7 +122,14 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         rest = RestApi(service, present_credentials, body_bytes=settings.limits.request_body)
         yield ApiServers(
             GrpcServer(api_options(settings), [SERVICE], service.register),
-            ConsoleServer(console_options(settings), [rest.register, register_documents]),
+            ConsoleServer(
+                console_options(settings),
+                [
+                    rest.register,
+                    register_documents,
+                    *([Pages(service, signer, parts.coordination).register] if page else []),
+                ],
+            ),
         )
 
 
@@ -214,6 +225,7 @@ class Proofs:
 
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
+    session: SessionVerifier | None = None  # of browsers, where the page is on
 
     def ways(self, settings: Settings) -> list[CredentialVerifier]:
         """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
@@ -235,6 +247,8 @@ class Proofs:
             ways.append(Jwt(self.tokens, claims))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))
+        if self.session is not None:
+            ways.append(self.session)
         if "mtls" in wanted:
             ways.append(Mtls([section.holder() for section in api.certificates]))
         if "none" in wanted:
@@ -242,13 +256,13 @@ class Proofs:
         return ways
 
 
-async def _authenticator(live: Live, stack: AsyncExitStack) -> Authenticator:
+async def _authenticator(live: Live, stack: AsyncExitStack, session: SessionVerifier | None) -> Authenticator:
     settings = live.settings
     api, identity = settings.api, settings.identity
     wanted = ways_of(api, identity)
     tokens = await open_tokens(jwt_of(api, identity), stack) if "jwt" in wanted else None
     keys = await stack.enter_async_context(ApiKeys(Path(api.keys_file))) if "api_key" in wanted else None
-    proofs = Proofs(tokens, keys)
+    proofs = Proofs(tokens, keys, session)
     authenticator = Authenticator(proofs.ways(settings))
 
     def reconfigure(new: Settings) -> None:

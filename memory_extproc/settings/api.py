@@ -75,6 +75,11 @@ class RateSection(Section):
 
 
 class Console(Section):
+    page: bool = Field(
+        default=False,
+        description="true: a page at /console of listen.console, for people to see, correct and forget what is "
+        "remembered of them, and for operators",
+    )
     hosts: tuple[str, ...] = Field(
         (),
         description="names that listen.console answers to, beside addresses and localhost, and whose pages may "
