@@ -1,4 +1,4 @@
-"""The page: what is remembered of its reader, to see, search, correct and forget.
+"""The page, where people see, search, correct and forget their memories.
 
 Each page is the answer of calls to the memory API in the name of its reader, so authorisation, rate limits and the
 audit log are the API's. Forms work without script; htmx only saves reloads.
@@ -62,7 +62,11 @@ _SAFE: Mapping[str, str] = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-_STATIC = {"htmx.js": ("htmx.min.js", "text/javascript"), "style.css": ("style.css", "text/css")}
+_STATIC = {
+    "htmx.js": ("htmx.min.js", "text/javascript"),
+    "style.css": ("style.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
 # The SHA-256 of the vendored htmx 2.0.4, as the npm registry has it; the file is served only if it matches.
 HTMX_SHA256 = "e209dda5c8235479f3166defc7750e1dbcd5a5c1808b7792fc2e6733768fb447"
 Form = Mapping[str, list[str]]
@@ -115,7 +119,7 @@ class Pages:
         add("GET", f"{PATH}/", self._home)
         add("GET", "/", self._home)
 
-    # --- who reads -----------------------------------------------------------------------------------
+    # --- readers -----------------------------------------------------------------------------------
     def _for_reader(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             presented = present_credentials(request)
@@ -221,7 +225,7 @@ class Pages:
             total=listed.total,
             wanted=wanted,
             following=following,
-            first=not query.get("page"),
+            subject_words=subject_words,
             filtered=bool(kept),
             types=[each.value for each in MemoryType],
             states=[each.value for each in MemoryState],
@@ -300,7 +304,7 @@ class Pages:
 
     # --- forgetting ----------------------------------------------------------------------------------
     async def _plan_forget(self, visit: Visit) -> web.StreamResponse:
-        """The dry run: what would go, before anything does."""
+        """The dry run: lists the memories that would go, before any does."""
         scope, everything = visit.field("scope"), visit.field("scope") == "everything"
         asked = pb.ForgetMemoriesRequest(
             memory_ids=visit.form.get("id", []) if scope == "ids" else [],
@@ -449,7 +453,7 @@ _VERDICTS: Mapping[str, str] = {
 
 
 def shown_memory(memory: Any) -> dict[str, Any]:
-    """What the templates show of a memory. Every text is escaped there."""
+    """A memory as the templates show it. Every text is escaped there."""
     plain = to_json(memory, verbose=False)
     subject = plain.get("metadata", {}).get("subject", "")
     return {
@@ -469,6 +473,13 @@ def _shown_explanation(explained: Any) -> dict[str, Any]:
         shown["verdict_words"] = _VERDICTS.get(one.verdict, one.verdict)
         shown["percent"] = round(100 * one.relevance)
     return plain
+
+
+def subject_words(subject: str) -> str:
+    """A subject as its owner would say it."""
+    if subject.lower() in {"user", "you", "i", "me"}:
+        return "You"
+    return "Your " + subject[7:] if subject.lower().startswith("user's ") else subject
 
 
 def _moment(stamp: str) -> str:

@@ -24,7 +24,8 @@ COOKIE = "memory_extproc_session"
 PATH = "/console"
 LIFE = timedelta(hours=8)
 LINK_LIFE = timedelta(minutes=30)
-_USED = "console link"  # the kind of the records of links that were followed
+_USED = "console_link"  # the kind of the records of links that were followed
+_NOBODY = Owner("", "\0console")  # no caller has this name, so no forget makes a link good again
 _LONGEST = 4096  # characters of a signed text
 _MAC_DIGITS = 64
 
@@ -110,7 +111,7 @@ async def follow_link(signer: Signer, coordination: Coordination, text: str) -> 
     if content is None:
         raise unauthenticated_error()
     tenant, user, roles, nonce = content
-    if not await coordination.replace_record(_USED, Owner(tenant, user), nonce, None, b"used", LINK_LIFE):
+    if not await coordination.replace_record(_USED, _NOBODY, nonce, None, b"used", LINK_LIFE):
         raise unauthenticated_error()
     return Principal(tenant, user, frozenset(map(Role, roles)), Means.SESSION, f"console link\0{tenant}\0{user}")
 

@@ -83,7 +83,7 @@ async def test_an_edit_of_what_was_changed_meanwhile_gets_both_versions(stand: C
         ("GET", "/v1/memory%3Astats", 200),
         ("PUT", "/v1/memory", 405),
         ("GET", "/v1/memories", 404),
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
     ],
 )
 async def test_a_path_that_means_nothing_changes_nothing(
@@ -194,15 +194,19 @@ async def test_a_list_is_short_and_has_facts_first_and_is_whole_when_asked(stand
 async def test_an_import_comes_in_pieces_of_any_size(stand: ConsoleStand) -> None:
     texts = [f"Has {at} cats \N{CAT FACE} called «{'x' * 40}»" for at in range(60)]
     memories = [{"memory": {"type": "semantic", "content": text}} for text in texts]
-    stand.operations.clear()
-    for body in (
+    bodies = (
         json.dumps([{"start": {}}, *memories], ensure_ascii=False).encode(),
         "\n".join(json.dumps(one) for one in [{"start": {}}, *memories]).encode(),
-    ):
-        answer = await stand.rest("POST", "/v1/memory:import", body)
-        assert answer.status == 501, "no importer here; the body was read as it should be"
-    broken = await stand.rest("POST", "/v1/memory:import", b'[{"start": {}}, {"mem')
-    assert broken.status in {400, 501}
+    )
+    for user, body in zip(("ann", "bob"), bodies, strict=True):
+        answer = await stand.rest("POST", "/v1/memory:import", body, user=user)
+        assert (answer.status, answer.json["added"]) == (200, "60")
+        listed = (await stand.rest("GET", "/v1/memory?limit=100", user=user)).json["memories"]
+        assert {one["content"] for one in listed} == set(texts)
+    exported = await stand.rest("GET", "/v1/memory:export")
+    assert len(exported.body.splitlines()) == 61
+    for broken in (b'[{"start": {}}, {"mem', b'[{"start": {}}, 7]', b"[{", b'[{"start": {}}, {"memory": "\xff"}]'):
+        assert (await stand.rest("POST", "/v1/memory:import", broken)).status == 400
 
 
 async def test_the_documents_are_there_to_read(stand: ConsoleStand) -> None:
