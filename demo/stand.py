@@ -88,10 +88,7 @@ def main(console: Console, upstream: str, model: str, config: Path, port: int) -
     settings = load(config, os.environ)
     listen = settings.listen
     ours = (listen.ext_proc, listen.api, listen.console, listen.http)
-    ports = {
-        port: "Envoy",
-        **{port_of(each): "the sidecar" for each in (listen.ext_proc, listen.api, listen.console, listen.http)},
-    }
+    ports = {port: "Envoy", **{port_of(each): "the sidecar" for each in ours}}
     if taken := [f"{each} ({whose})" for each, whose in ports.items() if in_use(each)]:
         raise SystemExit(
             f"in use already: {', '.join(taken)}. Does another stand run? Envoy's: make run PORT=8889 …"

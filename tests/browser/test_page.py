@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.api.principal import Role
-from memory_extproc.model import Embedded, Owner
+from memory_extproc.model import Embedded, MemoryState, Owner
 from tests.browser.conftest import Browser
 from tests.builders import a_memory
 from tests.fixtures.console import ConsoleStand
@@ -152,6 +152,16 @@ async def test_two_people_in_two_windows_see_their_own(browser: Browser, stand: 
     await anns.go_back()
     assert "tea" not in await anns.inner_text("body"), "no page is kept for the way back"
     assert "rum" in await (await bobs.goto(f"{stand.console.url}/console")).text()
+
+
+async def test_a_memory_that_was_deleted_softly_is_brought_back(browser: Browser, stand: ConsoleStand) -> None:
+    await stand.remember(a_memory("Likes tea", ANN, state=MemoryState.DELETED))
+    page = await browser.open()
+    await page.click("summary")
+    await page.select_option("[name=state]", "deleted")
+    await page.click("text=Bring it back")
+    await page.wait_for_url("**/memory/*")
+    assert "active" in await page.inner_text(".meta >> nth=0")
 
 
 async def test_consent_is_given_and_taken_back(browser: Browser, stand: ConsoleStand) -> None:
