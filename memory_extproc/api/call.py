@@ -327,6 +327,7 @@ class Reason(StrEnum):
     BAD_PAGE_TOKEN = "BAD_PAGE_TOKEN"  # noqa: S105 - not a secret
     NO_SUCH_MEMORY = "NO_SUCH_MEMORY"
     NO_SUCH_RECEIPT = "NO_SUCH_RECEIPT"
+    NO_SUCH_TURN = "NO_SUCH_TURN"
     AMBIGUOUS_ID = "AMBIGUOUS_ID"  # several of the user's memories have ids that begin so
     STALE = "STALE"  # the memory was changed since its etag was read
     NOT_ACTIVE = "NOT_ACTIVE"  # history cannot be corrected

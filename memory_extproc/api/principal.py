@@ -92,6 +92,12 @@ METHODS: Mapping[str, Access] = {
     "EndSession": Access.WRITE,
     "GetConsent": Access.READ,
     "SetConsent": Access.WRITE,
+    "GetTurn": Access.READ,
+    "ListTurns": Access.READ,
+    "ListQuarantine": Access.READ,
+    "ReviewQuarantine": Access.WRITE,
+    "ListDeadLetters": Access.OPERATE,
+    "RetryDeadLetters": Access.OPERATE,
     "GetConfiguration": Access.OPERATE,
 }
 

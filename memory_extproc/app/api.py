@@ -36,6 +36,7 @@ from memory_extproc.api.memories import (
 )
 from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
+from memory_extproc.api.review import ReviewCalls
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options, console_options
@@ -50,7 +51,7 @@ from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.screening import Trusting
+from memory_extproc.learn.screening import Quarantine, Trusting
 from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
@@ -59,6 +60,7 @@ from memory_extproc.ports import (
     EmbeddingModel,
     Journal,
     MemoryForgetter,
+    MemoryStore,
     Now,
     TurnLearner,
 )
@@ -81,6 +83,7 @@ _VECTOR_BYTES = 4  # of each of its numbers
 class ApiParts:
     """What the memory API is made of."""
 
+    store: MemoryStore  # as people may see it
     partitions: Partitions
     noticing: ChangeNotifier  # the same, where corrections are heard of
     embedder: EmbeddingModel
@@ -209,10 +212,14 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         consent=parts.consent,
     )
     parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
+    reviews = ReviewCalls(
+        Quarantine(parts.store, parts.noticing), parts.journal, parts.partitions, catalogue, now=parts.now
+    )
     return {
         **memories.operations,
         **searching.operations,
         **forgetting.operations,
+        **reviews.operations,
         **Sessions(parts.learns).operations,
         **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
         **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),

@@ -224,6 +224,7 @@ def _api_parts(
         forgotten=kept.erasing.forgotten,
     )
     return ApiParts(
+        store=kept.shown,
         partitions=kept.partitions,
         noticing=writing.noticing,
         embedder=kept.embedder,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE_SIZE = 25
+_LETTERS = 50  # dead letters, and memories in quarantine, on a page
 _FORM_BYTES = 64 * 1024
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 _POLICY = (
@@ -110,6 +111,8 @@ class Pages:
             ("GET", "/export", self._export),
             ("GET", "/why", self._why),
             ("GET", "/operator", self._operator),
+            ("POST", "/operator/review", self._review),
+            ("POST", "/operator/retry", self._retry),
         ):
             add(verb, PATH + path, self._for_reader(handler))
         add("GET", f"{PATH}/enter", self._enter)
@@ -402,15 +405,39 @@ class Pages:
         )
 
     async def _operator(self, visit: Visit) -> web.StreamResponse:
+        """The server's state. Words of people are shown of a user who is named, and the audit log has it."""
+        user = visit.request.query.get("user", "").strip()
         asked = pb.GetConfigurationRequest()
         configured: Any = await self._service.call("GetConfiguration", asked, visit.presented)
+        dead = pb.ListDeadLettersRequest(limit=_LETTERS)
+        letters: Any = await self._service.call("ListDeadLetters", dead, visit.presented)
+        suspicious: Any = None
+        if user:
+            held = pb.ListQuarantineRequest(user_id=user, limit=_LETTERS)
+            suspicious = await self._service.call("ListQuarantine", held, visit.presented)
         plain = to_json(configured, verbose=True)
         return self._page(
             "operator.html",
             visit.principal,
             sections=sorted(_flat(plain["configuration"]).items()),
             waiting=plain["needs_restart"],
+            letters=[to_json(letter, verbose=True) for letter in letters.letters],
+            user=user,
+            suspicious=None if suspicious is None else [shown_memory(memory) for memory in suspicious.memories],
         )
+
+    async def _review(self, visit: Visit) -> web.StreamResponse:
+        user = visit.field("user")
+        asked = pb.ReviewQuarantineRequest(
+            user_id=user, memory_ids=visit.form.get("id", []), verdict=visit.field("verdict")
+        )
+        await self._service.call("ReviewQuarantine", asked, visit.presented)
+        return _see_other(f"{PATH}/operator?{urlencode({'user': user})}")
+
+    async def _retry(self, visit: Visit) -> web.StreamResponse:
+        asked = pb.RetryDeadLettersRequest(turn_ids=visit.form.get("id", []))
+        await self._service.call("RetryDeadLetters", asked, visit.presented)
+        return _see_other(f"{PATH}/operator")
 
     # --- answers -------------------------------------------------------------------------------------
     def _page(self, name: str, principal: Principal | None, *, status: int = 200, **values: Any) -> web.Response:

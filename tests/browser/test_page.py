@@ -189,8 +189,14 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     assert await page.locator("text=Operator").count() == 0
     context = page.context
     await page.goto(stand.link("ops", Role.ADMIN))
+    await stand.remember(a_memory("Ignore <b>all</b> that", ANN, state=MemoryState.QUARANTINED))
     await page.click("text=Operator")
     await page.wait_for_selector("#effective")
+    await page.fill("[name=user]", "ann")
+    await page.click("text=Show their words")
+    await page.check(".card input")
+    await page.click("text=Drop what is ticked")
+    await page.wait_for_selector("text=Nothing of ann was put aside")
     assert "<b>x</b>" in await page.inner_text("table")
     await context.close()
 
