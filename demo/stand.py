@@ -28,7 +28,11 @@ async def keep(
     ports = Ports(port, port_of(settings.listen.ext_proc), port_of(settings.listen.http), free_port())
     stack = Stack(config, ports, upstream, logs)
     # On one's own machine the page is on, whatever the configuration says.
-    stack.environ = {"MEMORY_EXTPROC__CONSOLE__PAGE": "true"}
+    stack.environ = {
+        "MEMORY_EXTPROC__CONSOLE__PAGE": "true",
+        "MEMORY_EXTPROC__CONSOLE__CHATS": f"http://127.0.0.1:{port}/v1",
+        "MEMORY_EXTPROC__CONSOLE__CHAT_MODEL": model or "demo-llm",
+    }
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

@@ -1,4 +1,4 @@
-"""Reviews over the API: what became of a turn, what was put aside as suspicious, what was given up on."""
+"""Receipts of turns, the quarantine and the dead letters, over the API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LETTERS = 1000  # dead letters read at a time
 
 
 class Verdict(StrEnum):
-    """What becomes of a memory in quarantine. Clients name it, so a value is never renamed."""
+    """The ways out of the quarantine. Clients name it, so a value is never renamed."""
 
     RELEASE = "release"
     DROP = "drop"
@@ -125,7 +125,7 @@ class ReviewCalls:
         fields = Fields()
         limit = fields.limit("limit", request.limit, _DEFAULT_LIMIT)
         fields.check()
-        held = await self._held(call.owner)
+        held = await self._list_held(call.owner)
         call.count = len(held[:limit])
         return pb.ListQuarantineResponse(memories=map(message_of, held[:limit]), total=len(held))
 
@@ -137,7 +137,7 @@ class ReviewCalls:
         _check_ids(fields, "memory_ids", request.memory_ids)
         fields.check()
         if verdict is Verdict.RELEASE and Role.ADMIN not in call.principal.roles:
-            # The text may have been planted to be released by the person whom it would mislead.
+            # The text may have been planted to mislead the very person who would release it.
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "an admin releases from quarantine"
             )
@@ -149,7 +149,7 @@ class ReviewCalls:
             call.count = await self._quarantine.drop(call.owner, ids)
         return pb.ReviewQuarantineResponse(changed=call.count)
 
-    async def _held(self, owner: Owner) -> list[Memory]:
+    async def _list_held(self, owner: Owner) -> list[Memory]:
         held = [memory async for memory in self._quarantine.held(owner)]
         return sorted(held, key=lambda memory: (memory.created_at, memory.id))
 

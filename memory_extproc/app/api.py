@@ -43,8 +43,9 @@ from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.console.documents import register_documents
 from memory_extproc.console.pages import Pages
-from memory_extproc.console.server import ConsoleServer, present_credentials
-from memory_extproc.console.sessions import SessionVerifier, make_signer
+from memory_extproc.console.server import ConsoleServer, Register, present_credentials
+from memory_extproc.console.sessions import SessionVerifier, Signer, make_signer
+from memory_extproc.console.tryout import ChatOptions, TryOut
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
@@ -130,10 +131,26 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
                 [
                     rest.register,
                     register_documents,
-                    *([Pages(service, signer, parts.coordination).register] if page else []),
+                    *(_page_of(settings, service, signer, parts.coordination) if page else ()),
                 ],
             ),
         )
+
+
+def _page_of(
+    settings: Settings, service: MemoryService, signer: Signer, coordination: Coordination
+) -> Sequence[Register]:
+    section, identity = settings.console, settings.identity
+    pages = Pages(service, signer, coordination, tries=bool(section.chats))
+    if not section.chats:
+        return [pages.register]
+    options = ChatOptions(
+        url=section.chats,
+        model=section.chat_model,
+        user_header=identity.user_header,
+        tenant_header=identity.tenant_header,
+    )
+    return [pages.register, TryOut(pages, service, options).register]
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,7 @@ def quarantine(
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """List memories that were put aside as suspicious, or decide what becomes of some, while the sidecar runs."""
+    """List memories that were put aside as suspicious, or release or drop some, while the sidecar runs."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     if bool(ids) != bool(verdict):

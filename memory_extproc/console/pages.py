@@ -88,9 +88,12 @@ class Visit:
 
 
 class Pages:
-    """*chats*: where the demo's chats go, for the page that tries memory out; empty: there is no such page."""
+    """*tries*: there is a page to try memory out, which tryout.py serves."""
 
-    def __init__(self, service: MemoryService, signer: Signer, coordination: Coordination) -> None:
+    def __init__(
+        self, service: MemoryService, signer: Signer, coordination: Coordination, *, tries: bool = False
+    ) -> None:
+        self._tries = tries
         self._service, self._signer, self._coordination = service, signer, coordination
 
     def register(self, application: web.Application) -> None:
@@ -114,16 +117,16 @@ class Pages:
             ("POST", "/operator/review", self._review),
             ("POST", "/operator/retry", self._retry),
         ):
-            add(verb, PATH + path, self._for_reader(handler))
+            add(verb, PATH + path, self.for_reader(handler))
         add("GET", f"{PATH}/enter", self._enter)
         add("POST", f"{PATH}/enter", self._sign_in)
-        add("POST", f"{PATH}/leave", self._for_reader(self._leave))
+        add("POST", f"{PATH}/leave", self.for_reader(self._leave))
         add("GET", f"{PATH}/static/{{digest}}/{{name}}", self._static)
         add("GET", f"{PATH}/", self._home)
         add("GET", "/", self._home)
 
     # --- readers -----------------------------------------------------------------------------------
-    def _for_reader(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def for_reader(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             presented = present_credentials(request)
             principal: Principal | None = None
@@ -150,19 +153,19 @@ class Pages:
         status = STATUSES.get(refused.code, 500)
         if refused.code is grpc.StatusCode.UNAUTHENTICATED:
             shown = COOKIE in request.cookies
-            response = self._page("enter.html", None, status=status, wrong=False, expired=shown)
+            response = self.render("enter.html", None, status=status, wrong=False, expired=shown)
             response.del_cookie(COOKIE, path=PATH)
             return response
-        return self._page("refused.html", principal, status=status, message=refused.message, reason=refused.reason)
+        return self.render("refused.html", principal, status=status, message=refused.message, reason=refused.reason)
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         link = request.query.get("link", "")
         if not link:
-            return self._page("enter.html", None, wrong=False, expired=False)
+            return self.render("enter.html", None, wrong=False, expired=False)
         try:
             principal = await follow_link(self._signer, self._coordination, link)
         except RefusedError:
-            return self._page("enter.html", None, status=401, wrong=False, expired=True)
+            return self.render("enter.html", None, status=401, wrong=False, expired=True)
         return self._signed_in(request, principal)
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
@@ -173,7 +176,7 @@ class Pages:
             principal = self._service.admit(Credentials(present_credentials(request).peer, headers))
         except RefusedError as refused:
             code = STATUSES.get(refused.code, 401)
-            return self._page("enter.html", None, status=code, wrong=True, expired=False)
+            return self.render("enter.html", None, status=code, wrong=True, expired=False)
         return self._signed_in(request, principal)
 
     def _signed_in(self, request: web.Request, principal: Principal) -> web.Response:
@@ -221,7 +224,7 @@ class Pages:
         kept = {name: value for name, value in wanted.items() if value}
         following = urlencode({**kept, "page": listed.next_page_token}) if listed.next_page_token else ""
         groups = [(subject, list(each)) for subject, each in groupby(_by_subject(memories), _subject_of)]
-        return self._page(
+        return self.render(
             "mine.html",
             visit.principal,
             groups=groups,
@@ -242,7 +245,7 @@ class Pages:
     ) -> web.Response:
         asked = pb.GetMemoryRequest(id=memory_id, history=True)
         memory: Any = await self._service.call("GetMemory", asked, visit.presented)
-        return self._page(
+        return self.render(
             "memory.html",
             visit.principal,
             status=status,
@@ -317,11 +320,11 @@ class Pages:
         )
         if not everything and not (asked.memory_ids or asked.session_id or asked.query):
             # An empty scope would be everything.
-            return self._page("nothing.html", visit.principal, status=400)
+            return self.render("nothing.html", visit.principal, status=400)
         plan: Any = await self._service.call("ForgetMemories", asked, visit.presented)
         asked.dry_run = False
         asked.confirmation_token = plan.confirmation_token
-        return self._page(
+        return self.render(
             "forget.html",
             visit.principal,
             total=plan.total,
@@ -336,13 +339,13 @@ class Pages:
         except Exception:  # noqa: BLE001 - protobuf's own errors are no ValueError
             asked = pb.ForgetMemoriesRequest()
         if not asked.confirmation_token or asked.dry_run or asked.user_id:
-            return self._page("nothing.html", visit.principal, status=400)
+            return self.render("nothing.html", visit.principal, status=400)
         done: Any = await self._service.call("ForgetMemories", asked, visit.presented)
         return _see_other(f"{PATH}/receipts/{done.receipt.id}")
 
     async def _receipt(self, visit: Visit) -> web.StreamResponse:
         receipt = await self._receipt_of(visit)
-        return self._page("receipt.html", visit.principal, receipt=to_json(receipt, verbose=True))
+        return self.render("receipt.html", visit.principal, receipt=to_json(receipt, verbose=True))
 
     async def _receipt_file(self, visit: Visit) -> web.StreamResponse:
         receipt = await self._receipt_of(visit)
@@ -363,7 +366,7 @@ class Pages:
             if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             consent = None
-        return self._page(
+        return self.render(
             "settings.html",
             visit.principal,
             stats=to_json(stats, verbose=True),
@@ -397,7 +400,7 @@ class Pages:
         if text:
             asked = pb.ExplainRecallRequest(text=text)
             explained = await self._service.call("ExplainRecall", asked, visit.presented)
-        return self._page(
+        return self.render(
             "why.html",
             visit.principal,
             text=text,
@@ -416,7 +419,7 @@ class Pages:
             held = pb.ListQuarantineRequest(user_id=user, limit=_LETTERS)
             suspicious = await self._service.call("ListQuarantine", held, visit.presented)
         plain = to_json(configured, verbose=True)
-        return self._page(
+        return self.render(
             "operator.html",
             visit.principal,
             sections=sorted(_flat(plain["configuration"]).items()),
@@ -440,13 +443,14 @@ class Pages:
         return _see_other(f"{PATH}/operator")
 
     # --- answers -------------------------------------------------------------------------------------
-    def _page(self, name: str, principal: Principal | None, *, status: int = 200, **values: Any) -> web.Response:
+    def render(self, name: str, principal: Principal | None, *, status: int = 200, **values: Any) -> web.Response:
         reader = {
             "name": "" if principal is None else principal.user or "(no user)",
             "tenant": "" if principal is None else principal.tenant,
             "operates": principal is not None and Role.ADMIN in principal.roles and not principal.tenant,
             "csrf": "" if principal is None else csrf_token(self._signer, principal),
             "known": principal is not None,
+            "tries": self._tries,
         }
         text = templates().get_template(name).render(base=PATH, reader=reader, static=_static_url, **values)
         return web.Response(text=text, status=status, content_type="text/html", headers=_SAFE)

@@ -12,7 +12,15 @@ from memory_extproc.api.principal import SECRET_BYTES, CertificateHolder, Role
 from memory_extproc.request.identity import optional
 from memory_extproc.settings.identity import IdentitySection, Signed
 from memory_extproc.settings.traffic import Listen, Tls
-from memory_extproc.settings.types import Duration, OptionalHeader, Positive, Section, Size, on_loopback
+from memory_extproc.settings.types import (
+    Duration,
+    OptionalHeader,
+    OptionalUrl,
+    Positive,
+    Section,
+    Size,
+    on_loopback,
+)
 
 MIB = 1 << 20
 Way = Literal["mtls", "jwt", "api_key", "trusted_proxy", "none"]
@@ -80,6 +88,12 @@ class Console(Section):
         description="true: a page at /console of listen.console, for people to see, correct and forget what is "
         "remembered of them, and for operators",
     )
+    chats: OptionalUrl = Field(
+        "",
+        description="an OpenAI-compatible API behind Envoy, such as http://127.0.0.1:8888/v1, for a chat box on "
+        "the page; for a demo: it names the reader by identity.user_header, as a gateway would",
+    )
+    chat_model: str = Field("demo-llm", description="the model that the chat box names")
     hosts: tuple[str, ...] = Field(
         (),
         description="names that listen.console answers to, beside addresses and localhost, and whose pages may "

@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from memory_extproc.api.authorization import RateLimits
 from memory_extproc.api.principal import Role
@@ -201,3 +203,35 @@ async def test_static_files_are_kept_by_browsers_and_pages_are_not(stand: Consol
         assert (
             await stand.rest("GET", re.sub(r"/[0-9a-f]{16}/", "/0123456789abcdef/", path), user="")
         ).status == 404
+
+
+async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_path: Path) -> None:
+    heard: list[tuple[str, str]] = []
+    answers: list[tuple[int, bytes]] = [
+        (200, b'{"choices": [{"message": {"content": "<b>Hello</b>"}}]}'),
+        (200, b"no JSON"), (200, b"{}"), (200, b'{"choices": []}'), (200, b"\xff"), (503, b""),
+    ]  # fmt: skip
+
+    async def chat(request: web.Request) -> web.Response:
+        body = await request.json()
+        heard.append((request.headers["x-authz-user-id"], body["messages"][0]["content"]))
+        status, answer = answers[len(heard) - 1]
+        return web.Response(status=status, body=answer, headers={"x-memory-status": "used;n=1"})
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    made = ConsoleStand(tmp_path)
+    async with TestServer(application) as gateway:
+        made.chats = str(gateway.make_url("/v1"))
+        async with made as stand:
+            cookie = await signed_in(stand)
+            csrf = csrf_of(await page(stand, "/console/try", cookie))
+            fields = {"csrf": csrf, "text": "My dog is Rex", "session": "s"}
+            shown = await post(stand, "/console/try", cookie, fields)
+            assert "&lt;b&gt;Hello&lt;/b&gt;" in shown.text
+            assert "used;n=1" in shown.text
+            for _ in answers[1:]:
+                assert (await post(stand, "/console/try", cookie, fields)).status == 200
+            assert (await post(stand, "/console/try", cookie, {**fields, "csrf": ""})).status == 403
+            assert (await page(stand, "/console/try/learned?session=s", cookie)).status == 200
+    assert heard == [("ann", "My dog is Rex")] * len(answers)
