@@ -102,11 +102,19 @@ class MemoryService:
 
     def identify(self, presented: Credentials) -> Principal:
         """The caller, for a page that shows whose it is; no call is counted. RefusedError for nobody known."""
-        return self._admits.identify(presented)
+        return self._count_denials(self._admits.identify, presented)
 
     def admit(self, presented: Credentials) -> Principal:
         """The caller who signs in. Attempts count against the caller's rate."""
-        return self._admits.principal(presented)
+        return self._count_denials(self._admits.principal, presented)
+
+    def _count_denials(self, find: Callable[[Credentials], Principal], presented: Credentials) -> Principal:
+        try:
+            return find(presented)
+        except RefusedError as refused:
+            self._metrics.api_denied.labels(refused.reason).inc()
+            log.info("api.denied", method="page", reason=refused.reason, code=refused.code.name)
+            raise
 
     # --- one call ------------------------------------------------------------------------------------
     # Every face of the API comes through these three: gRPC here, HTTP in rest.py. All of them raise RefusedError.
