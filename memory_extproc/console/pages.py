@@ -490,6 +490,7 @@ def shown_memory(memory: Any) -> dict[str, Any]:
     return {
         **plain,
         "subject": subject if isinstance(subject, str) else "",
+        "suspicion": plain.get("metadata", {}).get("suspicion", "suspicious"),
         "known_from": _SOURCES.get(plain["source"], plain["source"]),
         "created": _moment(plain.get("created_at", "")),
         "updated": _moment(plain.get("updated_at", "")),
