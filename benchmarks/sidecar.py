@@ -56,6 +56,7 @@ class Place:
             "listen": {
                 "ext_proc": f"127.0.0.1:{ext_proc}",
                 "api": f"127.0.0.1:{api}",
+                "console": "127.0.0.1:0",
                 "http": f"127.0.0.1:{http}",
             },
             "memory": {"embedding": {"models_dir": str(MODELS.absolute())}, "milvus": {"address": milvus}},

@@ -103,6 +103,7 @@ class Stack:
 
     def __init__(self, config: Path, ports: Ports, upstream: str, logs: Path) -> None:
         self.config, self.ports, self.upstream, self.logs = config, ports, upstream, logs
+        self.environ: dict[str, str] = {}  # what the sidecar is configured with besides
         self.sidecar: Started | None = None
         self.envoy: Started | None = None
         self.admin = f"http://127.0.0.1:{ports.admin}"
@@ -129,7 +130,7 @@ class Stack:
             "the sidecar",
             [sys.executable, "-m", "memory_extproc", "serve", "--config", str(self.config)],
             self.logs / "sidecar.log",
-            {**os.environ, **self.env},
+            env={**os.environ, **self.env, **self.environ},
         )
         await self.sidecar.ready(f"http://127.0.0.1:{self.ports.http}/readyz")
 
@@ -179,6 +180,7 @@ def write_config(path: Path, ports: Ports, directory: Path) -> None:
                 "listen": {
                     "ext_proc": f"127.0.0.1:{ports.ext_proc}",
                     "api": f"127.0.0.1:{free_port()}",
+                    "console": f"127.0.0.1:{free_port()}",
                     "http": f"127.0.0.1:{ports.http}",
                 },
                 "memory": {"embedding": {"models_dir": str(MODELS.absolute())}},

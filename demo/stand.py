@@ -12,7 +12,11 @@ from rich.console import Console
 
 from demo.llm import DemoLLM
 from demo.stack import Ports, Stack, Started, free_port, in_use
+from memory_extproc.api.principal import Role
+from memory_extproc.cli.admin import sign_in_link
 from memory_extproc.settings import Settings, load
+
+DEMO_USERS = ("ann", "bob")
 
 
 async def keep(
@@ -23,6 +27,12 @@ async def keep(
         upstream, model = f"http://127.0.0.1:{await llm.start()}", "demo-llm"
     ports = Ports(port, port_of(settings.listen.ext_proc), port_of(settings.listen.http), free_port())
     stack = Stack(config, ports, upstream, logs)
+    # On one's own machine the page is on, whatever the configuration says.
+    stack.environ = {
+        "MEMORY_EXTPROC__CONSOLE__PAGE": "true",
+        "MEMORY_EXTPROC__CONSOLE__CHATS": f"http://127.0.0.1:{port}/v1",
+        "MEMORY_EXTPROC__CONSOLE__CHAT_MODEL": model or "demo-llm",
+    }
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -56,6 +66,10 @@ def explain(console: Console, settings: Settings, port: int, model: str, upstrea
     console.print(f"[bold green]ready[/]: http://127.0.0.1:{port}/v1 with memory, in front of {upstream}")
     metrics = f"http://127.0.0.1:{port_of(settings.listen.http)}/metrics"
     console.print(f"metrics: {metrics} · logs: {logs} · Ctrl-C stops\n", highlight=False, soft_wrap=True)
+    for user in DEMO_USERS:
+        link = sign_in_link(settings, user, "", frozenset({Role.USER}))
+        console.print(f"the page of {user}, a link that works once: {link}", highlight=False, soft_wrap=True)
+    console.print()
     console.print(
         f"curl -si http://127.0.0.1:{port}/v1/chat/completions -H 'content-type: application/json' \\\n"
         f"  -H '{settings.identity.user_header}: ann' \\\n"
@@ -77,7 +91,8 @@ def port_of(address: str) -> int:
 def main(console: Console, upstream: str, model: str, config: Path, port: int) -> int:
     settings = load(config, os.environ)
     listen = settings.listen
-    ports = {port: "Envoy", **{port_of(each): "the sidecar" for each in (listen.ext_proc, listen.api, listen.http)}}
+    ours = (listen.ext_proc, listen.api, listen.console, listen.http)
+    ports = {port: "Envoy", **{port_of(each): "the sidecar" for each in ours}}
     if taken := [f"{each} ({whose})" for each, whose in ports.items() if in_use(each)]:
         raise SystemExit(
             f"in use already: {', '.join(taken)}. Does another stand run? Envoy's: make run PORT=8889 …"

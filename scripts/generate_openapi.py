@@ -1,7 +1,7 @@
 """Writes memory_extproc/api/gen/openapi.json: the memory API over HTTP, from the proto and its comments.
 
-With --check, fails when what is committed differs. The rules are those of Envoy's transcoder as `envoy-config` sets
-it up: names as in the proto, 64-bit integers as strings, streams as JSON Lines.
+With --check, fails when what is committed differs. The rules are those of api/rest.py:
+names as in the proto, 64-bit integers as strings, streams as JSON Lines.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ _KNOWN: dict[str, Json] = {
     ".google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
     ".google.protobuf.Struct": {"type": "object"},
     ".google.protobuf.FieldMask": {"type": "string", "description": "Names joined by commas."},
+}
+_VERBOSE: Json = {
+    "name": "verbose",
+    "in": "query",
+    "schema": {"type": "boolean"},
+    "description": "Every field: whole ids, internal metadata, receipts with stores and signature, questions.",
 }
 _STATUS: Json = {
     "type": "object",
@@ -99,6 +105,8 @@ class Document:
         if rule.body != "*":
             others = [field for field in request.field if field.name not in {*in_path, rule.body}]
             parameters += [self.parameter(method.input_type, field, "query") for field in others]
+        if not (method.client_streaming or method.server_streaming):
+            parameters.append(_VERBOSE)
         made: Json = {"summary": comment.split(". ", maxsplit=1)[0].rstrip(".") + ".", "description": comment}
         if parameters:
             made["parameters"] = parameters

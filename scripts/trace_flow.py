@@ -101,7 +101,12 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
     configured = {
         "data_dir": str(scratch / "data"),
         "memory": {"embedding": {"models_dir": str(models)}, "milvus": {"shards": 2}},
-        "listen": {"ext_proc": "127.0.0.1:0", "api": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        "listen": {
+            "ext_proc": "127.0.0.1:0",
+            "api": "127.0.0.1:0",
+            "console": "127.0.0.1:0",
+            "http": "127.0.0.1:0",
+        },
         "recall": {"deadline": "5s"},
         "learn": {"session_idle": "1s"},
     }

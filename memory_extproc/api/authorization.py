@@ -26,6 +26,10 @@ class CallAdmission:
     def __init__(self, authenticator: Authenticator, rates: Rates, names_user: NamesUser) -> None:
         self._authenticator, self._rates, self._names_user = authenticator, rates, names_user
 
+    def identify(self, presented: Credentials) -> Principal:
+        """The caller, without a call being counted."""
+        return self._authenticator.principal(presented)
+
     def principal(self, presented: Credentials) -> Principal:
         """RefusedError for callers nobody knows, and for those who call too often."""
         principal = self._authenticator.principal(presented)

@@ -23,7 +23,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal
-from memory_extproc.curation.editor import RESERVED
+from memory_extproc.curation.editor import RESERVED, AmbiguousIdError, MemoryCatalog, etag_of
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Memory, Owner, OwnerKind, digest
 from memory_extproc.ports import Coordination
@@ -84,6 +84,7 @@ def message_of(memory: Memory) -> pb.Memory:
         seq=memory.seq,
         valid_from=time_of(memory.valid_from),
         valid_to=time_of(memory.valid_to),
+        etag=etag_of(memory),
     )
 
 
@@ -326,6 +327,9 @@ class Reason(StrEnum):
     BAD_PAGE_TOKEN = "BAD_PAGE_TOKEN"  # noqa: S105 - not a secret
     NO_SUCH_MEMORY = "NO_SUCH_MEMORY"
     NO_SUCH_RECEIPT = "NO_SUCH_RECEIPT"
+    NO_SUCH_TURN = "NO_SUCH_TURN"
+    AMBIGUOUS_ID = "AMBIGUOUS_ID"  # several of the user's memories have ids that begin so
+    STALE = "STALE"  # the memory was changed since its etag was read
     NOT_ACTIVE = "NOT_ACTIVE"  # history cannot be corrected
     DUPLICATE = "DUPLICATE"
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
@@ -351,16 +355,22 @@ class RefusedError(MemoryExtprocError):
         violations: Sequence[tuple[str, str]] = (),
         metadata: Mapping[str, str] | None = None,
         retry_after: timedelta | None = None,
+        attached: Sequence[Message] = (),
     ) -> None:
-        """*violations*: (field, what would be right)."""
+        """*violations*: (field, what would be right). *attached*: further details, for the caller alone."""
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.violations = tuple(violations)
         self.metadata = dict(metadata or {})
         self.retry_after = retry_after
+        self.attached = tuple(attached)
 
-    def trailer(self) -> tuple[tuple[str, bytes], ...]:
-        details = [error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata)]
+    @property
+    def status(self) -> status_pb2.Status:
+        """As a google.rpc.Status with its details."""
+        details: list[Message] = [
+            error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata)
+        ]
         if self.violations:
             fields = [
                 error_details_pb2.BadRequest.FieldViolation(field=field, description=description)
@@ -371,12 +381,15 @@ class RefusedError(MemoryExtprocError):
             delay = Duration()
             delay.FromTimedelta(self.retry_after)
             details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+        details += self.attached
         packed = []
         for detail in details:
             packed.append(Packed())
             packed[-1].Pack(detail)
-        status = status_pb2.Status(code=self.code.value[0], message=self.message, details=packed)
-        return ((DETAILS, status.SerializeToString()),)
+        return status_pb2.Status(code=self.code.value[0], message=self.message, details=packed)
+
+    def trailer(self) -> tuple[tuple[str, bytes], ...]:
+        return ((DETAILS, self.status.SerializeToString()),)
 
 
 def bad_request(*violations: tuple[str, str]) -> RefusedError:
@@ -387,3 +400,16 @@ def bad_request(*violations: tuple[str, str]) -> RefusedError:
 def no_such_memory() -> RefusedError:
     """The same for an id that is nobody's and one that is another's."""
     return RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_MEMORY, "no such memory")
+
+
+async def whole_id(catalogue: MemoryCatalog, call: Call, given: str) -> str:
+    """The id that *given*, which may be its first digits alone, stands for among the memories of *call*'s owner."""
+    try:
+        return await catalogue.whole_id(call.owner, given)
+    except AmbiguousIdError as error:
+        raise RefusedError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            Reason.AMBIGUOUS_ID,
+            str(error),
+            violations=[("id", "more digits of it")],
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import grpc
@@ -20,6 +21,7 @@ from memory_extproc.api.call import (
     no_such_memory,
     scope_of,
     time_of,
+    whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.curation.editor import MemoryCatalog
@@ -52,16 +54,17 @@ class ForgetCalls:
             raise no_such_memory()
 
         async def work() -> Noted:
-            if await self._catalogue.get(call.owner, request.id) is None:
+            memory_id = await whole_id(self._catalogue, call, request.id)
+            if await self._catalogue.get(call.owner, memory_id) is None:
                 raise no_such_memory()
-            return {"receipt": (await self._forgets.forget(call.owner, ForgetScope(ids=(request.id,)))).id}
+            return {"receipt": (await self._forgets.forget(call.owner, ForgetScope(ids=(memory_id,)))).id}
 
         noted = await self._repeats.once(call, request, work)
         receipt = await self._receipt(call, noted["receipt"])
         return pb.ForgetMemoryResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
 
     async def forget(self, call: Call, request: pb.ForgetMemoriesRequest) -> pb.ForgetMemoriesResponse:
-        scope = _scope(request)
+        scope = await self._with_whole_ids(call, _scope(request))
         call.request_id, call.scope = request.request_id, scope_of(request, *_FILTERS)
         if request.dry_run:
             return await self._planned(call, scope)
@@ -78,6 +81,9 @@ class ForgetCalls:
         noted = await self._repeats.once(call, request, work)
         receipt = await self._receipt(call, noted["receipt"])
         return pb.ForgetMemoriesResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+
+    async def _with_whole_ids(self, call: Call, scope: ForgetScope) -> ForgetScope:
+        return replace(scope, ids=tuple([await whole_id(self._catalogue, call, one) for one in scope.ids]))
 
     async def receipt(self, call: Call, request: pb.GetForgetReceiptRequest) -> pb.ForgetReceipt:
         return receipt_of(await self._receipt(call, request.receipt_id))

@@ -30,6 +30,7 @@ from memory_extproc.api.call import (
     no_such_memory,
     scope_of,
     time_of,
+    whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.curation.editor import (
@@ -42,6 +43,8 @@ from memory_extproc.curation.editor import (
     NewMemory,
     NotActiveError,
     OnDuplicate,
+    Order,
+    StaleError,
     TextReader,
     place_of,
 )
@@ -131,7 +134,7 @@ class MemoryCalls:
         )
 
     async def get(self, call: Call, request: pb.GetMemoryRequest) -> pb.Memory:
-        memory = await self._found(call, request.id)
+        memory = await self._found(call, await whole_id(self._catalogue, call, request.id))
         call.count = 1
         history = await self._catalogue.history(call.owner, memory) if request.history else ()
         answer = message_of(memory)
@@ -142,17 +145,18 @@ class MemoryCalls:
         fields = Fields()
         chosen = _filter(fields, request)
         limit = fields.limit("limit", request.limit, PAGE_DEFAULT)
+        order = fields.word("order", request.order, Order, Order.NEWEST)
         fields.check()
         call.scope = scope_of(request, *_FILTERS)
         bound = _page_token_scope(call, request)
         after = self._pages.read(request.page_token, bound) if request.page_token else None
-        page = await self._catalogue.page(call.owner, chosen, limit, after)
+        page = await self._catalogue.page(call.owner, chosen, limit, after, order)
         call.count = len(page.memories)
         return pb.ListMemoriesResponse(
             memories=map(message_of, page.memories),
             total=page.total,
             limit=limit,
-            next_page_token=self._pages.write(place_of(page.memories[-1]), bound) if page.more else "",
+            next_page_token=self._pages.write(place_of(page.memories[-1], order), bound) if page.more else "",
         )
 
     async def update(self, call: Call, request: pb.UpdateMemoryRequest) -> pb.Memory:
@@ -162,9 +166,10 @@ class MemoryCalls:
         if not is_id(request.id):
             raise no_such_memory()
         await self._check_consent(call)
+        memory_id = await whole_id(self._catalogue, call, request.id)
 
         async def work() -> Noted:
-            corrected = await self._curator.correct(call.owner, request.id, correction)
+            corrected = await self._curator.correct(call.owner, memory_id, correction)
             if corrected is None:
                 raise no_such_memory()
             return {"id": corrected.id}
@@ -173,6 +178,13 @@ class MemoryCalls:
             noted = await self._repeats.once(call, request, work)
         except NotActiveError as error:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, Reason.NOT_ACTIVE, str(error)) from error
+        except StaleError as error:
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                Reason.STALE,
+                "the memory was changed since it was read",
+                attached=(message_of(error.current), message_of(error.proposed)),
+            ) from error
         call.count = 1
         return message_of(await self._found(call, noted["id"]))
 
@@ -184,9 +196,10 @@ class MemoryCalls:
         if not is_id(request.id):
             raise no_such_memory()
         await self._check_consent(call)
+        memory_id = await whole_id(self._catalogue, call, request.id)
 
         async def work() -> Noted:
-            restored = await self._curator.restore(call.owner, request.id)
+            restored = await self._curator.restore(call.owner, memory_id)
             if restored is None:
                 raise no_such_memory()
             return {"id": restored.id}
@@ -258,7 +271,7 @@ class MemoryCalls:
                 values[key] = value
         fields.request_id(request.request_id)
         fields.check()
-        return Correction(values=values)
+        return Correction(values=values, etag=memory.etag)
 
     def _new_value(self, fields: Fields, name: str, memory: pb.Memory) -> tuple[str, Any]:
         """A field of a memory in our words, and what it becomes; what is absent is cleared."""
@@ -479,7 +492,7 @@ class PageTokens:
     def write(self, cursor: Cursor, bound_to: bytes) -> str:
         """*bound_to*: the user and the filter; the token counts for nothing else."""
         expires = int((self._now() + LIFE).timestamp())
-        body = json.dumps([expires, cursor.newest_first, cursor.id], separators=(",", ":")).encode()
+        body = json.dumps([expires, cursor.newest_first, cursor.id, cursor.group], separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._mac(body, bound_to) + body).decode().rstrip("=")
 
     def read(self, token: str, bound_to: bytes) -> Cursor:
@@ -493,10 +506,10 @@ class PageTokens:
         mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(body, bound_to)):
             raise _not_found_error()
-        expires, newest_first, id_ = json.loads(body)
+        expires, newest_first, id_, *group = json.loads(body)  # a page of the version before has no group
         if self._now().timestamp() >= expires:
             raise _not_found_error()
-        return Cursor(newest_first, id_)
+        return Cursor(group[0] if group else 0, newest_first, id_)
 
     def _mac(self, body: bytes, bound_to: bytes) -> bytes:
         return hmac.digest(self._key, len(body).to_bytes(4, "big") + body + bound_to, "sha256")[:_MAC_BYTES]

@@ -26,6 +26,7 @@ class Means(StrEnum):
     JWT = "jwt"
     API_KEY = "api_key"
     TRUSTED_PROXY = "trusted_proxy"
+    SESSION = "session"  # a link to the page, followed once
     NONE = "none"
 
 
@@ -91,6 +92,12 @@ METHODS: Mapping[str, Access] = {
     "EndSession": Access.WRITE,
     "GetConsent": Access.READ,
     "SetConsent": Access.WRITE,
+    "GetTurn": Access.READ,
+    "ListTurns": Access.READ,
+    "ListQuarantine": Access.READ,
+    "ReviewQuarantine": Access.WRITE,
+    "ListDeadLetters": Access.OPERATE,
+    "RetryDeadLetters": Access.OPERATE,
     "GetConfiguration": Access.OPERATE,
 }
 

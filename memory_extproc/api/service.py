@@ -1,4 +1,4 @@
-"""The memory API's gRPC service: every method comes through here, and none around it."""
+"""The memory API's service: admits, bounds and accounts for every call of every face, gRPC and HTTP."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any, NoReturn, Self
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc import error_details_pb2, status_pb2
 
 from memory_extproc.api.audit import AuditLog, AuditRecord
 from memory_extproc.api.authentication import Credentials
@@ -80,27 +78,21 @@ class MemoryService:
         name = method.name
 
         async def unary(request: Any, context: Context) -> Message:
-            return await self._unary(
-                name, getattr(request, "user_id", ""), context, lambda call, do: do(call, request)
-            )
+            return await _or_abort(context, self.call(name, request, _read_credentials(context)))
 
         async def answers(request: Any, context: Context) -> AsyncIterator[Message]:
-            async with aclosing(self._stream(name, request, context)) as answered:
-                async for answer in answered:
-                    yield answer
+            try:
+                async with aclosing(self.stream(name, request, _read_credentials(context))) as answered:
+                    async for answer in answered:
+                        yield answer
+            except RefusedError as refused:
+                refusal = refused
+            else:
+                return
+            await _abort(context, refusal)
 
         async def takes(requests: AsyncIterator[Any], context: Context) -> Message:
-            first = await anext(aiter(requests), None)
-            start = first.start if first is not None and first.HasField("start") else None
-            user = "" if start is None else start.user_id
-
-            async def work(call: Call, do: Any) -> Message:
-                if start is None:
-                    raise bad_request(("start", "the first message says how, each further one holds a memory"))
-                answer: Message = await do(call, start, requests)
-                return answer
-
-            return await self._unary(name, user, context, work, bounded=False)
+            return await _or_abort(context, self.take_in(name, requests, _read_credentials(context)))
 
         if method.server_streaming:
             return grpc.unary_stream_rpc_method_handler(answers, reads, writes)
@@ -108,42 +100,70 @@ class MemoryService:
             return grpc.stream_unary_rpc_method_handler(takes, reads, writes)
         return grpc.unary_unary_rpc_method_handler(unary, reads, writes)
 
+    def identify(self, presented: Credentials) -> Principal:
+        """The caller, for a page that shows whose it is; no call is counted. RefusedError for nobody known."""
+        return self._count_denials(self._admits.identify, presented)
+
+    def admit(self, presented: Credentials) -> Principal:
+        """The caller who signs in. Attempts count against the caller's rate."""
+        return self._count_denials(self._admits.principal, presented)
+
+    def _count_denials(self, find: Callable[[Credentials], Principal], presented: Credentials) -> Principal:
+        try:
+            return find(presented)
+        except RefusedError as refused:
+            self._metrics.api_denied.labels(refused.reason).inc()
+            log.info("api.denied", method="page", reason=refused.reason, code=refused.code.name)
+            raise
+
     # --- one call ------------------------------------------------------------------------------------
+    # Every face of the API comes through these three: gRPC here, HTTP in rest.py. All of them raise RefusedError.
+    async def call(self, method: str, request: Any, presented: Credentials) -> Message:
+        """The answer of a method that takes one message and gives one."""
+        user = getattr(request, "user_id", "")
+        return await self._unary(method, user, presented, lambda call, do: do(call, request))
+
+    async def take_in(self, method: str, requests: AsyncIterator[Any], presented: Credentials) -> Message:
+        """The answer of a method that takes a stream, whose first message is its start."""
+        first = await anext(aiter(requests), None)
+        start = first.start if first is not None and first.HasField("start") else None
+        user = "" if start is None else start.user_id
+
+        async def work(call: Call, do: Any) -> Message:
+            if start is None:
+                raise bad_request(("start", "the first message says how, each further one holds a memory"))
+            answer: Message = await do(call, start, requests)
+            return answer
+
+        return await self._unary(method, user, presented, work, bounded=False)
+
+    async def stream(self, method: str, request: Any, presented: Credentials) -> AsyncGenerator[Message]:
+        """The answers of a method that gives a stream."""
+        started = time.monotonic()
+        call = self._admitted(method, request.user_id, presented)
+        async with self._accounted(call, started):
+            do: Any = self._operation(method)
+            async with aclosing(do(call, request)) as answers:
+                async for answer in answers:
+                    yield answer
+
     async def _unary(
         self,
         method: str,
         user: str,
-        context: Context,
+        presented: Credentials,
         work: Callable[[Call, Any], Awaitable[Message]],
         *,
         bounded: bool = True,
     ) -> Message:
         started = time.monotonic()
-        try:
-            call = self._admitted(method, user, context)
+        call = self._admitted(method, user, presented)
 
-            async def carried_out() -> Message:
-                async with self._accounted(call, started), self._slots:
-                    return await work(call, self._operation(method))
+        async def carried_out() -> Message:
+            async with self._accounted(call, started), self._slots:
+                return await work(call, self._operation(method))
 
-            return await self._bounded(METHODS[method], carried_out(), bounded=bounded)
-        except RefusedError as refused:
-            refusal = refused
-        return await _abort(context, refusal)
-
-    async def _stream(self, method: str, request: Any, context: Context) -> AsyncGenerator[Message]:
-        started, refusal = time.monotonic(), None
-        try:
-            call = self._admitted(method, request.user_id, context)
-            async with self._accounted(call, started):
-                do: Any = self._operation(method)
-                async with aclosing(do(call, request)) as answers:
-                    async for answer in answers:
-                        yield answer
-        except RefusedError as refused:
-            refusal = refused
-        if refusal is not None:
-            await _abort(context, refusal)
+        return await self._bounded(METHODS[method], carried_out(), bounded=bounded)
 
     async def _bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
         """A change that was begun is finished, whatever becomes of who asked for it."""
@@ -175,10 +195,9 @@ class MemoryService:
             )
         return operation
 
-    def _admitted(self, method: str, user: str, context: Context) -> Call:
+    def _admitted(self, method: str, user: str, presented: Credentials) -> Call:
         principal: Principal | None = None
         try:
-            presented = _read_credentials(context)
             principal = self._admits.principal(presented)
             call = self._admits.call(method, principal, user, presented.headers.all(SHARED_HEADER))
             self._accountable()
@@ -262,32 +281,14 @@ def _read_credentials(context: Context) -> Credentials:
     return Credentials(context.peer(), Headers(pairs), context.auth_context())
 
 
+async def _or_abort(context: Context, answering: Awaitable[Message]) -> Message:
+    try:
+        return await answering
+    except RefusedError as refused:
+        refusal = refused
+    return await _abort(context, refusal)
+
+
 async def _abort(context: Context, refusal: RefusedError) -> NoReturn:
     await context.abort(refusal.code, refusal.message, refusal.trailer())
     raise AssertionError("abort raises")
-
-
-# --- descriptors -------------------------------------------------------------------------------------
-# The memory API's own description, for those who speak JSON to it: Envoy's transcoder and the OpenAPI document.
-
-SERVICE_NAME: str = memory_pb2.DESCRIPTOR.services_by_name["MemoryService"].full_name
-
-
-def descriptor_set() -> bytes:
-    """A FileDescriptorSet of the service and all it needs, each file after those that it imports. The messages of
-    failures are in it because the transcoder can only write what is described."""
-    files: dict[str, FileDescriptor] = {}
-    for root in (memory_pb2.DESCRIPTOR, status_pb2.DESCRIPTOR, error_details_pb2.DESCRIPTOR):
-        _collect(root, files)
-    described = FileDescriptorSet()
-    for file in files.values():
-        file.CopyToProto(described.file.add())
-    return described.SerializeToString(deterministic=True)
-
-
-def _collect(file: FileDescriptor, into: dict[str, FileDescriptor]) -> None:
-    if file.name in into:
-        return
-    for needed in file.dependencies:
-        _collect(needed, into)
-    into[file.name] = file

@@ -17,6 +17,7 @@ from memory_extproc.portability.importer import NoPlaceError
 from memory_extproc.ports import Exported, JournalEntry, MemoryExporter, MemoryImporter, Now
 
 VERSION = 1
+_OF_ANSWERS = frozenset({"history", "etag"})  # fields of answers, which an import passes over
 _KEEP, _REPLACE = "keep", "replace"
 
 
@@ -79,7 +80,7 @@ class TransferCalls:
 def fields_of(memory: pb.Memory) -> dict[str, Any]:
     """What of *memory* is given, by name: times as datetimes, metadata as a dict. What cannot be said so (a time
     beyond the year 9999) is a text that no reader takes for one."""
-    return {field.name: _plain(value) for field, value in memory.ListFields() if field.name != "history"}
+    return {field.name: _plain(value) for field, value in memory.ListFields() if field.name not in _OF_ANSWERS}
 
 
 def _plain(value: Any) -> Any:
@@ -105,7 +106,9 @@ def _whole(value: Any) -> Any:
 def _message(piece: Exported) -> pb.ExportMemoriesResponse:
     match piece.what:
         case Memory() as memory:
-            return pb.ExportMemoriesResponse(memory=message_of(memory), resume_token=piece.place)
+            message = message_of(memory)
+            message.ClearField("etag")  # of a memory where it is; it says nothing elsewhere
+            return pb.ExportMemoriesResponse(memory=message, resume_token=piece.place)
         case ConsentChange(consent, at, by):
             change = pb.ConsentChange(at=time_of(at), state=consent.value, by=by)
             return pb.ExportMemoriesResponse(consent=change, resume_token=piece.place)

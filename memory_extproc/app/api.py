@@ -35,17 +35,24 @@ from memory_extproc.api.memories import (
     SearchDefaults,
 )
 from memory_extproc.api.principal import derive_key, secret_in
+from memory_extproc.api.rest import RestApi
+from memory_extproc.api.review import ReviewCalls
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
-from memory_extproc.app.context import Live, api_options
+from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
+from memory_extproc.console.documents import register_documents
+from memory_extproc.console.pages import Pages
+from memory_extproc.console.server import ConsoleServer, Register, present_credentials
+from memory_extproc.console.sessions import SessionVerifier, Signer, make_signer
+from memory_extproc.console.tryout import ChatOptions, TryOut
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.screening import Trusting
+from memory_extproc.learn.screening import Quarantine, Trusting
 from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
@@ -54,6 +61,7 @@ from memory_extproc.ports import (
     EmbeddingModel,
     Journal,
     MemoryForgetter,
+    MemoryStore,
     Now,
     TurnLearner,
 )
@@ -76,6 +84,7 @@ _VECTOR_BYTES = 4  # of each of its numbers
 class ApiParts:
     """What the memory API is made of."""
 
+    store: MemoryStore  # as people may see it
     partitions: Partitions
     noticing: ChangeNotifier  # the same, where corrections are heard of
     embedder: EmbeddingModel
@@ -92,17 +101,19 @@ class ApiParts:
 
 
 @asynccontextmanager
-async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[GrpcServer]:
-    """The server, to be entered by who looks after the order of leaving; what the service needs is open while this
+async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[ApiServers]:
+    """The servers, to be entered by who looks after the order of leaving; what the service needs is open while this
     is entered, and changes that were begun are finished when it is left."""
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
         parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)
+        signer = make_signer(secret, parts.now)
+        page = settings.console.page
         service = MemoryService(
             CallAdmission(
-                await _authenticator(parts.live, stack),
+                await _authenticator(parts.live, stack, SessionVerifier(signer) if page else None),
                 rates,
                 _names_user(settings),
             ),
@@ -112,7 +123,42 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
             metrics=parts.metrics,
         )
         await stack.enter_async_context(service)
-        yield GrpcServer(api_options(settings), [SERVICE], service.register)
+        rest = RestApi(service, present_credentials, body_bytes=settings.limits.request_body)
+        yield ApiServers(
+            GrpcServer(api_options(settings), [SERVICE], service.register),
+            ConsoleServer(
+                console_options(settings),
+                [
+                    rest.register,
+                    register_documents,
+                    *(_page_of(settings, service, signer, parts.coordination) if page else ()),
+                ],
+            ),
+        )
+
+
+def _page_of(
+    settings: Settings, service: MemoryService, signer: Signer, coordination: Coordination
+) -> Sequence[Register]:
+    section, identity = settings.console, settings.identity
+    pages = Pages(service, signer, coordination, tries=bool(section.chats))
+    if not section.chats:
+        return [pages.register]
+    options = ChatOptions(
+        url=section.chats,
+        model=section.chat_model,
+        user_header=identity.user_header,
+        tenant_header=identity.tenant_header,
+    )
+    return [pages.register, TryOut(pages, service, options).register]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServers:
+    """The two faces of the memory API, over the same service."""
+
+    grpc: GrpcServer
+    console: ConsoleServer
 
 
 def _rates(settings: Settings) -> RateLimits:
@@ -184,10 +230,14 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         now=parts.now,
     )
     parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
+    reviews = ReviewCalls(
+        Quarantine(parts.store, parts.noticing), parts.journal, parts.partitions, catalogue, now=parts.now
+    )
     return {
         **memories.operations,
         **searching.operations,
         **forgetting.operations,
+        **reviews.operations,
         **Sessions(parts.learns).operations,
         **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
         **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
@@ -200,6 +250,7 @@ class Proofs:
 
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
+    session: SessionVerifier | None = None  # of browsers, where the page is on
 
     def ways(self, settings: Settings) -> list[CredentialVerifier]:
         """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
@@ -221,6 +272,8 @@ class Proofs:
             ways.append(Jwt(self.tokens, claims))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))
+        if self.session is not None:
+            ways.append(self.session)
         if "mtls" in wanted:
             ways.append(Mtls([section.holder() for section in api.certificates]))
         if "none" in wanted:
@@ -228,13 +281,13 @@ class Proofs:
         return ways
 
 
-async def _authenticator(live: Live, stack: AsyncExitStack) -> Authenticator:
+async def _authenticator(live: Live, stack: AsyncExitStack, session: SessionVerifier | None) -> Authenticator:
     settings = live.settings
     api, identity = settings.api, settings.identity
     wanted = ways_of(api, identity)
     tokens = await open_tokens(jwt_of(api, identity), stack) if "jwt" in wanted else None
     keys = await stack.enter_async_context(ApiKeys(Path(api.keys_file))) if "api_key" in wanted else None
-    proofs = Proofs(tokens, keys)
+    proofs = Proofs(tokens, keys, session)
     authenticator = Authenticator(proofs.ways(settings))
 
     def reconfigure(new: Settings) -> None:

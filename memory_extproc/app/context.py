@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from memory_extproc import __version__
+from memory_extproc.console.server import ConsoleOptions
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
@@ -259,6 +260,14 @@ def server_options(settings: Settings) -> ServerOptions:
             *message_options(settings.limits.request_body),
             ("grpc.max_concurrent_streams", settings.limits.streams),
         ),
+    )
+
+
+def console_options(settings: Settings) -> ConsoleOptions:
+    return ConsoleOptions(
+        address=settings.listen.console,
+        tls=api_options(settings).tls,
+        hosts=frozenset(name.lower() for name in settings.console.hosts),
     )
 
 

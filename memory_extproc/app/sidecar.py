@@ -37,6 +37,7 @@ from memory_extproc.app.read_path import ReadPathParts, open_reading, open_wire
 from memory_extproc.app.storage import Storage, open_kept, renewed_keys
 from memory_extproc.app.write_path import Door, WritePath, open_writing
 from memory_extproc.concurrency import Background
+from memory_extproc.console.server import ConsoleServer
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.errors import ConfigurationError
@@ -76,6 +77,7 @@ class Sidecar:
 
     ext_proc: str  # the address with the port in use, here and below
     api: str
+    console: str  # "" if the default address was taken
     http: str
     metrics: Metrics
     partitions: Partitions
@@ -114,6 +116,7 @@ async def sidecar(
         yield Sidecar(
             ext_proc=serving.ext_proc.address,
             api=serving.api.address,
+            console=serving.console,
             http=serving.http,
             metrics=metrics,
             partitions=kept.partitions,
@@ -158,7 +161,8 @@ async def _open_forgetter(
 class _Serving:
     ext_proc: GrpcServer
     api: GrpcServer
-    http: str  # address
+    console: str  # address, here and below
+    http: str
 
 
 async def _open_serving(
@@ -173,7 +177,8 @@ async def _open_serving(
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
     parts = _api_parts(frame, kept, writing, recaller, forgetter)
-    api = await stack.enter_async_context(memory_api(settings, frame.data, parts))
+    servers = await stack.enter_async_context(memory_api(settings, frame.data, parts))
+    api = servers.grpc
     in_use = OpenFiles(watched_files(settings, frame.data), metrics)
     readiness = Readiness(in_use.checked_with(kept.writable), partial(_tell, (server, api)))
     _watch_certificates(settings, metrics)
@@ -183,9 +188,24 @@ async def _open_serving(
             host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason, documents=_documents()
         )
     )
-    for part in (writing.retention, api, server, readiness):
+    for part in (writing.retention, api):
         await stack.enter_async_context(part)
-    return _Serving(server, api, f"{host}:{endpoint.port}")
+    console = await _open_console(settings, servers.console, stack)
+    await stack.enter_async_context(server)
+    await stack.enter_async_context(readiness)
+    return _Serving(server, api, console, f"{host}:{endpoint.port}")
+
+
+async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncExitStack) -> str:
+    """Return its address. If the configuration names no address and the default is taken, as beside another sidecar
+    on the machine, the sidecar serves without it."""
+    try:
+        return (await stack.enter_async_context(server)).address
+    except ConfigurationError as error:
+        if "console" in settings.listen.model_fields_set:
+            raise
+        log.warning("console.unavailable", fault=error.faults[0])
+        return ""
 
 
 def _api_parts(
@@ -204,6 +224,7 @@ def _api_parts(
         forgotten=kept.erasing.forgotten,
     )
     return ApiParts(
+        store=kept.shown,
         partitions=kept.partitions,
         noticing=writing.noticing,
         embedder=kept.embedder,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,6 +19,7 @@ from rich.table import Table
 
 from memory_extproc.api.principal import Role
 from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, needs_extra
+from memory_extproc.cli.envoy_config import reachable
 from memory_extproc.cli.explain import owner_of
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import Manifest, ModelDirectoryError, ModelKind, Precision, verify
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 audit_app = typer.Typer(help="The memory API's audit log.", no_args_is_help=True)
 api_key_app = typer.Typer(help="API keys for the memory API.", no_args_is_help=True)
+console_app = typer.Typer(help="The page to see, correct and forget.", no_args_is_help=True)
 
 
 @audit_app.command("verify")
@@ -114,6 +117,36 @@ def new_key(
             ) from None
     typer.echo(key)
     typer.echo(yaml.safe_dump([entry], sort_keys=False, default_flow_style=None).rstrip())
+
+
+@console_app.command("link")
+def print_link(
+    user: Annotated[str, typer.Option(help="the user whom the link signs in")],
+    tenant: Annotated[str, typer.Option(help="the user's tenant, if there is one")] = "",
+    role: Annotated[list[Role] | None, typer.Option(help="the session's roles; several at once")] = None,
+    url: Annotated[str, typer.Option(help="the page's address, if browsers do not reach listen.console")] = "",
+    config: ConfigFile = None,
+) -> None:
+    """Print a link that signs a user in to the page, once, within half an hour.
+
+    The link is signed with api.secret, or with the secret in the data directory of a sidecar that was started.
+    """
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+        if not settings.console.page:
+            raise PermanentError("console.page is false: there is no page to sign in to")
+        typer.echo(sign_in_link(settings, user, tenant, frozenset(role or [Role.USER]), url))
+
+
+def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[Role], url: str = "") -> str:
+    """A link to the page of the sidecar with *settings*."""
+    from memory_extproc.api.principal import read_secret  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.console.sessions import make_link, make_signer  # noqa: PLC0415
+
+    given = settings.api.secret.get_secret_value()
+    secret = given.encode() if given else read_secret(Path(settings.data_dir).absolute())
+    base = url.rstrip("/") or f"http://{reachable(settings.listen.console)}"
+    return make_link(make_signer(secret, lambda: datetime.now(UTC)), base, tenant, user, roles)
 
 
 # --- keys --------------------------------------------------------------------------------------------

@@ -38,7 +38,10 @@ Sidecar = Annotated[
 ]
 Socket = Annotated[bool, typer.Option("--socket", help="Envoy reaches the sidecar at listen.ext_proc_unix")]
 ApiAddress = Annotated[
-    str, typer.Option(help="the memory API as Envoy reaches it, if not beside the sidecar at listen.api's port")
+    str,
+    typer.Option(
+        help="the memory API's HTTP as Envoy reaches it, if not beside the sidecar at listen.console's port"
+    ),
 ]
 ClientCert = Annotated[str, typer.Option(help="with tls: Envoy's certificate, PEM")]
 ClientKey = Annotated[str, typer.Option(help="with tls: its key, PEM")]
@@ -223,23 +226,21 @@ def _wants_rest(settings: Settings, asked: Asked) -> bool:
         elsewhere = bool(asked.sidecar) and not on_loopback(asked.sidecar)
     except ValueError:
         return False  # no address; that is said where it is asked for
-    return bool(asked.api) or not (elsewhere and on_loopback(settings.listen.api))
+    return bool(asked.api) or not (elsewhere and on_loopback(settings.listen.console))
 
 
 def _rest(faults: list[str], settings: Settings, asked: Asked) -> RestApi:
     """The memory API stands beside the sidecar, wherever that is: only the port is another."""
-    from memory_extproc.api.service import SERVICE_NAME, descriptor_set  # noqa: PLC0415 - quick `--help`
-
-    sidecar, listening = asked.sidecar, settings.listen.api
+    sidecar, listening = asked.sidecar, settings.listen.console
     address = asked.api or reachable(listening)
     if sidecar and not asked.api and not sidecar.startswith("unix:"):
         if listening.startswith("unix:"):
-            faults.append("--api: listen.api is a Unix socket: say where Envoy reaches it")
+            faults.append("--api: listen.console is a Unix socket: say where Envoy reaches it")
         else:
             address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
     if not address.startswith("unix:"):
         _parse_option(faults, "--api", split_address, address)
-    return RestApi(address, SERVICE_NAME, descriptor_set())
+    return RestApi(address)
 
 
 def _jwt_verification(faults: list[str], settings: Settings, asked: Asked) -> Verified | None:

@@ -331,6 +331,102 @@ def consent(
 
 
 @with_api
+def turn(
+    api: Api,
+    *,
+    turn_id: Annotated[
+        str, typer.Argument(help="a turn's id, or how it begins; without one: the newest turns")
+    ] = "",
+    session: Session = "",
+    limit: Annotated[int, typer.Option(min=1, max=100, help="show at most so many")] = 20,
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how far accepted turns have come, or with an id, the memories that were made of that turn."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    if turn_id:
+        receipt = api.call("GetTurn", pb.GetTurnRequest(id=turn_id, user_id=user))
+        answer: Any = receipt
+        receipts = [receipt]
+    else:
+        answer = api.call("ListTurns", pb.ListTurnsRequest(user_id=user, session_id=session, limit=limit))
+        receipts = list(answer.turns)
+    if as_json:
+        show.show_json(show.plain(answer))
+        return
+    out: Console = show.console()
+    for each in receipts:
+        why = f" ({each.reason})" if each.reason else ""
+        out.print(
+            f"{each.id[:16]}  {each.accepted_at.ToDatetime():%Y-%m-%d %H:%M}  {each.state}{why}", markup=False
+        )
+        if each.learned:
+            show.show_memories(each.learned)
+    if not receipts:
+        out.print("no turns are in the journal")
+
+
+@with_api
+def quarantine(
+    api: Api,
+    *,
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="ids, or how they begin; without one: all are listed")
+    ] = None,
+    verdict: Annotated[Literal["release", "drop"] | None, typer.Option(help="what becomes of them")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="list at most so many")] = 50,
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """List memories that were put aside as suspicious, or release or drop some, while the sidecar runs."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    if bool(ids) != bool(verdict):
+        raise ConfigurationError(["--verdict and ids belong together"])
+    if verdict is not None:
+        asked = pb.ReviewQuarantineRequest(user_id=user, memory_ids=ids or [], verdict=verdict)
+        answer = api.call("ReviewQuarantine", asked)
+        words_of = f"{answer.changed} {'released' if verdict == 'release' else 'dropped'}"
+    else:
+        answer = api.call("ListQuarantine", pb.ListQuarantineRequest(user_id=user, limit=limit))
+        words_of = f"{len(answer.memories)} of {answer.total}"
+    if as_json:
+        show.show_json(show.plain(answer))
+        return
+    if verdict is None and answer.memories:
+        show.show_memories(answer.memories)
+    show.console().print(words_of)
+
+
+@with_api
+def dead_letters(
+    api: Api,
+    *,
+    retry: Annotated[list[str] | None, typer.Option(help="a turn to be tried again; may be repeated")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="list at most so many")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List turns that were given up on, or have some tried again; for admins of no single tenant."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    if retry:
+        answer = api.call("RetryDeadLetters", pb.RetryDeadLettersRequest(turn_ids=retry))
+        lines = [f"{answer.retried} turn(s) wait again"]
+    else:
+        answer = api.call("ListDeadLetters", pb.ListDeadLettersRequest(limit=limit))
+        lines = [
+            f"{each.turn_id}  {each.failed_at.ToDatetime():%Y-%m-%d %H:%M}  {each.reason}  {each.attempts} tries"
+            for each in answer.letters
+        ] or ["no dead letters"]
+    if as_json:
+        show.show_json(show.plain(answer))
+        return
+    for line in lines:
+        show.console().print(line, markup=False, soft_wrap=True)
+
+
+@with_api
 def configuration(api: Api, *, as_json: AsJson = False) -> None:
     """Show what the running server is configured with; for admins of no single tenant."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
@@ -345,6 +441,9 @@ def configuration(api: Api, *, as_json: AsJson = False) -> None:
 app.command("list")(list_memories)
 for command in (search, get, store, update, restore, forget, receipt, stats, explain, consent, configuration):
     app.command(command.__name__)(command)
+app.command("turn")(turn)
+app.command("quarantine")(quarantine)
+app.command("dead-letters")(dead_letters)
 for named, files in (("export", export), ("import", import_), ("sync", sync)):
     app.command(named)(with_api(files))
 app.command("end-session")(end_session)

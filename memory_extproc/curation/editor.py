@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,6 +116,18 @@ class DuplicateError(MemoryExtprocError):
         self.memory_id = memory_id
 
 
+class StaleError(MemoryExtprocError):
+    """A correction of a memory that was changed since its caller read it."""
+
+    def __init__(self, current: Memory, proposed: Memory) -> None:
+        super().__init__("the memory was changed meanwhile")
+        self.current, self.proposed = current, proposed
+
+
+class AmbiguousIdError(MemoryExtprocError):
+    """Several of the owner's memories have ids that begin so."""
+
+
 class NotActiveError(MemoryExtprocError):
     """What was superseded, forgotten or put aside is not corrected: it is history."""
 
@@ -137,6 +151,7 @@ class Correction:
     """New values by field name: content, type, project, importance, expires_at, metadata."""
 
     values: Mapping[str, Any] = field(repr=False)
+    etag: str = ""  # of the memory as the caller read it; empty: not checked
 
     @property
     def content(self) -> str | None:
@@ -191,7 +206,7 @@ class MemoryEditor:
 
     async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
         """The memory with the new values; None where there is none. NotActiveError for history, TransientError
-        while others keep changing it."""
+        while others keep changing it, StaleError for an etag of before."""
         async with self._turn(owner):
             for _ in range(_ATTEMPTS):
                 there = await self._keeps.get(owner, [memory_id])
@@ -200,6 +215,8 @@ class MemoryEditor:
                 if there[0].state is not MemoryState.ACTIVE:
                     raise NotActiveError("only an active memory can be corrected")
                 corrected = await self._corrected(there[0], correction)
+                if correction.etag and correction.etag != etag_of(there[0]):
+                    raise StaleError(there[0], corrected)
                 if corrected == there[0]:
                     return corrected
                 told, others = await self._told_sources(corrected)
@@ -367,6 +384,13 @@ class MemoryEditor:
         return lock
 
 
+def etag_of(memory: Memory) -> str:
+    """Changes with every correction, and with nothing else: recall counts and confirmations leave it."""
+    own = {name: value for name, value in memory.metadata.items() if name not in RESERVED}
+    parts = (memory.content, memory.type, memory.project, memory.importance, memory.expires_at, memory.state, own)
+    return digest("etag", json.dumps(parts, sort_keys=True, default=str))[:16]
+
+
 def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
     """*metadata* of what is made of *sources* alone."""
     kept = {name: value for name, value in metadata.items() if name not in _MAKING}
@@ -412,6 +436,7 @@ def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> Ma
 # Looking through one owner's memories: pages, one with its history, counts.
 
 MOST_HISTORY = 100
+_PREFIX = re.compile(r"[0-9a-f]{8,63}")  # of an id
 _ROW_BYTES = 400  # of a row's fields beside content, metadata and vector
 _AGES = (
     ("day", timedelta(days=1)),
@@ -453,15 +478,24 @@ class Filter:
         return all(word in content for word in self.words)
 
 
-class Cursor(NamedTuple):
-    """Where a page ended: a memory's place among all, the newest first, then by id."""
+class Order(StrEnum):
+    """In which order pages come. Clients name it, so a value is never renamed."""
 
+    NEWEST = "newest"
+    FACTS = "facts"  # messages of chats come after all else; each group the newest first
+
+
+class Cursor(NamedTuple):
+    """Where a page ended: a memory's place among all, by group, the newest first, then by id."""
+
+    group: int
     newest_first: int  # seconds since 1970, negative
     id: str
 
 
-def place_of(memory: Memory) -> Cursor:
-    return Cursor(-int(memory.created_at.timestamp()), memory.id)
+def place_of(memory: Memory, order: Order = Order.NEWEST) -> Cursor:
+    group = int(order is Order.FACTS and memory.type not in _FACTS)
+    return Cursor(group, -int(memory.created_at.timestamp()), memory.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,13 +532,20 @@ class MemoryCatalog:
         self._vector_bytes = vector_bytes
         self._now = now
 
-    async def page(self, owner: Owner, chosen: Filter, limit: int, after: Cursor | None = None) -> Page:
-        """At most *limit* memories behind *after*, the newest first. Looks through all that *owner* has and holds
+    async def page(
+        self,
+        owner: Owner,
+        chosen: Filter,
+        limit: int,
+        after: Cursor | None = None,
+        order: Order = Order.NEWEST,
+    ) -> Page:
+        """At most *limit* memories behind *after*. Looks through all that *owner* has and holds
         no more of it than a page."""
         total = 0
         best: list[tuple[Cursor, Memory]] = []
         async for rows in self._lists.rows(owner):
-            fitting = [(place_of(memory), memory) for memory in rows if chosen.holds(memory)]
+            fitting = [(place_of(memory, order), memory) for memory in rows if chosen.holds(memory)]
             total += len(fitting)
             behind = [one for one in fitting if after is None or one[0] > after]
             best = heapq.nsmallest(limit + 1, [*best, *behind], key=lambda one: one[0])
@@ -513,6 +554,18 @@ class MemoryCatalog:
     async def get(self, owner: Owner, memory_id: str) -> Memory | None:
         found = await self._keeps.get(owner, [memory_id])
         return next((one for one in found if one.state is not MemoryState.DELETED), None)
+
+    async def whole_id(self, owner: Owner, given: str) -> str:
+        """The id that *given* stands for: itself, or *owner*'s only id that begins with it. AmbiguousIdError where
+        there are several."""
+        if not _PREFIX.fullmatch(given):
+            return given
+        found = {
+            memory.id async for rows in self._lists.rows(owner) for memory in rows if memory.id.startswith(given)
+        }
+        if len(found) > 1 and given not in found:
+            raise AmbiguousIdError("several memories have ids that begin so")
+        return found.pop() if len(found) == 1 else given
 
     async def history(self, owner: Owner, memory: Memory) -> tuple[Memory, ...]:
         """What *memory* took the place of, and what that did, the newest first."""

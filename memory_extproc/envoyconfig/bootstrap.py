@@ -22,7 +22,6 @@ import envoy_data_plane.envoy.config.listener.v3 as listener_v3
 import envoy_data_plane.envoy.config.route.v3 as route_v3
 import envoy_data_plane.envoy.extensions.access_loggers.stream.v3 as stream_v3
 import envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 as ext_proc_v3
-import envoy_data_plane.envoy.extensions.filters.http.grpc_json_transcoder.v3 as transcoder_v3
 import envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 as header_mutation_v3
 import envoy_data_plane.envoy.extensions.filters.http.jwt_authn.v3 as jwt_v3
 import envoy_data_plane.envoy.extensions.filters.http.router.v3 as router_v3
@@ -39,7 +38,6 @@ from memory_extproc.envoyconfig.options import (
     FILTER,
     JWKS,
     OBSERVER,
-    REST,
     SIDECAR,
     UPSTREAM,
     Bodies,
@@ -128,21 +126,15 @@ def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
 
 
 def api_cluster(options: EnvoyOptions, rest: RestApi) -> cluster_v3.Cluster:
-    """The memory API's port of the same sidecar."""
-    http2 = core.Http2ProtocolOptions(
-        connection_keepalive=core.KeepaliveSettings(interval=_PING_EVERY, timeout=5 * _SECOND)
-    )
+    """The memory API's HTTP port of the same sidecar: an upstream like any other."""
+    http1 = upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=core.Http1ProtocolOptions())
     return _cluster(
         API,
         _address(rest.address),
         connect_timeout=_SECOND,
         circuit_breakers=_breaker(options.streams),
-        transport_socket=_sidecar_tls(options),
-        typed_extension_protocol_options=_protocol(
-            upstream_v3.HttpProtocolOptions(
-                explicit_http_config=upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http2_protocol_options=http2)
-            )
-        ),
+        transport_socket=_sidecar_tls(options, alpn="http/1.1"),
+        typed_extension_protocol_options=_protocol(upstream_v3.HttpProtocolOptions(explicit_http_config=http1)),
     )
 
 
@@ -216,14 +208,14 @@ def _protocol(options: upstream_v3.HttpProtocolOptions) -> dict[str, Packed]:
     return {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": Packed.pack(options)}
 
 
-def _sidecar_tls(options: EnvoyOptions) -> core.TransportSocket | None:
+def _sidecar_tls(options: EnvoyOptions, *, alpn: str = "h2") -> core.TransportSocket | None:
     ours = options.client_tls
     if ours is None:
         return None
     certificate = tls_v3.TlsCertificate(
         certificate_chain=core.DataSource(filename=ours.cert), private_key=core.DataSource(filename=ours.key)
     )
-    return _tls(ours.server_name, ca=ours.ca, certificates=[certificate], alpn=["h2"])
+    return _tls(ours.server_name, ca=ours.ca, certificates=[certificate], alpn=[alpn])
 
 
 def _tls(
@@ -271,66 +263,31 @@ def _is_ip(host: str) -> bool:
 
 
 # --- envoy config rest -------------------------------------------------------------------------------
-# The memory API as HTTP and JSON on the listener of the chats: its routes, and the transcoder on them.
+# The memory API on the listener of the chats: its routes.
 
 PREFIX = "/v1/memory"
 
 
-def rest_filter() -> hcm_v3.HttpFilter:
-    """Knows no service and so does nothing, but where a route says otherwise: chats never pass a transcoder."""
-    empty = transcoder_v3.GrpcJsonTranscoder(proto_descriptor_bin=b"")
-    return hcm_v3.HttpFilter(name=REST, typed_config=Packed.pack(empty))
-
-
-def rest_routes(options: EnvoyOptions, rest: RestApi) -> list[route_v3.Route]:
-    """What stands before the chats' route. The sidecar's ext_proc is off here: there is nothing to recall."""
-    per_filter = {
-        REST: Packed.pack(_transcoder(rest)),
-        FILTER: Packed.pack(ext_proc_v3.ExtProcPerRoute(disabled=True)),
-    }
+def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
+    """The routes that stand before the chats' own. ext_proc is off here: there is nothing to recall."""
+    per_filter = {FILTER: Packed.pack(ext_proc_v3.ExtProcPerRoute(disabled=True))}
     # Not a plain prefix: /v1/memories, should an LLM's API ever have it, is none of ours.
     matches = {
         "memory_api": route_v3.RouteMatch(path_separated_prefix=PREFIX),
         "memory_api_verbs": route_v3.RouteMatch(prefix=f"{PREFIX}:"),
     }
+    action = route_v3.RouteAction(
+        cluster=API,
+        # The API answers to no name that it does not know (DNS rebinding). Envoy has checked the client's.
+        host_rewrite_literal="localhost",
+        append_x_forwarded_host=True,
+        timeout=options.route_timeout,
+        idle_timeout=options.idle_timeout,
+    )
     return [
-        route_v3.Route(
-            name=name,
-            match=match,
-            route=route_v3.RouteAction(
-                cluster=API, timeout=options.route_timeout, idle_timeout=options.idle_timeout
-            ),
-            typed_per_filter_config=per_filter,
-        )
+        route_v3.Route(name=name, match=match, route=action, typed_per_filter_config=per_filter)
         for name, match in matches.items()
     ]
-
-
-def _transcoder(rest: RestApi) -> transcoder_v3.GrpcJsonTranscoder:
-    return transcoder_v3.GrpcJsonTranscoder(
-        proto_descriptor_bin=rest.descriptor,
-        services=[rest.service],
-        # The path that the transcoder writes has no route of its own: looked up again it would be the LLM's.
-        match_incoming_request_route=True,
-        # Names as they are documented, and zeros and empty texts too: clients read them without asking first.
-        print_options=transcoder_v3.GrpcJsonTranscoderPrintOptions(
-            preserve_proto_field_names=True,
-            always_print_primitive_fields=True,
-            # An export is JSON Lines instead of one array that nobody can read before its end.
-            stream_newline_delimited=True,
-        ),
-        # A failure is a google.rpc.Status as JSON, its details included.
-        convert_grpc_status=True,
-        # What is no method of ours is answered here; else it would reach a gRPC server as plain HTTP.
-        request_validation_options=transcoder_v3.GrpcJsonTranscoderRequestValidationOptions(
-            reject_unknown_method=True,
-            reject_unknown_query_parameters=True,
-            reject_binding_body_field_collisions=True,
-        ),
-        query_param_unescape_plus=True,
-        # A path that ends in a verb that we do not have is no memory's id.
-        match_unregistered_custom_verb=True,
-    )
 
 
 # --- envoy config filters ----------------------------------------------------------------------------
@@ -372,17 +329,11 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         http_filters=[
             *observer_filters(options),
             *identity_filters(options),
-            *_rest(options),
             memory_filter(options),
             _router(),
         ],
         route_config=_routes(options),
     )
-
-
-def _rest(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
-    # Behind what says who asks: the API believes the same headers as the chats' memory does.
-    return [] if options.rest is None else [rest_filter()]
 
 
 def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
@@ -522,7 +473,7 @@ def _routes(options: EnvoyOptions) -> route_v3.RouteConfiguration:
         idle_timeout=options.idle_timeout,
     )
     route = route_v3.Route(name="llm", match=route_v3.RouteMatch(prefix="/"), route=action)
-    rest = [] if options.rest is None else rest_routes(options, options.rest)
+    rest = [] if options.rest is None else rest_routes(options)
     return route_v3.RouteConfiguration(
         name="llm", virtual_hosts=[route_v3.VirtualHost(name="llm", domains=["*"], routes=[*rest, route])]
     )

@@ -16,7 +16,6 @@ from memory_extproc.envoyconfig.bootstrap import (
     memory_filter,
     observer_filters,
     plain,
-    rest_filter,
     rest_routes,
     sidecar_cluster,
 )
@@ -70,7 +69,7 @@ _SHAPED = {
     "# answers with 413.\n",
     Shape.ENVOY_GATEWAY: "# Look at the policies' status: an invalid one is skipped, and with it all memory.\n"
     "# A sidecar in another namespace than the Gateway needs a ReferenceGrant there.\n"
-    "# The memory API has no HTTP routes here: no policy of Envoy Gateway's can say them.\n",
+    "# The memory API is an upstream like any other: an HTTPRoute leads /v1/memory to its Service.\n",
     Shape.ISTIO: "# For a gateway made by Istio; the sidecar's Service port must be named grpc or http2.\n",
 }
 
@@ -92,7 +91,6 @@ def _filter(options: EnvoyOptions) -> Tree:
             for each in (
                 *observer_filters(options),
                 *identity_filters(options),
-                *_rest_filters(options),
                 memory_filter(options),
             )
         ],
@@ -100,15 +98,11 @@ def _filter(options: EnvoyOptions) -> Tree:
     }
 
 
-def _rest_filters(options: EnvoyOptions) -> list[Any]:
-    return [] if options.rest is None else [rest_filter()]
-
-
 def _rest_parts(options: EnvoyOptions) -> Tree:
     if options.rest is None:
         return {"clusters": [plain(sidecar_cluster(options))]}
     clusters = (sidecar_cluster(options), api_cluster(options, options.rest))
-    routes = [plain(route) for route in rest_routes(options, options.rest)]
+    routes = [plain(route) for route in rest_routes(options)]
     return {"routes": routes, "clusters": [plain(each) for each in clusters]}
 
 
@@ -309,14 +303,10 @@ def _istio_rest(options: EnvoyOptions, *, where: str) -> list[Tree]:
     """The memory API's routes stand before all others of the gateway, of every host."""
     if options.rest is None:
         return []
-    routes = [plain(route) for route in rest_routes(options, options.rest)]
+    routes = [plain(route) for route in rest_routes(options)]
     for route in routes:
         route["route"]["cluster"] = f"outbound|{options.rest.address.rpartition(':')[2]}||{where}"
-    return [
-        # Before the sidecar's own, which was put right before the router.
-        _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", plain(rest_filter())),
-        *(_patch("HTTP_ROUTE", {}, "INSERT_FIRST", route) for route in routes),
-    ]
+    return [_patch("HTTP_ROUTE", {}, "INSERT_FIRST", route) for route in routes]
 
 
 def _patch(to: str, match: Tree, operation: str, value: Tree) -> Tree:

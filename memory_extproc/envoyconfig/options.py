@@ -13,7 +13,6 @@ JWKS = "jwks"
 API = "memory_extproc_api"
 FILTER = "memory"
 OBSERVER = "memory_observer"  # with two filters: the one that watches
-REST = "memory_rest"
 JWT_AUTHN = "envoy.filters.http.jwt_authn"
 
 
@@ -67,9 +66,7 @@ class ClientTls:
 class RestApi:
     """The memory API, for clients that speak HTTP and JSON."""
 
-    address: str  # host:port or unix:/path of the gRPC port
-    service: str  # its full name
-    descriptor: bytes  # a FileDescriptorSet with the service and all it needs
+    address: str  # host:port or unix:/path, as listen.console
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

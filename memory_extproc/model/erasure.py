@@ -150,6 +150,7 @@ _KINDS = (
     RecordKind("topics", holds_text=False),  # topics/state.py: ids and places of turns
     RecordKind("retention", holds_text=False),  # retention: that an owner was seen to, ids of facts
     RecordKind("forget_plan", holds_text=False),  # erasure/plans.py: ids
+    RecordKind("console_link", holds_text=False),  # console/sessions.py: that a link was followed
     RecordKind("api", holds_text=False),  # api/repeats.py: a hash of the call, ids and words of ours
 )
 RECORD_KINDS: Mapping[str, RecordKind] = {kind.name: kind for kind in _KINDS}

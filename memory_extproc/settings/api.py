@@ -12,7 +12,15 @@ from memory_extproc.api.principal import SECRET_BYTES, CertificateHolder, Role
 from memory_extproc.request.identity import optional
 from memory_extproc.settings.identity import IdentitySection, Signed
 from memory_extproc.settings.traffic import Listen, Tls
-from memory_extproc.settings.types import Duration, OptionalHeader, Positive, Section, Size, on_loopback
+from memory_extproc.settings.types import (
+    Duration,
+    OptionalHeader,
+    OptionalUrl,
+    Positive,
+    Section,
+    Size,
+    on_loopback,
+)
 
 MIB = 1 << 20
 Way = Literal["mtls", "jwt", "api_key", "trusted_proxy", "none"]
@@ -74,6 +82,25 @@ class RateSection(Section):
     burst: int = Field(200, ge=1, le=1_000_000, description="calls of one caller at once")
 
 
+class Console(Section):
+    page: bool = Field(
+        default=False,
+        description="true: a page at /console of listen.console, for people to see, correct and forget what is "
+        "remembered of them, and for operators",
+    )
+    chats: OptionalUrl = Field(
+        "",
+        description="an OpenAI-compatible API behind Envoy, such as http://127.0.0.1:8888/v1, for a chat box on "
+        "the page; for a demo: it names the reader by identity.user_header, as a gateway would",
+    )
+    chat_model: str = Field("demo-llm", description="the model that the chat box names")
+    hosts: tuple[str, ...] = Field(
+        (),
+        description="names that listen.console answers to, beside addresses and localhost, and whose pages may "
+        'call it from a browser; "*": any, where a gateway in front checks them',
+    )
+
+
 class Api(Section):
     auth: tuple[Way, ...] = Field(
         (),
@@ -121,14 +148,18 @@ def jwt_of(api: Api, identity: IdentitySection) -> ApiJwt:
 # --- rules -----------------------------------------------------------------------------------------
 def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -> Iterator[str]:
     """What would let in whom nobody meant to."""
-    ways, away = ways_of(api, identity), not on_loopback(listen.api)
-    if away and not (api.tls.given or tls.given or api.insecure):
-        yield (
-            f"listen.api: {listen.api} is off loopback, and credentials and memories would pass in plain sight: "
-            "give api.tls, or write api.insecure: true"
-        )
-    if away and "none" in ways and not api.insecure:
-        yield f"api.auth: none takes everybody's word, and {listen.api} is off loopback: api.insecure: true says so"
+    ways = ways_of(api, identity)
+    for key, address in (("api", listen.api), ("console", listen.console)):
+        if on_loopback(address) or api.insecure:
+            continue
+        if not (api.tls.given or tls.given):
+            yield (
+                f"listen.{key}: {address} is off loopback, and credentials and memories would pass in plain sight: "
+                "give api.tls, or write api.insecure: true"
+            )
+        if "none" in ways:
+            why = f"takes everybody's word, and {address} is off loopback"
+            yield f"api.auth: none {why}: api.insecure: true says so"
     if bool(api.tls.cert) != bool(api.tls.key):
         yield "api.tls: cert and key belong together"
     if api.tls.client_ca and not api.tls.given:

@@ -13,6 +13,7 @@ from memory_extproc.request.identity import HASH_KEY_BYTES
 from memory_extproc.settings.api import (
     Api,
     ApiJwt,
+    Console,
     api_is_shut,
     api_names_are_sound,
     api_notices,
@@ -74,6 +75,7 @@ class Settings(Section):
     retention: Retention = Field(Retention(), description="what becomes of memories with time")
     forget: Forgetting = Field(Forgetting(), description="what stays forgotten, and the proof of it")
     api: Api = Field(Api(), description="the memory API: who may call it")
+    console: Console = Field(Console(), description="the memory API over HTTP, and the page")
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
     telemetry: Telemetry = Field(Telemetry(), description="logs, metrics, traces")
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
@@ -232,7 +234,7 @@ def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:
 
 def _addresses_differ(listen: Listen) -> Faults:
     taken: dict[str, str] = {}
-    for key in ("ext_proc", "ext_proc_unix", "api", "http"):
+    for key in ("ext_proc", "ext_proc_unix", "api", "console", "http"):
         address: str = getattr(listen, key)
         if not address:
             continue

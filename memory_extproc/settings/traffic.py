@@ -32,6 +32,9 @@ class Listen(Section):
         "", description="a Unix socket for an Envoy on the same machine, beside ext_proc: unix:/path"
     )
     api: Listening = Field("127.0.0.1:50052", description="gRPC of the memory API, with health and reflection")
+    console: Listening = Field(
+        "127.0.0.1:50053", description="HTTP of the memory API (/v1/memory, /docs), and the page if it is on"
+    )
     http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
     insecure: bool = Field(
         default=False,

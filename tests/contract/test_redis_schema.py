@@ -92,7 +92,12 @@ async def test_a_sidecar_does_not_start_where_keys_are_a_newer_programs(
         "data_dir": str(tmp_path / "data"),
         "memory": {"embedding": {"models_dir": str(int8_model_dir.parent)}, "milvus": {"address": "127.0.0.1:9"}},
         "coordination": {"url": keys.url, "prefix": keys.prefix, "timeout": "2s", "accept_volatile": True},
-        "listen": {"ext_proc": "127.0.0.1:0", "api": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        "listen": {
+            "ext_proc": "127.0.0.1:0",
+            "api": "127.0.0.1:0",
+            "console": "127.0.0.1:0",
+            "http": "127.0.0.1:0",
+        },
     }
     path.write_text(yaml.safe_dump(written))
     async with AsyncExitStack() as stack:

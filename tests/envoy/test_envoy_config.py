@@ -17,7 +17,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from memory_extproc.api.service import SERVICE_NAME, descriptor_set
 from memory_extproc.envoyconfig.manifests import Shape, render
 from memory_extproc.envoyconfig.options import (
     JWT_AUTHN,
@@ -44,7 +43,7 @@ MIB = 1024 * 1024
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 USER = "x-authz-user-id"
 
-REST = RestApi("127.0.0.1:50052", SERVICE_NAME, descriptor_set())
+REST = RestApi("127.0.0.1:50053")
 OVER_SOCKET = replace(REST, address="unix:/run/memory-api.sock")
 
 
@@ -146,18 +145,18 @@ def with_filters(filters: list[Any], clusters: list[Any], routes: Sequence[Any] 
     return yaml.safe_dump(tree)
 
 
-@pytest.mark.parametrize(("rest", "names"), [(None, []), (REST, ["memory_rest"])])
+@pytest.mark.parametrize("rest", [None, REST])
 async def test_envoy_accepts_the_filters_the_routes_and_the_clusters_alone(
-    envoy_binary: Path, tmp_path: Path, rest: RestApi | None, names: list[str]
+    envoy_binary: Path, tmp_path: Path, rest: RestApi | None
 ) -> None:
     parts = yaml.safe_load(render(an_envoy(rest=rest), Shape.FILTER))
-    assert [each["name"] for each in parts["http_filters"]] == ["identity_strip", *names, "memory"]
+    assert [each["name"] for each in parts["http_filters"]] == ["identity_strip", "memory"]
     text = with_filters(parts["http_filters"], parts["clusters"], parts.get("routes", ()))
     await validate(envoy_binary, tmp_path, text)
 
 
 @pytest.mark.parametrize("two_filters", [False, True])
-@pytest.mark.parametrize("rest", [None, replace(REST, address="memory.ai:50052")])
+@pytest.mark.parametrize("rest", [None, replace(REST, address="memory.ai:50053")])
 async def test_envoy_accepts_what_istio_would_merge(
     envoy_binary: Path, tmp_path: Path, rest: RestApi | None, *, two_filters: bool
 ) -> None:
@@ -178,7 +177,7 @@ async def test_envoy_accepts_what_istio_would_merge(
     if rest is not None:
         (to,) = {route["route"]["cluster"] for route in routes}
         clusters.append({**ours[1], "name": to})
-        assert to == "outbound|50052||memory.ai.svc.cluster.local"
+        assert to == "outbound|50053||memory.ai.svc.cluster.local"
     await validate(envoy_binary, tmp_path, with_filters(list(filters.values()), clusters, routes))
 
 

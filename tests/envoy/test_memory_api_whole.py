@@ -45,7 +45,7 @@ async def configured(whole: WholeStand, tmp_path: Path) -> tuple[WholeStand, grp
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     whole.changes = {
-        "listen": {"api": "localhost:0", "ext_proc": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        "listen": {"api": "localhost:0", **dict.fromkeys(("console", "ext_proc", "http"), "127.0.0.1:0")},
         "api": {
             "auth": ["jwt", "api_key", "mtls"],
             "secret": SECRET,

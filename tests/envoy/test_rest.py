@@ -57,7 +57,7 @@ async def test_what_was_said_in_a_chat_is_seen_corrected_used_and_forgotten(rest
 async def test_one_memory_is_forgotten_by_its_id(rest: RestStand) -> None:
     await rest.start()
     tea, cat = [
-        (await rest.rest("POST", "/v1/memory", {"content": content})).json["memory"]["id"]
+        (await rest.rest("POST", "/v1/memory?verbose=true", {"content": content})).json["memory"]["id"]
         for content in ("Likes tea", "Has a cat called Whiskers")
     ]
     assert (await rest.rest("DELETE", f"/v1/memory/{tea}", user="bob")).status == 404
@@ -109,9 +109,11 @@ async def test_what_is_wrong_with_a_request_is_named(rest: RestStand) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("PUT", "/v1/memory", 404),
+        ("PUT", "/v1/memory", 405),
         ("GET", "/v1/memory/a/b", 404),
         ("GET", "/v1/memory:nonsense", 404),
+        ("DELETE", "/v1/memory/", 400),
+        ("DELETE", "/v1/memory?session_id=", 400),
         ("GET", "/v1/memory?nonsense=1", 400),
         ("POST", "/memory.v1.MemoryService/ListMemories", 200),  # the upstream's, as every other path
         ("GET", "/v1/memories", 200),

@@ -15,6 +15,7 @@
 {{- $listen := dict
   "ext_proc" (ternary (printf "unix:%s/ext_proc.sock" .Values.socketPath) (printf "0.0.0.0:%d" (int .Values.ports.extProc)) $socket)
   "api" (printf "%s:%d" (ternary "0.0.0.0" "127.0.0.1" .Values.api.enabled) (int .Values.ports.api))
+  "console" (printf "%s:%d" (ternary "0.0.0.0" "127.0.0.1" .Values.api.enabled) (int .Values.ports.console))
   "http" (printf "0.0.0.0:%d" (int .Values.ports.http))
   "insecure" (and (not $socket) (not .Values.tls.enabled))
 -}}

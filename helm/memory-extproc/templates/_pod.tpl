@@ -18,6 +18,8 @@ ports:
   {{- if .Values.api.enabled }}
   - name: grpc-api
     containerPort: {{ .Values.ports.api }}
+  - name: http-api
+    containerPort: {{ .Values.ports.console }}
   {{- end }}
   - name: http
     containerPort: {{ .Values.ports.http }}

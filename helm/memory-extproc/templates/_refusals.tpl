@@ -45,6 +45,15 @@
 {{- if and $v.api.enabled (not $v.tls.enabled) (not (dig "api" "insecure" false $v.config)) (not (dig "api" "tls" "cert" "" $v.config)) -}}
 {{- $said = append $said "api.enabled without tls.enabled: whoever listens on the network reads people's memories and credentials. Turn TLS on, or write config.api.insecure: true." -}}
 {{- end -}}
+{{- if and $v.api.route.enabled (not $v.api.enabled) -}}
+{{- $said = append $said "api.route.enabled without api.enabled: the Gateway would find nothing to lead to. Turn the API on." -}}
+{{- end -}}
+{{- if and $v.api.route.enabled (eq $v.gateway.type "none") -}}
+{{- $said = append $said "api.route.enabled with gateway.type: none: there is no Gateway to put a route into. Name its type." -}}
+{{- end -}}
+{{- if and $v.api.route.enabled $v.tls.enabled -}}
+{{- $said = append $said "api.route.enabled with tls.enabled: the API would ask the Gateway for a client certificate, and a route cannot name one. Use a mesh's mutual TLS with tls.enabled: false and config.api.insecure: true." -}}
+{{- end -}}
 {{- if and $v.podDisruptionBudget.enabled $many (ne $v.mode "sidecar") (ge (int $v.podDisruptionBudget.maxUnavailable) (int (ternary $v.autoscaling.minReplicas $v.replicas $v.autoscaling.enabled))) (ne $v.mode "daemonset") -}}
 {{- $said = append $said (printf "podDisruptionBudget.maxUnavailable: %d lets every pod be away at the same time. Make it less than the number of pods." (int $v.podDisruptionBudget.maxUnavailable)) -}}
 {{- end -}}

@@ -13,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Memory(_message.Message):
-    __slots__ = ("id", "user_id", "tenant_id", "project_id", "type", "content", "source", "importance", "access_count", "created_at", "updated_at", "last_accessed_at", "expires_at", "superseded_by", "session_id", "origin", "metadata", "state", "role", "seq", "valid_from", "valid_to", "history")
+    __slots__ = ("id", "user_id", "tenant_id", "project_id", "type", "content", "source", "importance", "access_count", "created_at", "updated_at", "last_accessed_at", "expires_at", "superseded_by", "session_id", "origin", "metadata", "state", "role", "seq", "valid_from", "valid_to", "history", "etag")
     ID_FIELD_NUMBER: _ClassVar[int]
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Memory(_message.Message):
     VALID_FROM_FIELD_NUMBER: _ClassVar[int]
     VALID_TO_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
     id: str
     user_id: str
     tenant_id: str
@@ -60,7 +61,8 @@ class Memory(_message.Message):
     valid_from: _timestamp_pb2.Timestamp
     valid_to: _timestamp_pb2.Timestamp
     history: _containers.RepeatedCompositeFieldContainer[Memory]
-    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
+    etag: str
+    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[str] = ..., content: _Optional[str] = ..., source: _Optional[str] = ..., importance: _Optional[float] = ..., access_count: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_accessed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., superseded_by: _Optional[str] = ..., session_id: _Optional[str] = ..., origin: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., state: _Optional[str] = ..., role: _Optional[str] = ..., seq: _Optional[int] = ..., valid_from: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., valid_to: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., history: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., etag: _Optional[str] = ...) -> None: ...
 
 class StoreMemoryRequest(_message.Message):
     __slots__ = ("user_id", "content", "type", "project_id", "session_id", "importance", "expires_at", "metadata", "on_duplicate", "request_id", "extract")
@@ -109,7 +111,7 @@ class GetMemoryRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ..., history: _Optional[bool] = ...) -> None: ...
 
 class ListMemoriesRequest(_message.Message):
-    __slots__ = ("user_id", "project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text", "limit", "page_token")
+    __slots__ = ("user_id", "project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text", "limit", "page_token", "order")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +123,7 @@ class ListMemoriesRequest(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     project_id: str
     type: _containers.RepeatedScalarFieldContainer[str]
@@ -132,7 +135,8 @@ class ListMemoriesRequest(_message.Message):
     text: str
     limit: int
     page_token: str
-    def __init__(self, user_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., source: _Optional[_Iterable[str]] = ..., state: _Optional[_Iterable[str]] = ..., created_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., text: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    order: str
+    def __init__(self, user_id: _Optional[str] = ..., project_id: _Optional[str] = ..., type: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., source: _Optional[_Iterable[str]] = ..., state: _Optional[_Iterable[str]] = ..., created_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., text: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., order: _Optional[str] = ...) -> None: ...
 
 class ListMemoriesResponse(_message.Message):
     __slots__ = ("memories", "total", "limit", "next_page_token")
@@ -618,3 +622,123 @@ class GetConfigurationResponse(_message.Message):
     configuration: _struct_pb2.Struct
     needs_restart: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, configuration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., needs_restart: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetTurnRequest(_message.Message):
+    __slots__ = ("id", "user_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    user_id: str
+    def __init__(self, id: _Optional[str] = ..., user_id: _Optional[str] = ...) -> None: ...
+
+class ListTurnsRequest(_message.Message):
+    __slots__ = ("user_id", "session_id", "limit")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    session_id: str
+    limit: int
+    def __init__(self, user_id: _Optional[str] = ..., session_id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListTurnsResponse(_message.Message):
+    __slots__ = ("turns",)
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    turns: _containers.RepeatedCompositeFieldContainer[TurnReceipt]
+    def __init__(self, turns: _Optional[_Iterable[_Union[TurnReceipt, _Mapping]]] = ...) -> None: ...
+
+class TurnReceipt(_message.Message):
+    __slots__ = ("id", "state", "session_id", "project_id", "accepted_at", "attempts", "reason", "learned")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    state: str
+    session_id: str
+    project_id: str
+    accepted_at: _timestamp_pb2.Timestamp
+    attempts: int
+    reason: str
+    learned: _containers.RepeatedCompositeFieldContainer[Memory]
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[str] = ..., session_id: _Optional[str] = ..., project_id: _Optional[str] = ..., accepted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., learned: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ...) -> None: ...
+
+class ListQuarantineRequest(_message.Message):
+    __slots__ = ("user_id", "limit")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    limit: int
+    def __init__(self, user_id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListQuarantineResponse(_message.Message):
+    __slots__ = ("memories", "total")
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    memories: _containers.RepeatedCompositeFieldContainer[Memory]
+    total: int
+    def __init__(self, memories: _Optional[_Iterable[_Union[Memory, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
+
+class ReviewQuarantineRequest(_message.Message):
+    __slots__ = ("user_id", "memory_ids", "verdict")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_IDS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    memory_ids: _containers.RepeatedScalarFieldContainer[str]
+    verdict: str
+    def __init__(self, user_id: _Optional[str] = ..., memory_ids: _Optional[_Iterable[str]] = ..., verdict: _Optional[str] = ...) -> None: ...
+
+class ReviewQuarantineResponse(_message.Message):
+    __slots__ = ("changed",)
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    changed: int
+    def __init__(self, changed: _Optional[int] = ...) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("limit", "after")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    after: str
+    def __init__(self, limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("letters",)
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("turn_id", "place", "owner", "reason", "attempts", "asked_at", "failed_at")
+    TURN_ID_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
+    turn_id: str
+    place: str
+    owner: str
+    reason: str
+    attempts: int
+    asked_at: _timestamp_pb2.Timestamp
+    failed_at: _timestamp_pb2.Timestamp
+    def __init__(self, turn_id: _Optional[str] = ..., place: _Optional[str] = ..., owner: _Optional[str] = ..., reason: _Optional[str] = ..., attempts: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class RetryDeadLettersRequest(_message.Message):
+    __slots__ = ("turn_ids",)
+    TURN_IDS_FIELD_NUMBER: _ClassVar[int]
+    turn_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, turn_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RetryDeadLettersResponse(_message.Message):
+    __slots__ = ("retried",)
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    retried: int
+    def __init__(self, retried: _Optional[int] = ...) -> None: ...

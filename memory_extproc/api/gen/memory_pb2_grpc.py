@@ -115,6 +115,36 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.SetConsentRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.SetConsentResponse.FromString,
                 _registered_method=True)
+        self.GetTurn = channel.unary_unary(
+                '/memory.v1.MemoryService/GetTurn',
+                request_serializer=memory_dot_v1_dot_memory__pb2.GetTurnRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.TurnReceipt.FromString,
+                _registered_method=True)
+        self.ListTurns = channel.unary_unary(
+                '/memory.v1.MemoryService/ListTurns',
+                request_serializer=memory_dot_v1_dot_memory__pb2.ListTurnsRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ListTurnsResponse.FromString,
+                _registered_method=True)
+        self.ListQuarantine = channel.unary_unary(
+                '/memory.v1.MemoryService/ListQuarantine',
+                request_serializer=memory_dot_v1_dot_memory__pb2.ListQuarantineRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ListQuarantineResponse.FromString,
+                _registered_method=True)
+        self.ReviewQuarantine = channel.unary_unary(
+                '/memory.v1.MemoryService/ReviewQuarantine',
+                request_serializer=memory_dot_v1_dot_memory__pb2.ReviewQuarantineRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ReviewQuarantineResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/memory.v1.MemoryService/ListDeadLetters',
+                request_serializer=memory_dot_v1_dot_memory__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.RetryDeadLetters = channel.unary_unary(
+                '/memory.v1.MemoryService/RetryDeadLetters',
+                request_serializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersResponse.FromString,
+                _registered_method=True)
         self.GetConfiguration = channel.unary_unary(
                 '/memory.v1.MemoryService/GetConfiguration',
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetConfigurationRequest.SerializeToString,
@@ -135,7 +165,7 @@ class MemoryServiceServicer:
 
     def GetMemory(self, request, context):
         """One memory in any state. The answer is the memory itself, here and for an update: clients of other memory APIs
-        expect it so, and Envoy's transcoder cannot take it out of a wrapping.
+        expect it so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,6 +270,48 @@ class MemoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTurn(self, request, context):
+        """The receipt of a write: how far an accepted turn has come, and the memories that were made of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTurns(self, request, context):
+        """Accepted turns that are still in the journal, the newest first: waiting, just learned, or given up on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuarantine(self, request, context):
+        """Memories that were put aside as suspicious: they are not recalled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReviewQuarantine(self, request, context):
+        """Makes memories in quarantine memories like any other, or deletes them. Releasing is for admins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """Turns of any user that were given up on, without anybody's words. For admins of no single tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryDeadLetters(self, request, context):
+        """Has dead letters tried again from their beginning. For admins of no single tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetConfiguration(self, request, context):
         """What the running server is configured with; secrets are stars. For admins of no single tenant.
         """
@@ -329,6 +401,36 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.SetConsent,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.SetConsentRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.SetConsentResponse.SerializeToString,
+            ),
+            'GetTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTurn,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.GetTurnRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.TurnReceipt.SerializeToString,
+            ),
+            'ListTurns': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTurns,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.ListTurnsRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ListTurnsResponse.SerializeToString,
+            ),
+            'ListQuarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuarantine,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.ListQuarantineRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ListQuarantineResponse.SerializeToString,
+            ),
+            'ReviewQuarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReviewQuarantine,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.ReviewQuarantineRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ReviewQuarantineResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'RetryDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryDeadLetters,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersResponse.SerializeToString,
             ),
             'GetConfiguration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfiguration,
@@ -769,6 +871,168 @@ class MemoryService:
             '/memory.v1.MemoryService/SetConsent',
             memory_dot_v1_dot_memory__pb2.SetConsentRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.SetConsentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/GetTurn',
+            memory_dot_v1_dot_memory__pb2.GetTurnRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.TurnReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTurns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/ListTurns',
+            memory_dot_v1_dot_memory__pb2.ListTurnsRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.ListTurnsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/ListQuarantine',
+            memory_dot_v1_dot_memory__pb2.ListQuarantineRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.ListQuarantineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReviewQuarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/ReviewQuarantine',
+            memory_dot_v1_dot_memory__pb2.ReviewQuarantineRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.ReviewQuarantineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/ListDeadLetters',
+            memory_dot_v1_dot_memory__pb2.ListDeadLettersRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/RetryDeadLetters',
+            memory_dot_v1_dot_memory__pb2.RetryDeadLettersRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.RetryDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,609 @@
+"""The page, where people see, search, correct and forget their memories.
+
+Each page is the answer of calls to the memory API in the name of its reader, so authorisation, rate limits and the
+audit log are the API's. Forms work without script; htmx only saves reloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import grpc
+from aiohttp import web
+
+from memory_extproc.api.authentication import Credentials
+from memory_extproc.api.call import Reason, RefusedError
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.principal import Principal, Role
+from memory_extproc.api.rest import NO_STORE, STATUSES, shorten_id, to_json
+from memory_extproc.api.service import MemoryService
+from memory_extproc.console.server import present_credentials
+from memory_extproc.console.sessions import (
+    COOKIE,
+    LIFE,
+    PATH,
+    Signer,
+    begin_session,
+    csrf_token,
+    follow_link,
+)
+from memory_extproc.model import Consent, MemoryState, MemoryType, Owner, Source
+from memory_extproc.model.headers import Headers
+from memory_extproc.model.turn import message_id_of
+from memory_extproc.ports import Coordination
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PAGE_SIZE = 25
+_LETTERS = 50  # dead letters, and memories in quarantine, on a page
+_FORM_BYTES = 64 * 1024
+_FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SAFE: Mapping[str, str] = {
+    **NO_STORE,
+    "content-security-policy": _POLICY,
+    "x-frame-options": "DENY",
+    # Not no-referrer: with that, browsers send `Origin: null` with our own forms.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_STATIC = {
+    "htmx.js": ("htmx.min.js", "text/javascript"),
+    "style.css": ("style.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+# The SHA-256 of the vendored htmx 2.0.4, as the npm registry has it; the file is served only if it matches.
+HTMX_SHA256 = "e209dda5c8235479f3166defc7750e1dbcd5a5c1808b7792fc2e6733768fb447"
+Form = Mapping[str, list[str]]
+Handler = Callable[["Visit"], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of a known reader."""
+
+    request: web.Request
+    presented: Credentials
+    principal: Principal
+    form: Form
+
+    def field(self, name: str) -> str:
+        return next(iter(self.form.get(name, ())), "").replace("\r\n", "\n")
+
+
+class Pages:
+    """*tries*: there is a page to try memory out, which tryout.py serves."""
+
+    def __init__(
+        self, service: MemoryService, signer: Signer, coordination: Coordination, *, tries: bool = False
+    ) -> None:
+        self._tries = tries
+        self._service, self._signer, self._coordination = service, signer, coordination
+
+    def register(self, application: web.Application) -> None:
+        add = application.router.add_route
+        for verb, path, handler in (
+            ("GET", "", self._mine),
+            ("GET", "/memory/{id}", self._memory),
+            ("POST", "/memory/{id}/edit", self._edit),
+            ("POST", "/memory/{id}/confirm", self._confirm),
+            ("POST", "/memory/{id}/restore", self._restore),
+            ("POST", "/add", self._add),
+            ("POST", "/forget", self._plan_forget),
+            ("POST", "/forget/confirm", self._forget),
+            ("GET", "/receipts/{id}", self._receipt),
+            ("GET", "/receipts/{id}/download", self._receipt_file),
+            ("GET", "/settings", self._settings),
+            ("POST", "/consent", self._consent),
+            ("GET", "/export", self._export),
+            ("GET", "/why", self._why),
+            ("GET", "/operator", self._operator),
+            ("POST", "/operator/review", self._review),
+            ("POST", "/operator/retry", self._retry),
+        ):
+            add(verb, PATH + path, self.for_reader(handler))
+        add("GET", f"{PATH}/enter", self._enter)
+        add("POST", f"{PATH}/enter", self._sign_in)
+        add("POST", f"{PATH}/leave", self.for_reader(self._leave))
+        add("GET", f"{PATH}/static/{{digest}}/{{name}}", self._static)
+        add("GET", f"{PATH}/", self._home)
+        add("GET", "/", self._home)
+
+    # --- readers -----------------------------------------------------------------------------------
+    def for_reader(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            presented = present_credentials(request)
+            principal: Principal | None = None
+            try:
+                principal = self._service.identify(presented)
+                form = await _read_form(request)
+                visit = Visit(request, presented, principal, form)
+                self._check_form(visit)
+                return await handler(visit)
+            except RefusedError as refused:
+                return self._refusal(refused, principal, request)
+
+        return handle
+
+    def _check_form(self, visit: Visit) -> None:
+        """A form of another site, or of a session before this one, changes nothing."""
+        expected = csrf_token(self._signer, visit.principal).encode()
+        given = visit.field("csrf").encode("utf-8", "replace")
+        if visit.request.method == "POST" and not hmac.compare_digest(expected, given):
+            code = grpc.StatusCode.PERMISSION_DENIED
+            raise RefusedError(code, Reason.NOT_ALLOWED, "this form is of an earlier session: load its page again")
+
+    def _refusal(self, refused: RefusedError, principal: Principal | None, request: web.Request) -> web.Response:
+        status = STATUSES.get(refused.code, 500)
+        if refused.code is grpc.StatusCode.UNAUTHENTICATED:
+            shown = COOKIE in request.cookies
+            response = self.render("enter.html", None, status=status, wrong=False, expired=shown)
+            response.del_cookie(COOKIE, path=PATH)
+            return response
+        return self.render("refused.html", principal, status=status, message=refused.message, reason=refused.reason)
+
+    async def _enter(self, request: web.Request) -> web.StreamResponse:
+        link = request.query.get("link", "")
+        if not link:
+            return self.render("enter.html", None, wrong=False, expired=False)
+        try:
+            principal = await follow_link(self._signer, self._coordination, link)
+        except RefusedError:
+            return self.render("enter.html", None, status=401, wrong=False, expired=True)
+        return self._signed_in(request, principal)
+
+    async def _sign_in(self, request: web.Request) -> web.StreamResponse:
+        """Exchanges a token or an API key for a session."""
+        token = (await _read_form(request)).get("token", [""])[0].strip()
+        headers = Headers([("authorization", f"Bearer {token or '-'}")])
+        try:
+            principal = self._service.admit(Credentials(present_credentials(request).peer, headers))
+        except RefusedError as refused:
+            code = STATUSES.get(refused.code, 401)
+            return self.render("enter.html", None, status=code, wrong=True, expired=False)
+        return self._signed_in(request, principal)
+
+    def _signed_in(self, request: web.Request, principal: Principal) -> web.Response:
+        response = _see_other(PATH)
+        response.set_cookie(
+            COOKIE,
+            begin_session(self._signer, principal),
+            max_age=int(LIFE.total_seconds()),
+            path=PATH,
+            httponly=True,
+            secure=request.secure or request.headers.get("x-forwarded-proto") == "https",
+            samesite="Strict",
+        )
+        return response
+
+    async def _leave(self, _: Visit) -> web.StreamResponse:
+        response = _see_other(f"{PATH}/enter")
+        response.del_cookie(COOKIE, path=PATH)
+        return response
+
+    async def _home(self, _: web.Request) -> web.StreamResponse:
+        return _see_other(PATH)
+
+    # --- mine ----------------------------------------------------------------------------------------
+    async def _mine(self, visit: Visit) -> web.StreamResponse:
+        query = visit.request.query
+        wanted = {
+            name: query.get(name, "").strip() for name in ("q", "type", "state", "session", "after", "before")
+        }
+        asked = pb.ListMemoriesRequest(
+            text=wanted["q"],
+            type=[wanted["type"]] if wanted["type"] else _FACTS if wanted["state"] != "any" else [],
+            state=[wanted["state"]] if wanted["state"] else [],
+            session_id=wanted["session"],
+            limit=PAGE_SIZE,
+            page_token=query.get("page", ""),
+        )
+        if wanted["type"] == "all":
+            del asked.type[:]
+        for name in ("after", "before"):
+            if wanted[name]:
+                _set_day(getattr(asked, f"created_{name}"), wanted[name])
+        listed: Any = await self._service.call("ListMemories", asked, visit.presented)
+        memories = [shown_memory(memory) for memory in listed.memories]
+        kept = {name: value for name, value in wanted.items() if value}
+        following = urlencode({**kept, "page": listed.next_page_token}) if listed.next_page_token else ""
+        groups = [(subject, list(each)) for subject, each in groupby(_by_subject(memories), _subject_of)]
+        return self.render(
+            "mine.html",
+            visit.principal,
+            groups=groups,
+            total=listed.total,
+            wanted=wanted,
+            following=following,
+            subject_words=subject_words,
+            filtered=bool(kept),
+            types=[each.value for each in MemoryType],
+            states=[each.value for each in MemoryState],
+        )
+
+    async def _memory(self, visit: Visit) -> web.StreamResponse:
+        return await self._memory_page(visit, visit.request.match_info["id"])
+
+    async def _memory_page(
+        self, visit: Visit, memory_id: str, *, draft: str | None = None, fault: str = "", status: int = 200
+    ) -> web.Response:
+        asked = pb.GetMemoryRequest(id=memory_id, history=True)
+        memory: Any = await self._service.call("GetMemory", asked, visit.presented)
+        return self.render(
+            "memory.html",
+            visit.principal,
+            status=status,
+            memory=shown_memory(memory),
+            history=[shown_memory(one) for one in memory.history],
+            sources=await self._sources(visit, memory),
+            draft=memory.content if draft is None else draft,
+            fault=fault,
+        )
+
+    async def _sources(self, visit: Visit, memory: Any) -> list[dict[str, Any]]:
+        """The messages that a fact was drawn from, as far as they are still there."""
+        metadata = dict(memory.metadata.items())
+        turns = {str(value) for name, value in metadata.items() if name in {"turn", "drawn_from"} and value}
+        owner = Owner(memory.tenant_id, memory.user_id)
+        found = []
+        for memory_id in [message_id_of(owner, turn, ordinal) for turn in sorted(turns)[:4] for ordinal in (0, 1)]:
+            if memory_id == memory.id:
+                continue
+            try:
+                asked = pb.GetMemoryRequest(id=memory_id)
+                found.append(shown_memory(await self._service.call("GetMemory", asked, visit.presented)))
+            except RefusedError as refused:
+                if refused.code is not grpc.StatusCode.NOT_FOUND:
+                    raise
+        return found
+
+    async def _edit(self, visit: Visit) -> web.StreamResponse:
+        memory_id, content = visit.request.match_info["id"], visit.field("content")
+        asked = pb.UpdateMemoryRequest(id=memory_id, memory=pb.Memory(content=content, etag=visit.field("etag")))
+        asked.update_mask.paths.append("content")
+        try:
+            await self._service.call("UpdateMemory", asked, visit.presented)
+        except RefusedError as refused:
+            if refused.code not in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}:
+                raise
+            stale = refused.reason is Reason.STALE
+            fault = "stale" if stale else refused.message.replace("memory.content: ", "")
+            return await self._memory_page(
+                visit, memory_id, draft=content, fault=fault, status=409 if stale else STATUSES[refused.code]
+            )
+        return _see_other(f"{PATH}/memory/{memory_id}")
+
+    async def _confirm(self, visit: Visit) -> web.StreamResponse:
+        """The same text once more confirms the memory."""
+        memory_id = visit.request.match_info["id"]
+        memory: Any = await self._service.call("GetMemory", pb.GetMemoryRequest(id=memory_id), visit.presented)
+        asked = pb.StoreMemoryRequest(content=memory.content, type=memory.type, project_id=memory.project_id)
+        await self._service.call("StoreMemory", asked, visit.presented)
+        return _see_other(f"{PATH}/memory/{memory_id}")
+
+    async def _restore(self, visit: Visit) -> web.StreamResponse:
+        memory_id = visit.request.match_info["id"]
+        await self._service.call("RestoreMemory", pb.RestoreMemoryRequest(id=memory_id), visit.presented)
+        return _see_other(f"{PATH}/memory/{memory_id}")
+
+    async def _add(self, visit: Visit) -> web.StreamResponse:
+        stored: Any = await self._service.call(
+            "StoreMemory", pb.StoreMemoryRequest(content=visit.field("content")), visit.presented
+        )
+        return _see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
+
+    # --- forgetting ----------------------------------------------------------------------------------
+    async def _plan_forget(self, visit: Visit) -> web.StreamResponse:
+        """The dry run: lists the memories that would go, before any does."""
+        scope, everything = visit.field("scope"), visit.field("scope") == "everything"
+        asked = pb.ForgetMemoriesRequest(
+            memory_ids=visit.form.get("id", []) if scope == "ids" else [],
+            session_id=visit.field("session") if scope == "session" else "",
+            query=visit.field("about") if scope == "about" else "",
+            dry_run=True,
+        )
+        if not everything and not (asked.memory_ids or asked.session_id or asked.query):
+            # An empty scope would be everything.
+            return self.render("nothing.html", visit.principal, status=400)
+        plan: Any = await self._service.call("ForgetMemories", asked, visit.presented)
+        asked.dry_run = False
+        asked.confirmation_token = plan.confirmation_token
+        return self.render(
+            "forget.html",
+            visit.principal,
+            total=plan.total,
+            memories=[shown_memory(memory) for memory in plan.would_forget[:PAGE_SIZE]],
+            everything=everything,
+            confirmed=asked.SerializeToString(deterministic=True).hex(),
+        )
+
+    async def _forget(self, visit: Visit) -> web.StreamResponse:
+        try:
+            asked = pb.ForgetMemoriesRequest.FromString(bytes.fromhex(visit.field("confirmed")))
+        except Exception:  # noqa: BLE001 - protobuf's own errors are no ValueError
+            asked = pb.ForgetMemoriesRequest()
+        if not asked.confirmation_token or asked.dry_run or asked.user_id:
+            return self.render("nothing.html", visit.principal, status=400)
+        done: Any = await self._service.call("ForgetMemories", asked, visit.presented)
+        return _see_other(f"{PATH}/receipts/{done.receipt.id}")
+
+    async def _receipt(self, visit: Visit) -> web.StreamResponse:
+        receipt = await self._receipt_of(visit)
+        return self.render("receipt.html", visit.principal, receipt=to_json(receipt, verbose=True))
+
+    async def _receipt_file(self, visit: Visit) -> web.StreamResponse:
+        receipt = await self._receipt_of(visit)
+        text = json.dumps(to_json(receipt, verbose=True), indent=2)
+        name = f"receipt-{shorten_id(receipt.id)}.json"
+        return _download(text.encode(), name)
+
+    async def _receipt_of(self, visit: Visit) -> Any:
+        asked = pb.GetForgetReceiptRequest(receipt_id=visit.request.match_info["id"])
+        return await self._service.call("GetForgetReceipt", asked, visit.presented)
+
+    # --- settings ------------------------------------------------------------------------------------
+    async def _settings(self, visit: Visit) -> web.StreamResponse:
+        stats: Any = await self._service.call("GetStats", pb.GetStatsRequest(), visit.presented)
+        try:
+            consent: Any = await self._service.call("GetConsent", pb.GetConsentRequest(), visit.presented)
+        except RefusedError as refused:
+            if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            consent = None
+        return self.render(
+            "settings.html",
+            visit.principal,
+            stats=to_json(stats, verbose=True),
+            consent=None if consent is None else to_json(consent, verbose=True),
+            choices=[each.value for each in Consent],
+        )
+
+    async def _consent(self, visit: Visit) -> web.StreamResponse:
+        asked = pb.SetConsentRequest(state=visit.field("state") or "none given")
+        await self._service.call("SetConsent", asked, visit.presented)
+        return _see_other(f"{PATH}/settings")
+
+    async def _export(self, visit: Visit) -> web.StreamResponse:
+        """JSON Lines, as the API gives them."""
+        stream = self._service.stream("ExportMemories", pb.ExportMemoriesRequest(), visit.presented)
+        async with aclosing(stream) as answers:
+            first = await anext(answers, None)
+            response = _download_stream("memories.jsonl")
+            await response.prepare(visit.request)
+            if first is not None:
+                await response.write(_line(first))
+            async for answer in answers:
+                await response.write(_line(answer))
+        await response.write_eof()
+        return response
+
+    # --- why, and for operators ----------------------------------------------------------------------
+    async def _why(self, visit: Visit) -> web.StreamResponse:
+        text = visit.request.query.get("text", "").strip()
+        explained = None
+        if text:
+            asked = pb.ExplainRecallRequest(text=text)
+            explained = await self._service.call("ExplainRecall", asked, visit.presented)
+        return self.render(
+            "why.html",
+            visit.principal,
+            text=text,
+            explained=None if explained is None else _shown_explanation(explained),
+        )
+
+    async def _operator(self, visit: Visit) -> web.StreamResponse:
+        """The server's state. Words of people are shown of a user who is named, and the audit log has it."""
+        user = visit.request.query.get("user", "").strip()
+        asked = pb.GetConfigurationRequest()
+        configured: Any = await self._service.call("GetConfiguration", asked, visit.presented)
+        dead = pb.ListDeadLettersRequest(limit=_LETTERS)
+        letters: Any = await self._service.call("ListDeadLetters", dead, visit.presented)
+        suspicious: Any = None
+        if user:
+            held = pb.ListQuarantineRequest(user_id=user, limit=_LETTERS)
+            suspicious = await self._service.call("ListQuarantine", held, visit.presented)
+        plain = to_json(configured, verbose=True)
+        return self.render(
+            "operator.html",
+            visit.principal,
+            sections=sorted(_flat(plain["configuration"]).items()),
+            waiting=plain["needs_restart"],
+            letters=[to_json(letter, verbose=True) for letter in letters.letters],
+            user=user,
+            suspicious=None if suspicious is None else [shown_memory(memory) for memory in suspicious.memories],
+        )
+
+    async def _review(self, visit: Visit) -> web.StreamResponse:
+        user = visit.field("user")
+        asked = pb.ReviewQuarantineRequest(
+            user_id=user, memory_ids=visit.form.get("id", []), verdict=visit.field("verdict")
+        )
+        await self._service.call("ReviewQuarantine", asked, visit.presented)
+        return _see_other(f"{PATH}/operator?{urlencode({'user': user})}")
+
+    async def _retry(self, visit: Visit) -> web.StreamResponse:
+        asked = pb.RetryDeadLettersRequest(turn_ids=visit.form.get("id", []))
+        await self._service.call("RetryDeadLetters", asked, visit.presented)
+        return _see_other(f"{PATH}/operator")
+
+    # --- answers -------------------------------------------------------------------------------------
+    def render(self, name: str, principal: Principal | None, *, status: int = 200, **values: Any) -> web.Response:
+        reader = {
+            "name": "" if principal is None else principal.user or "(no user)",
+            "tenant": "" if principal is None else principal.tenant,
+            "operates": principal is not None and Role.ADMIN in principal.roles and not principal.tenant,
+            "csrf": "" if principal is None else csrf_token(self._signer, principal),
+            "known": principal is not None,
+            "tries": self._tries,
+        }
+        text = templates().get_template(name).render(base=PATH, reader=reader, static=_static_url, **values)
+        return web.Response(text=text, status=status, content_type="text/html", headers=_SAFE)
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if name not in _STATIC or request.match_info["digest"] != _digest(name):
+            raise web.HTTPNotFound(text="no such file\n")
+        kept = {**_SAFE, "cache-control": "public, max-age=31536000, immutable"}
+        return web.Response(body=_content(name), content_type=_STATIC[name][1], charset="utf-8", headers=kept)
+
+
+# --- showing -----------------------------------------------------------------------------------------
+_SOURCES: Mapping[str, str] = {
+    Source.VERBATIM: "said in a chat, kept word for word",
+    Source.QUESTION: "asked in a chat",
+    Source.RULES: "drawn from a chat by rules",
+    Source.LLM: "drawn from a chat by a language model",
+    Source.API: "written by you or for you",
+}
+_VERDICTS: Mapping[str, str] = {
+    "injected": "shown to the model",
+    "no_room": "left out: the block was full",
+    "over_limit": "left out: enough others were better",
+    "below_threshold": "left out: too little to do with the question",
+    "duplicate": "left out: says the same as another",
+    "in_view": "left out: the model sees it in the conversation",
+    "thread": "added for its topic",
+    "not_recallable": "left out: expired, replaced or a bare question",
+}
+
+
+def shown_memory(memory: Any) -> dict[str, Any]:
+    """A memory as the templates show it. Every text is escaped there."""
+    plain = to_json(memory, verbose=False)
+    subject = plain.get("metadata", {}).get("subject", "")
+    return {
+        **plain,
+        "subject": subject if isinstance(subject, str) else "",
+        "suspicion": plain.get("metadata", {}).get("suspicion", "suspicious"),
+        "known_from": _SOURCES.get(plain["source"], plain["source"]),
+        "created": _moment(plain.get("created_at", "")),
+        "updated": _moment(plain.get("updated_at", "")),
+        "until": _moment(plain.get("valid_to", "") or plain.get("updated_at", "")),
+    }
+
+
+def _shown_explanation(explained: Any) -> dict[str, Any]:
+    plain = to_json(explained, verbose=False)
+    for shown, one in zip(plain["considered"], explained.considered, strict=True):
+        shown["memory"] = shown_memory(one.memory)
+        shown["verdict_words"] = _VERDICTS.get(one.verdict, one.verdict)
+        shown["percent"] = round(100 * one.relevance)
+    return plain
+
+
+def subject_words(subject: str) -> str:
+    """A subject as its owner would say it."""
+    if subject.lower() in {"user", "you", "i", "me"}:
+        return "You"
+    return "Your " + subject[7:] if subject.lower().startswith("user's ") else subject
+
+
+def _moment(stamp: str) -> str:
+    return stamp[:16].replace("T", " ")
+
+
+def _subject_of(memory: Mapping[str, Any]) -> str:
+    return str(memory["subject"])
+
+
+def _by_subject(memories: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each subject's memories together, where the newest of them stands."""
+    order: dict[str, int] = {}
+    for memory in memories:
+        order.setdefault(memory["subject"], len(order))
+    return sorted(memories, key=lambda memory: order[memory["subject"]])
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{above}{name}.")
+        else:
+            flat[above + name] = json.dumps(value, ensure_ascii=False)
+    return flat
+
+
+def _set_day(into: Any, day: str) -> None:
+    try:
+        into.FromJsonString(f"{day}T00:00:00Z")
+    except ValueError:
+        message = "a day such as 2026-03-02"
+        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, message) from None
+
+
+def _line(message: Any) -> bytes:
+    return json.dumps(to_json(message, verbose=True), ensure_ascii=False).encode() + b"\n"
+
+
+def _see_other(place: str) -> web.Response:
+    return web.Response(status=303, headers={**_SAFE, "location": place})
+
+
+def _download(body: bytes, name: str) -> web.Response:
+    headers = {**_SAFE, "content-disposition": f'attachment; filename="{name}"'}
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+def _download_stream(name: str) -> web.StreamResponse:
+    headers = {"content-disposition": f'attachment; filename="{name}"', "content-type": "application/x-ndjson"}
+    return web.StreamResponse(headers={**_SAFE, **headers})
+
+
+async def _read_form(request: web.Request) -> Form:
+    if request.method != "POST":
+        return {}
+    if request.content_length is not None and request.content_length > _FORM_BYTES:
+        raise web.HTTPRequestEntityTooLarge(_FORM_BYTES, request.content_length)
+    found: dict[str, list[str]] = {}
+    for name, value in (await request.post()).items():
+        if isinstance(value, str):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@cache
+def templates() -> Environment:
+    """Made at the first page, so that a sidecar without visitors has nothing of it in memory."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    return Environment(
+        loader=PackageLoader("memory_extproc.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _content(name: str) -> bytes:
+    content = files("memory_extproc.console").joinpath("static", _STATIC[name][0]).read_bytes()
+    if name == "htmx.js" and hashlib.sha256(content).hexdigest() != HTMX_SHA256:
+        raise RuntimeError("static/htmx.min.js is not the file that was vendored")
+    return content
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.sha256(_content(name)).hexdigest()[:16]
+
+
+def _static_url(name: str) -> str:
+    return f"{PATH}/static/{_digest(name)}/{name}"

@@ -1,0 +1,263 @@
+"""The HTTP server behind `listen.console`: address, TLS, and which requests are let through at all."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import ssl
+import stat
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+from aiohttp import http_exceptions, web
+
+from memory_extproc.api.authentication import Credentials
+from memory_extproc.api.rest import NO_STORE, read_names
+from memory_extproc.errors import ConfigurationError
+from memory_extproc.extproc.server import ServerTls
+from memory_extproc.model.headers import Headers
+from memory_extproc.observe.log import logger
+
+log = logger(__name__)
+
+HEADER_BYTES = 16 * 1024  # of a request's line and header fields together (RFC 6585, 5: 431 beyond)
+_PARSED_BYTES = 2 * HEADER_BYTES  # of a line, for the parser; the limit above is checked when all are there
+_CONNECTIONS = 512  # open at the same time; the oldest gives way
+_GRACE = 2.0  # seconds for open requests when the server is closed
+_UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Register = Callable[[web.Application], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """*hosts*: names that requests may be addressed to, and pages of browsers may come from, beside addresses and
+    localhost; "*" allows every name."""
+
+    address: str  # host:port, port 0 for a free one, or unix:/path
+    tls: ServerTls | None = None
+    hosts: frozenset[str] = frozenset()
+    connections: int = _CONNECTIONS
+
+
+class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
+    """Serves while entered. Entering it raises ConfigurationError where the address cannot be had."""
+
+    def __init__(self, options: ConsoleOptions, registers: Sequence[Register]) -> None:
+        self._options = options
+        self.port = 0
+        application = web.Application(middlewares=[self._guard])
+        application.on_response_prepare.append(_without_product)
+        for register in registers:
+            register(application)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_GRACE,
+        )
+        self._listening: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port in use."""
+        if self._options.address.startswith("unix:"):
+            return self._options.address
+        return f"{self._options.address.rpartition(':')[0]}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """How a browser on this machine reaches it."""
+        return f"{'http' if self._options.tls is None else 'https'}://{self.address}"
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            self._listening = await self._listen()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
+            raise ConfigurationError(
+                [f"listen.console: cannot listen on {self._options.address}: {reason}"]
+            ) from error
+        name = self._listening.sockets[0].getsockname()
+        self.port = name[1] if isinstance(name, tuple) else 0
+        log.info("console.listening", address=self.address)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        await self._runner.cleanup()
+
+    async def _listen(self) -> asyncio.Server:
+        loop, tls = asyncio.get_running_loop(), self._options.tls
+        context = None if tls is None else _tls_context(tls)
+        scheme, _, path = self._options.address.partition(":")
+        if scheme == "unix":
+            with suppress(FileNotFoundError):
+                if stat.S_ISSOCK(Path(path).stat().st_mode):  # noqa: ASYNC240 - once, at the start
+                    Path(path).unlink()  # noqa: ASYNC240
+            return await loop.create_unix_server(self._accept, path, ssl=context)
+        host, _, port = self._options.address.rpartition(":")
+        return await loop.create_server(self._accept, host.strip("[]"), int(port), ssl=context)
+
+    def _accept(self) -> asyncio.Protocol:
+        server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
+        connected = [each for each in server.connections if each.transport is not None]
+        for oldest in connected[: max(0, len(connected) - self._options.connections + 1)]:
+            oldest.force_close()
+        return _Connection(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # None is its word for none: paths hold people's words
+            max_line_size=_PARSED_BYTES,
+            max_field_size=_PARSED_BYTES,
+        )
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check(request)
+            return await handler(request)
+        except web.HTTPException as refused:
+            refused.headers.update(NO_STORE)
+            raise
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # noqa: BLE001 - this is where every handler ends
+            # aiohttp would log the exception's text and trace, which may be private.
+            log.error("console.failed", kind=type(error).__name__)  # noqa: TRY400 - without the text
+            raise web.HTTPInternalServerError(text="a fault of the server; it is in its log\n") from None
+
+    def _check(self, request: web.Request) -> None:
+        """Whether the request was meant for this server.
+
+        A page of another site can make a browser on this machine send requests to loopback, and a name of its own
+        can come to mean 127.0.0.1 (DNS rebinding): where a gateway's headers are believed, either could act for
+        any user. The Host header shows the second, the Origin header the first.
+        """
+        if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > HEADER_BYTES:
+            raise _too_large()
+        if not self._is_known(request.headers.get("host", "")):
+            raise web.HTTPMisdirectedRequest(
+                text="this name is not among console.hosts: call the server by its address, or have the gateway "
+                "rewrite the host to localhost\n"
+            )
+        if request.method in _UNSAFE and not self._same_site(request):
+            raise web.HTTPForbidden(text="the request comes from a page of another site; see console.hosts\n")
+
+    def _is_known(self, host: str) -> bool:
+        name = _host_name(host)
+        return "*" in self._options.hosts or name in self._options.hosts or name == "localhost" or _is_address(name)
+
+    def _same_site(self, request: web.Request) -> bool:
+        origin = request.headers.get("origin")
+        if origin is None:
+            return request.headers.get("sec-fetch-site", "none") in {"none", "same-origin"}
+        place = urlsplit(origin).netloc
+        ours = {request.headers.get("host", ""), request.headers.get("x-forwarded-host", "")}
+        return bool(place) and (place in ours or _host_name(place) in self._options.hosts)
+
+
+async def _without_product(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.popall("server", None)
+
+
+def present_credentials(request: web.Request) -> Credentials:
+    """The credentials of a request: its connection, its header fields, its client certificate."""
+    transport = request.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    certificate = transport.get_extra_info("peercert") if transport is not None else None
+    return Credentials(_peer_name(peer), Headers(read_names(request.raw_headers)), _names_of(certificate or {}))
+
+
+def _peer_name(peer: object) -> str:
+    """As gRPC writes it."""
+    if not isinstance(peer, tuple):
+        return "unix:"
+    host, port = str(peer[0]), peer[1]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def _names_of(certificate: Mapping[str, Any]) -> dict[str, list[bytes]]:
+    """The names of a verified client certificate, under gRPC's keys."""
+    alternative = [value.encode() for _, value in certificate.get("subjectAltName", ())]
+    common = [
+        value.encode() for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+    ]
+    return {"x509_subject_alternative_name": alternative, "x509_common_name": common}
+
+
+def _host_name(host: str) -> str:
+    """Without the port and the brackets of an address, in lower case."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    """An address needs no resolver, so no resolver can be made to lie about it."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _too_large() -> web.HTTPException:
+    return web.HTTPRequestHeaderFieldsTooLarge(text=f"at most {HEADER_BYTES} bytes of header fields\n")
+
+
+class _Connection(web.RequestHandler):
+    """Says of requests that cannot be parsed that too long a line is 431 and all else 400, without their bytes."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status != web.HTTPBadRequest.status_code:
+            return super().handle_error(request, status, exc, message)
+        long = isinstance(exc, http_exceptions.LineTooLong)
+        text = f"at most {HEADER_BYTES} bytes of header fields\n" if long else "this is no HTTP request\n"
+        response = web.Response(status=431 if long else status, text=text, headers=NO_STORE)
+        response.force_close()
+        return response
+
+
+def _tls_context(tls: ServerTls) -> ssl.SSLContext:
+    """Reads the certificate again when its file has changed, at the next handshake."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.cert, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    seen = _stamps((tls.cert, tls.key))
+
+    def reload(_socket: object, _name: object, current: ssl.SSLContext) -> None:
+        nonlocal seen
+        with suppress(OSError):  # while a file is being replaced, the certificate before goes on
+            now = _stamps((tls.cert, tls.key))
+            if now != seen:
+                current.load_cert_chain(tls.cert, tls.key)
+                seen = now
+
+    context.sni_callback = reload
+    return context
+
+
+def _stamps(files: Iterable[Path]) -> list[tuple[int, int]]:
+    return [(found.st_mtime_ns, found.st_ino) for found in (file.stat() for file in files)]

@@ -1,0 +1,113 @@
+"""A chat box for the demo: a message goes through Envoy as the reader's own, and its effect on memory is shown."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.service import MemoryService
+from memory_extproc.console.pages import Pages, Visit, shown_memory
+from memory_extproc.console.sessions import PATH
+from memory_extproc.model import JournalState
+
+_ANSWER_BYTES = 256 * 1024
+_WAIT = timedelta(seconds=60)  # for a model's answer
+_ENDED = frozenset({JournalState.LEARNED, JournalState.DEAD})
+_TEXT = 4000  # characters of a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """*url*: of an OpenAI-compatible API behind Envoy, with its /v1. The reader is named to it by the identity
+    headers, so it is for a gateway that believes this machine."""
+
+    url: str
+    model: str
+    user_header: str
+    tenant_header: str
+
+
+class TryOut:
+    def __init__(self, pages: Pages, service: MemoryService, options: ChatOptions) -> None:
+        self._pages, self._service, self._options = pages, service, options
+
+    def register(self, application: web.Application) -> None:
+        application.router.add_get(f"{PATH}/try", self._pages.for_reader(self._show))
+        application.router.add_post(f"{PATH}/try", self._pages.for_reader(self._say))
+        application.router.add_get(f"{PATH}/try/learned", self._pages.for_reader(self._show_learned))
+
+    async def _show(self, visit: Visit) -> web.StreamResponse:
+        return self._page(visit, session=f"try-{secrets.token_hex(4)}")
+
+    async def _say(self, visit: Visit) -> web.StreamResponse:
+        text, session = visit.field("text")[:_TEXT], visit.field("session")[:64]
+        explained: Any = await self._service.call(
+            "ExplainRecall", pb.ExplainRecallRequest(text=text), visit.presented
+        )
+        answer, outcome = await self._send(visit, text, session)
+        done, learned = await self._receipt(visit, session)
+        return self._page(
+            visit,
+            session=session,
+            said=text,
+            answer=answer,
+            outcome=outcome,
+            block=explained.block,
+            learned=learned,
+            done=done,
+        )
+
+    async def _show_learned(self, visit: Visit) -> web.StreamResponse:
+        """The list alone, for the page that looks every second until the turn is learned."""
+        session = visit.request.query.get("session", "")[:64]
+        done, learned = await self._receipt(visit, session)
+        return self._page(visit, session=session, said="-", learned=learned, done=done)
+
+    async def _receipt(self, visit: Visit, session: str) -> tuple[bool, list[dict[str, Any]]]:
+        """Whether the session's newest turn is learned, and the memories that were made of it."""
+        asked = pb.ListTurnsRequest(session_id=session, limit=1)
+        turns: Any = await self._service.call("ListTurns", asked, visit.presented)
+        if not turns.turns:
+            return False, []
+        newest = pb.GetTurnRequest(id=turns.turns[0].id)
+        receipt: Any = await self._service.call("GetTurn", newest, visit.presented)
+        return receipt.state in _ENDED, [shown_memory(memory) for memory in receipt.learned]
+
+    async def _send(self, visit: Visit, text: str, session: str) -> tuple[str, str]:
+        """The model's answer, and the word of memory that came with it."""
+        options, principal = self._options, visit.principal
+        headers = {options.user_header: principal.user, "x-session-id": session}
+        if principal.tenant and options.tenant_header:
+            headers[options.tenant_header] = principal.tenant
+        body = {"model": options.model, "messages": [{"role": "user", "content": text}]}
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WAIT.total_seconds())) as http,
+                http.post(f"{options.url.rstrip('/')}/chat/completions", json=body, headers=headers) as answer,
+            ):
+                whole = await answer.content.read(_ANSWER_BYTES)
+                status = answer.headers.get("x-memory-status", "")
+                if answer.status != web.HTTPOk.status_code:
+                    return f"The gateway answered with {answer.status}.", status
+            return _text_of(whole), status
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return "The gateway cannot be reached, or its answer cannot be read.", ""
+
+    def _page(self, visit: Visit, *, session: str, said: str = "", **found: Any) -> web.Response:
+        shown = {"answer": "", "outcome": "", "block": "", "learned": [], "done": False, **found}
+        return self._pages.render("try.html", visit.principal, session=session, said=said, **shown)
+
+
+def _text_of(body: bytes) -> str:
+    """ValueError for a body that is no chat completion."""
+    try:
+        return str(json.loads(body)["choices"][0]["message"]["content"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError("no chat completion") from error

@@ -1,0 +1,264 @@
+"""The page as people meet it: in a browser, on a desk and on a phone, with script and without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_extproc.api.principal import Role
+from memory_extproc.model import Embedded, MemoryState, Owner
+from tests.browser.conftest import Browser
+from tests.builders import a_memory
+from tests.fixtures.console import ConsoleStand
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ANN = Owner("", "ann")
+ODD = (
+    "<script>document.title = 'taken'</script><img src=x onerror=\"alert(1)\">",
+    "\u202eأحب القهوة العربية في الصباح",
+    "\N{FAMILY} \N{WAVING HAND SIGN} e\u0301\u0301\u0301 " + "\N{ZERO WIDTH JOINER}" * 5,
+    "x" * 8000,
+    "{{ 7 * 7 }} \u2028 </textarea>",
+)
+
+
+async def remember(stand: ConsoleStand, *texts: str, user: str = "ann", **fields: Any) -> None:
+    for text in texts:
+        answer = await stand.rest("POST", "/v1/memory", {"content": text, **fields}, user=user)
+        assert answer.status == 200, answer.body
+
+
+async def fits(page: Any) -> bool:
+    """Whether nothing stands out of the window to the side."""
+    return bool(await page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+async def test_a_memory_is_found_corrected_confirmed_and_forgotten_with_a_receipt(
+    browser: Browser, stand: ConsoleStand, size: str, tmp_path: Path
+) -> None:
+    await remember(stand, "The budget for Hawaii is $10,000", "Likes tea", session_id="monday")
+    page = await browser.open(size=size)
+    await page.fill("#q", "budget")
+    await page.wait_for_selector("text=1 memory fit")
+    assert await page.locator(".card").count() == 1
+    await page.click(".card a.text")
+    await page.fill("textarea[name=content]", "The budget for Hawaii is $12,500")
+    await page.click("button:has-text('Save')")
+    await page.wait_for_selector("h1:has-text('$12,500')")
+    assert "$10,000" in await page.inner_text(".history")
+    await page.click("text=It is right")
+    assert await fits(page)
+    await page.click("text=Forget it…")
+    await page.wait_for_selector("text=Forget for good")
+    assert "cannot be undone" in await page.inner_text("main")
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 2, "a preview forgets nothing"
+    await page.click("text=Forget for good")
+    await page.wait_for_selector("h1:has-text('It is gone')")
+    async with page.expect_download() as started:
+        await page.click("text=Download the receipt")
+    kept = tmp_path / "receipt.json"
+    await (await started.value).save_as(kept)
+    assert json.loads(kept.read_text())["state"] == "complete"
+    left = (await stand.rest("GET", "/v1/memory")).json["memories"]
+    assert [one["content"] for one in left] == ["Likes tea"]
+
+
+@pytest.mark.parametrize("chosen", ["ticked", "conversation", "about", "everything"])
+async def test_much_is_forgotten_at_once(browser: Browser, stand: ConsoleStand, chosen: str) -> None:
+    await remember(stand, "Hawaii in May", "Hawaii costs much", session_id="trip")
+    await remember(stand, "Likes tea")
+    await remember(stand, "Bob's Hawaii", user="bob")
+    page = await browser.open()
+    if chosen == "ticked":
+        for text in ("Hawaii in May", "Hawaii costs much"):
+            await page.check(f".card:has-text('{text}') input")
+        await page.click("text=Forget what is ticked")
+    elif chosen == "conversation":
+        await page.click("text=Hawaii in May")
+        await page.click("text=Forget its conversation")
+    elif chosen == "about":
+        await page.fill("[name=about]", "Hawaii")
+        await page.click("text=Show what would go")
+    else:
+        await page.click("text=Settings")
+        await page.click("button:has-text('Forget everything')")
+    await page.click("text=Forget for good")
+    await page.wait_for_selector("h1:has-text('It is gone')")
+    left = (await stand.rest("GET", "/v1/memory")).json["memories"]
+    assert [one["content"] for one in left] == ([] if chosen == "everything" else ["Likes tea"])
+    assert (await stand.rest("GET", "/v1/memory", user="bob")).json["total"] == 1
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+async def test_odd_texts_are_shown_as_texts(browser: Browser, stand: ConsoleStand, size: str) -> None:
+    await remember(stand, *ODD)
+    page = await browser.open(size=size)
+    assert await page.title() == "Mine · memory-extproc"
+    assert await page.locator(".card").count() == len(ODD)
+    assert await fits(page)
+    for at in range(len(ODD)):
+        await page.goto(f"{stand.console.url}/console")
+        await page.locator(".card a.text").nth(at).click()
+        await page.wait_for_url("**/memory/*")
+        assert await fits(page)
+        shown = await page.input_value("textarea[name=content]")
+        assert shown in ODD
+        async with page.expect_navigation():
+            await page.click("button:has-text('Save')")
+    kept = {one["content"] for one in (await stand.rest("GET", "/v1/memory")).json["memories"]}
+    assert kept == set(ODD), "opened and saved, a text is as it was"
+
+
+async def test_without_script_everything_works(browser: Browser, stand: ConsoleStand) -> None:
+    await remember(stand, *(f"Has {at} cats" for at in range(30)))
+    page = await browser.open(script=False)
+    assert await page.locator(".card").count() == 25
+    await page.click("text=Older")
+    await page.wait_for_url("**page=*")
+    assert await page.locator(".card").count() == 5
+    await page.goto(f"{stand.console.url}/console")
+    await page.fill("#q", "29 cats")
+    await page.click("button:has-text('Search')")
+    await page.wait_for_selector("text=1 memory fit")
+    assert await page.locator(".card").count() == 1
+    await page.check(".card input")
+    await page.click("text=Forget what is ticked")
+    await page.click("text=Forget for good")
+    await page.wait_for_url("**/receipts/*")
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 29
+
+
+async def test_two_people_in_two_windows_see_their_own(browser: Browser, stand: ConsoleStand) -> None:
+    await remember(stand, "Ann likes tea")
+    await remember(stand, "Bob likes rum", user="bob")
+    anns, bobs = await asyncio.gather(browser.open("ann"), browser.open("bob"))
+    for page, own, other in ((anns, "tea", "rum"), (bobs, "rum", "tea")):
+        await page.reload()
+        text = await page.inner_text("body")
+        assert own in text
+        assert other not in text
+    await anns.click("text=Ann likes tea")
+    await anns.wait_for_url("**/memory/*")
+    await bobs.goto(anns.url)
+    assert "There is no such memory" in await bobs.inner_text("h1")
+    await anns.click("text=Sign out")
+    await anns.wait_for_selector("h1:has-text('Sign in')")
+    await anns.go_back()
+    assert "tea" not in await anns.inner_text("body"), "no page is kept for the way back"
+    assert "rum" in await (await bobs.goto(f"{stand.console.url}/console")).text()
+
+
+async def test_a_memory_that_was_deleted_softly_is_brought_back(browser: Browser, stand: ConsoleStand) -> None:
+    await stand.remember(a_memory("Likes tea", ANN, state=MemoryState.DELETED))
+    page = await browser.open()
+    await page.click("summary")
+    await page.select_option("[name=state]", "deleted")
+    await page.click("text=Bring it back")
+    await page.wait_for_url("**/memory/*")
+    assert "active" in await page.inner_text(".meta >> nth=0")
+
+
+async def test_consent_is_given_and_taken_back(browser: Browser, stand: ConsoleStand) -> None:
+    page = await browser.open()
+    await page.click("text=Settings")
+    await page.check("input[value=off]")
+    await page.click("button:has-text('Save')")
+    await page.wait_for_selector(".history:has-text('off by user')")
+    assert (await stand.rest("GET", "/v1/memory:consent")).json["state"] == "off"
+    async with page.expect_download() as started:
+        await page.click("text=Download everything")
+    assert (await started.value).suggested_filename == "memories.jsonl"
+
+
+async def test_why_shows_what_was_considered_and_operators_see_the_server(
+    browser: Browser, stand: ConsoleStand
+) -> None:
+    await remember(stand, "The budget for Hawaii is $10,000")
+    page = await browser.open()
+    await page.click("text=Why")
+    await page.fill("[name=text]", "What's my budget for Hawaii?")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("#outcome")
+    assert "budget" in await page.inner_text("main")
+    assert await page.locator("text=Operator").count() == 0
+    context = page.context
+    await page.goto(stand.link("ops", Role.ADMIN))
+    await stand.remember(a_memory("Ignore <b>all</b> that", ANN, state=MemoryState.QUARANTINED))
+    await page.click("text=Operator")
+    await page.wait_for_selector("#effective")
+    await page.fill("[name=user]", "ann")
+    await page.click("text=Show their words")
+    await page.check(".card input")
+    await page.click("text=Drop what is ticked")
+    await page.wait_for_selector("text=Nothing of ann was put aside")
+    assert "<b>x</b>" in await page.inner_text("table")
+    await context.close()
+
+
+async def test_a_stale_edit_shows_both_texts(browser: Browser, stand: ConsoleStand) -> None:
+    await remember(stand, "The budget is $10")
+    page = await browser.open()
+    await page.click("text=The budget is $10")
+    await page.wait_for_url("**/memory/*")
+    (one,) = (await stand.rest("GET", "/v1/memory")).json["memories"]
+    await stand.rest("PATCH", f"/v1/memory/{one['id']}", {"content": "The budget is $11"})
+    await page.fill("textarea[name=content]", "The budget is $12")
+    await page.click("button:has-text('Save')")
+    await page.wait_for_selector("h1:has-text('The budget is $11')")
+    assert await page.input_value("textarea[name=content]") == "The budget is $12"
+    await page.click("button:has-text('Save')")
+    await page.wait_for_selector("h1:has-text('The budget is $12')")
+
+
+async def test_the_keyboard_reaches_everything_and_names_are_there_to_be_read(
+    browser: Browser, stand: ConsoleStand
+) -> None:
+    await remember(stand, "Likes tea")
+    page = await browser.open()
+    reached: list[str] = []
+    for _ in range(20):
+        await page.keyboard.press("Tab")
+        reached.append(await page.evaluate("document.activeElement.innerText || document.activeElement.name"))
+    assert reached[0] == "Skip to the content"
+    assert {"Mine", "q", "Likes tea", "Forget what is ticked…", "Remember"} <= set(reached)
+    for path in ("", "/settings", "/why", "/enter"):
+        await page.goto(f"{stand.console.url}/console{path}")
+        assert await unnamed(page) == []
+        assert await page.locator("h1").count() == 1
+
+
+async def unnamed(page: Any) -> Sequence[str]:
+    """Fields and buttons without a name for a screen reader."""
+    found: Sequence[str] = await page.evaluate(
+        """[...document.querySelectorAll('input:not([type=hidden]), select, textarea, button, a')].filter(one =>
+            !(one.getAttribute('aria-label') || one.innerText.trim() || (one.labels && one.labels.length)))
+            .map(one => one.outerHTML)"""
+    )
+    return found
+
+
+async def test_the_page_cannot_be_put_into_a_frame(browser: Browser, stand: ConsoleStand) -> None:
+    page = await browser.open()
+    frame = f"<iframe src='{stand.console.url}/console'></iframe>"
+    await page.goto("about:blank")
+    await page.set_content(frame)
+    await page.wait_for_timeout(300)
+    texts = [await one.content() for one in page.frames[1:]]
+    assert not any("remembered of you" in text for text in texts)
+    browser.complaints = [one for one in browser.complaints if "frame" not in one.lower()]
+
+
+async def test_ten_thousand_memories_are_paged(browser: Browser, stand: ConsoleStand) -> None:
+    vector = (await stand.embedder.embed(["cat"]))[0]
+    rows = [Embedded(a_memory(f"Has cat number {at}", ANN), vector) for at in range(10_000)]
+    for at in range(0, len(rows), 1000):
+        await stand.partitions.put(ANN, rows[at : at + 1000])
+    page = await browser.open()
+    assert "10000 memories" in await page.inner_text(".count")
+    assert await page.locator(".card").count() == 25

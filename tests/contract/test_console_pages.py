@@ -1,0 +1,238 @@
+"""The page without a browser: who is let in, what no form and no text can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from html import escape
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from memory_extproc.api.authorization import RateLimits
+from memory_extproc.api.principal import Role
+from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
+from tests.fixtures.console import Answered, ConsoleStand
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }} {% include '/etc/passwd' %} ${7*7}",
+    "javascript:alert(1)",
+    "</textarea><svg onload=alert(1)>",
+    'hx-get="/console/leave" \u202eevil\u202c',
+    "]]><!--",
+)
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ConsoleStand]:
+    async with ConsoleStand(tmp_path) as made:
+        yield made
+
+
+async def signed_in(stand: ConsoleStand, user: str = "ann", *roles: Role) -> str:
+    """The cookie of a session."""
+    parts = urlsplit(stand.link(user, *roles))
+    answer = await stand.rest("GET", f"{parts.path}?{parts.query}", user="")
+    assert answer.status == 303
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+async def page(stand: ConsoleStand, path: str, cookie: str) -> Answered:
+    return await stand.rest("GET", path, user="", Cookie=cookie)
+
+
+async def post(stand: ConsoleStand, path: str, cookie: str, fields: dict[str, str], **headers: str) -> Answered:
+    async with stand.http.post(
+        path, data=fields, headers={"cookie": cookie, **headers}, allow_redirects=False
+    ) as answer:
+        return Answered(answer.status, dict(answer.headers), await answer.read())
+
+
+def csrf_of(shown: Answered) -> str:
+    found = re.search(r'name="csrf" value="([0-9a-f]+)"', shown.text)
+    assert found
+    return found[1]
+
+
+async def test_a_link_signs_in_once_and_not_when_it_is_old(stand: ConsoleStand) -> None:
+    parts = urlsplit(stand.link("ann"))
+    link = f"{parts.path}?{parts.query}"
+    first = await stand.rest("GET", link, user="")
+    assert first.status == 303
+    attributes = first.headers["set-cookie"].lower()
+    assert all(one in attributes for one in ("httponly", "samesite=strict", "path=/console"))
+    again = await stand.rest("GET", link, user="")
+    assert again.status == 401
+    assert "works once" in again.text
+    old = urlsplit(stand.link("ann"))
+    stand.time += LINK_LIFE
+    assert (await stand.rest("GET", f"{old.path}?{old.query}", user="")).status == 401
+
+
+async def test_a_session_ends_and_cannot_be_made_up(stand: ConsoleStand) -> None:
+    cookie = await signed_in(stand)
+    assert (await page(stand, "/console", cookie)).status == 200
+    body, _, mac = cookie.partition("=")[2].rpartition(".")
+    for wrong in (f"{body}.{mac[:-1]}0", f"{body}x.{mac}", "x", f"{body}.", "." + mac, "é.é"):
+        assert (await page(stand, "/console", f"{COOKIE}={wrong}")).status == 401
+    assert stand.sample("api_denied_total", reason="CREDENTIALS_REFUSED") >= 1
+    link = urlsplit(stand.link("ann")).query.removeprefix("link=")
+    assert (await page(stand, "/console", f"{COOKIE}={link}")).status == 401, "a link is no session"
+    stand.time += LIFE
+    ended = await page(stand, "/console", cookie)
+    assert ended.status == 401
+    assert "Sign in again" in ended.text
+
+
+async def test_a_gateways_word_counts_and_nobody_elses_memory_is_shown(stand: ConsoleStand) -> None:
+    await stand.rest("POST", "/v1/memory", {"content": "Likes tea"})
+    assert "Likes tea" in (await stand.rest("GET", "/console")).text
+    assert "Likes tea" not in (await stand.rest("GET", "/console", user="bob")).text
+    bobs = await signed_in(stand, "bob")
+    id_ = (await stand.rest("GET", "/v1/memory")).json["memories"][0]["id"]
+    missing = await page(stand, f"/console/memory/{id_}", bobs)
+    assert missing.status == 404
+    assert "Likes tea" not in missing.text
+
+
+async def test_every_answer_is_shut_tight(stand: ConsoleStand) -> None:
+    cookie = await signed_in(stand)
+    for path in ("/console", "/console/settings", "/console/why?text=tea", "/console/enter", "/console/memory/x"):
+        answer = await page(stand, path, cookie)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert not re.search(r"<script>|<[^>]+ on\w+=|style=", answer.text)
+
+
+async def test_a_form_of_another_site_or_session_changes_nothing(stand: ConsoleStand) -> None:
+    anns, bobs = await signed_in(stand), await signed_in(stand, "bob")
+    theirs = csrf_of(await page(stand, "/console", bobs))
+    ours = csrf_of(await page(stand, "/console", anns))
+    for fields in ({}, {"csrf": ""}, {"csrf": theirs}, {"csrf": ours[:-1]}):
+        answer = await post(stand, "/console/add", anns, {"content": "planted", **fields})
+        assert answer.status == 403
+    elsewhere = await post(
+        stand, "/console/add", anns, {"content": "planted", "csrf": ours}, origin="https://evil.example"
+    )
+    assert elsewhere.status == 403
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 0
+    assert (await post(stand, "/console/add", anns, {"content": "meant", "csrf": ours})).status == 303
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 1
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_a_text_is_text_wherever_it_is_shown(stand: ConsoleStand, text: str) -> None:
+    body = {"content": text, "session_id": "s", "metadata": {"subject": text, "attribute": "a", "value": text}}
+    id_ = (await stand.rest("POST", "/v1/memory", body)).json["memory"]["id"]
+    for path in ("/console", f"/console/memory/{id_}", "/console/why?text=tea", f"/console?q={id_}"):
+        shown = (await stand.rest("GET", path)).text
+        assert text not in shown or escape(text) == text
+        assert "49" not in re.sub(r"\d{3,}|[0-9a-f]{8,}|\d\d:\d\d|csrf.{80}", "", shown)
+
+
+async def test_an_empty_choice_forgets_nothing(stand: ConsoleStand) -> None:
+    await stand.rest("POST", "/v1/memory", {"content": "Likes tea"})
+    cookie = await signed_in(stand)
+    csrf = csrf_of(await page(stand, "/console", cookie))
+    for fields in ({"scope": "ids"}, {"scope": "session"}, {"scope": "about", "about": ""}, {}):
+        assert (await post(stand, "/console/forget", cookie, {"csrf": csrf, **fields})).status == 400
+    for confirmed in ("", "00", "zz", "0a03626f62", "f" * 200):
+        answer = await post(stand, "/console/forget/confirm", cookie, {"csrf": csrf, "confirmed": confirmed})
+        assert answer.status == 400
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 1
+
+
+async def test_an_edit_of_what_was_changed_meanwhile_keeps_the_text(stand: ConsoleStand) -> None:
+    id_ = (await stand.rest("POST", "/v1/memory", {"content": "The budget is $10"})).json["memory"]["id"]
+    cookie = await signed_in(stand)
+    shown = await page(stand, f"/console/memory/{id_}", cookie)
+    etag = re.search(r'name="etag" value="(\w+)"', shown.text)
+    assert etag
+    await stand.rest("PATCH", f"/v1/memory/{id_}", {"content": "The budget is $11"})
+    fields = {"csrf": csrf_of(shown), "etag": etag[1], "content": "The budget is $12"}
+    stale = await post(stand, f"/console/memory/{id_}/edit", cookie, fields)
+    assert stale.status == 409
+    assert "The budget is $11" in stale.text
+    assert "The budget is $12" in stale.text
+    empty = await post(stand, f"/console/memory/{id_}/edit", cookie, {**fields, "content": "  ", "etag": ""})
+    assert empty.status == 400
+    assert "aria-invalid" in empty.text
+
+
+async def test_operators_alone_see_the_server(stand: ConsoleStand) -> None:
+    assert (await page(stand, "/console/operator", await signed_in(stand))).status == 403
+    shown = await page(stand, "/console/operator", await signed_in(stand, "ops", Role.ADMIN))
+    assert shown.status == 200
+    assert "&lt;b&gt;x&lt;/b&gt;" in shown.text
+
+
+async def test_a_wrong_token_is_told_and_a_reader_who_asks_too_often_waits(tmp_path: Path) -> None:
+    made = ConsoleStand(tmp_path)
+    made.rate = RateLimits(per_second=0.001, burst=3)
+    async with made as stand:
+        wrong = await post(stand, "/console/enter", "", {"token": "mxk_wrong"})
+        assert wrong.status == 401
+        assert "not accepted" in wrong.text
+        cookie = await signed_in(stand)
+        codes = [(await page(stand, "/console", cookie)).status for _ in range(5)]
+        assert codes == [200, 200, 200, 429, 429]
+
+
+async def test_a_session_outlives_a_restart_and_no_change_of_the_secret(stand: ConsoleStand) -> None:
+    cookie = await signed_in(stand)
+    stand.time += timedelta(hours=1)
+    assert (await page(stand, "/console", cookie)).status == 200
+
+
+async def test_static_files_are_kept_by_browsers_and_pages_are_not(stand: ConsoleStand) -> None:
+    shown = (await stand.rest("GET", "/console")).text
+    for path in re.findall(r'"(/console/static/[^"]+)"', shown):
+        answer = await stand.rest("GET", path, user="")
+        assert answer.status == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert (
+            await stand.rest("GET", re.sub(r"/[0-9a-f]{16}/", "/0123456789abcdef/", path), user="")
+        ).status == 404
+
+
+async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_path: Path) -> None:
+    heard: list[tuple[str, str]] = []
+    answers: list[tuple[int, bytes]] = [
+        (200, b'{"choices": [{"message": {"content": "<b>Hello</b>"}}]}'),
+        (200, b"no JSON"), (200, b"{}"), (200, b'{"choices": []}'), (200, b"\xff"), (503, b""),
+    ]  # fmt: skip
+
+    async def chat(request: web.Request) -> web.Response:
+        body = await request.json()
+        heard.append((request.headers["x-authz-user-id"], body["messages"][0]["content"]))
+        status, answer = answers[len(heard) - 1]
+        return web.Response(status=status, body=answer, headers={"x-memory-status": "used;n=1"})
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    made = ConsoleStand(tmp_path)
+    async with TestServer(application) as gateway:
+        made.chats = str(gateway.make_url("/v1"))
+        async with made as stand:
+            cookie = await signed_in(stand)
+            csrf = csrf_of(await page(stand, "/console/try", cookie))
+            fields = {"csrf": csrf, "text": "My dog is Rex", "session": "s"}
+            shown = await post(stand, "/console/try", cookie, fields)
+            assert "&lt;b&gt;Hello&lt;/b&gt;" in shown.text
+            assert "used;n=1" in shown.text
+            for _ in answers[1:]:
+                assert (await post(stand, "/console/try", cookie, fields)).status == 200
+            assert (await post(stand, "/console/try", cookie, {**fields, "csrf": ""})).status == 403
+            assert (await page(stand, "/console/try/learned?session=s", cookie)).status == 200
+    assert heard == [("ann", "My dog is Rex")] * len(answers)
