@@ -67,7 +67,11 @@ _NEWER = {
     "EnvoyExtensionPolicy.spec.extProc.0.shadowMode": "of newer Envoy Gateways too; docs/gateways/envoy-gateway.md"
     " says how to see whether one has it, and only two filters need it",
 }
-_SHARED = ("config.memory.milvus.address=milvus:19530", "config.coordination.url=redis://redis:6379/0")
+_SHARED = (
+    "config.memory.milvus.address=milvus:19530",
+    "config.coordination.url=redis://redis:6379/0",
+    "persistence.acceptLoss=true",
+)
 _JWT = tuple(
     f"gateway.identity.jwt.{name}=https://issuer.example.com/" for name in ("issuer", "audience", "jwksUri")
 )
@@ -221,7 +225,7 @@ def test_a_pod_has_longer_to_leave_than_the_longest_answer_streams(values: Path)
 def test_secrets_are_never_in_the_rendered_text_but_by_reference() -> None:
     trees = documents(rendered(CHART / "ci" / "production.yaml"))
     assert not [each for each in trees if each["kind"] == "Secret"]
-    pod = one(trees, "Deployment")["spec"]["template"]["spec"]
+    pod = one(trees, "StatefulSet")["spec"]["template"]["spec"]
     sources = next(each for each in pod["volumes"] if each["name"] == "secrets")["projected"]["sources"]
     assert [each["secret"]["name"] for each in sources] == ["milvus", "redis", "qwen"]
     variables = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
@@ -233,7 +237,7 @@ def test_a_job_has_all_that_the_servers_configuration_may_name() -> None:
     """Keys, authorities and secrets that came by a volume or a variable of the operator's; and its place to run."""
     retaining = ["retentionJob.enabled=true", "config.memory.milvus.address=milvus:19530"]
     trees = documents(rendered(CHART / "ci" / "everything-else.yaml", settings=retaining))
-    server = one(trees, "Deployment")["spec"]["template"]["spec"]
+    server = one(trees, "StatefulSet")["spec"]["template"]["spec"]
     jobs = [
         one(trees, "Job")["spec"]["template"]["spec"],
         one(trees, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"],
