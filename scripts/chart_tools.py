@@ -27,6 +27,7 @@ KINDS = (
     "@kubernetes-models/istio",
     "@kubernetes-models/prometheus-operator",
     "@kubernetes-models/cert-manager",
+    "@kubernetes-models/keda",
 )
 # Fills the table of values in the chart's README.
 README = "@bitnami/readme-generator-for-helm@2.7.2"
@@ -67,11 +68,12 @@ def linters(name: str) -> None:
 def programs(name: str, *packages: str) -> None:
     """Without npm nothing: the tests that need it say so."""
     place = TOOLS / name
-    if shutil.which("npm") is None or (place / ".installed").exists():
+    wanted, marker = "\n".join(packages), place / ".installed"
+    if shutil.which("npm") is None or (marker.exists() and marker.read_text() == wanted):
         return
     place.mkdir(parents=True, exist_ok=True)
     _run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), *packages)
-    (place / ".installed").touch()
+    marker.write_text(wanted)
 
 
 def _run(*command: str) -> None:

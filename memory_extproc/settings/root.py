@@ -48,7 +48,7 @@ class Settings(Section):
     data_dir: str = Field(
         "",
         description="Milvus Lite's file, the journal, coordination; empty: ./data if a sidecar made it, else "
-        "$XDG_DATA_HOME/memory-extproc, which is ~/.local/share/memory-extproc where nothing else is set",
+        "$XDG_DATA_HOME/memory-extproc, by default ~/.local/share/memory-extproc",
     )
     mode: Literal["active", "shadow", "gradual"] = Field(
         "active", description="shadow: all but the injection; gradual: for a share of the callers"

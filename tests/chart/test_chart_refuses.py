@@ -28,7 +28,10 @@ KEPT = "persistence.acceptLoss=true"
         (["mode=sidecar"], "persistence.enabled in mode: sidecar without persistence.existingClaim"),
         (["mode=sidecar", SERVER, REDIS], "while turns that wait for Redis, and the audit log, are files"),
         (["mode=daemonset", SERVER, REDIS], "a DaemonSet's pods have no claims of their own"),
-        (["replicas=2", SERVER, REDIS, "persistence.enabled=false"], "turns that wait for Redis, and the audit log"),
+        (
+            ["replicas=2", SERVER, REDIS, "persistence.enabled=false"],
+            "turns that wait for Redis, and the audit log",
+        ),
         (["replicas=2", SERVER, REDIS, "persistence.existingClaim=c"], "one claim serves one pod"),
         (["replicas=2", SERVER, REDIS, "api.enabled=true"], "no api.secret: each pod would make its own"),
         (
