@@ -29,7 +29,17 @@ WORKERS ?= auto
 export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
-.PHONY: help promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills eval docs models envoy protos \
+# `make run` and `make demo` keep their data here, whatever else the user has.
+run: export MEMORY_EXTPROC__DATA_DIR ?= $(CURDIR)/data
+# The image's name stands in the chart's values, the version in pyproject.toml.
+IMAGE ?= $(shell sed -n 's/^  repository: //p' helm/memory-extproc/values.yaml)
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+REVISION := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+TARGET ?= full
+ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/null && echo $$name && break; done)
+export IMAGE VERSION REVISION
+
+.PHONY: dist image audit version help promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -85,6 +95,24 @@ chart: chart-tools ## render the chart's reviewed manifests, schema and table of
 
 lock: ## pin the image's wheels anew
 	@scripts/lock.sh
+
+dist: $(MODEL) ## the wheels of the program and of its model, into dist/
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./packages/minilm
+	@ls -l dist/*.whl
+
+image: ## the image with docker, podman or buildah, whichever is there: TARGET=full or slim, IMAGE=registry/name
+	@test -n "$(ENGINE)" || { echo "none of docker, podman and buildah is here: install one, or make image ENGINE=…"; exit 2; }
+	@$(ENGINE) build --file deploy/Dockerfile --target "$(TARGET)" --build-arg VERSION="$(VERSION)" \
+	  --build-arg REVISION="$(REVISION)" --tag "$(IMAGE):$(VERSION)$(if $(filter slim,$(TARGET)),-slim)" .
+
+audit: setup ## known vulnerabilities and licences of everything that the image installs
+	@test -x .tools/audit/bin/pip-audit || { $(BIN)/python -m venv .tools/audit && \
+	  .tools/audit/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'; }
+	@.tools/audit/bin/pip-audit --requirement deploy/requirements.lock --require-hashes --disable-pip
+	@$(BIN)/python scripts/check_licences.py
+
+version: ## say the version, or set it everywhere: NEW=0.2.0
+	@$(if $(NEW),python3 scripts/set_version.py "$(NEW)",echo "$(VERSION)")
 
 test: setup chart-tools ## the whole test suite, real Envoy and Milvus Lite included
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --randomly-seed=$(SEED) $(PYTEST_ARGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app import milvus_options
-from memory_extproc.inference.model_files import verify
+from memory_extproc.inference.model_files import Precision, find_directory, verify
 from memory_extproc.model import Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
@@ -19,7 +19,8 @@ async def remembered(config: Path, user: str) -> list[tuple[str, str]]:
     """(kind, text) of each memory, facts first, oldest first."""
     settings = load(config, {})
     embedding = settings.memory.embedding
-    manifest = verify(Path(embedding.models_dir) / f"{embedding.model}-{embedding.precision}")
+    model = find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision))
+    manifest = verify(model)
     options = milvus_options(settings, Path(settings.data_dir), manifest.fingerprint)
     store = MilvusStore(options, Metrics(CollectorRegistry(), "demo"), now=lambda: datetime.now(UTC))
     await store.open()

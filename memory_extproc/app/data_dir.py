@@ -20,10 +20,11 @@ from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings
+from memory_extproc.settings.loading import DATA_DIR_LOCK
 
 log = logger(__name__)
 
-LOCK = "lock"  # the file in the data directory; held as long as its holder lives, so a crash leaves no lock
+LOCK = DATA_DIR_LOCK  # held as long as its holder lives, so a crash leaves no lock
 LITE_LOCK = "LOCK"  # of Milvus Lite, in its own directory; open as long as that is
 
 
@@ -43,7 +44,9 @@ class DataDirectory:
                 [f"data_dir: another sidecar is using {self.path}; give each one its own"]
             ) from error
         except OSError as error:
-            raise ConfigurationError([f"data_dir: {self.path} cannot be used: {error.strerror}"]) from error
+            remedy = "name a directory that this user may write (data_dir, or MEMORY_EXTPROC__DATA_DIR)"
+            fault = f"data_dir: {self.path} cannot be used: {error.strerror}; {remedy}"
+            raise ConfigurationError([fault]) from error
         return self
 
     def __exit__(self, *_: object) -> None:

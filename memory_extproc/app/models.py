@@ -12,14 +12,23 @@ from pathlib import Path
 from memory_extproc.app.context import Live
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.inference.batching import EmbedderLimits
-from memory_extproc.inference.model_files import Precision, directory_of
+from memory_extproc.inference.model_files import Precision, find_directory
 from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder, open_onnx_embedder
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
+from memory_extproc.inference.word_hashing import WordHashEmbedder
+from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, RerankModel
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.settings import Settings
-from memory_extproc.settings.memory import ExternalModel, ModelRole, Provider
+from memory_extproc.settings.memory import Embedding, ExternalModel, ModelRole, Provider
+
+log = logger(__name__)
+
+_NO_MODEL = (
+    "no embedding model is installed, so memories are found by their words alone: "
+    "pip install memory-extproc-minilm, or `memory-extproc models prepare`, then `memory-extproc store reembed`"
+)
 
 
 async def open_embedder(
@@ -33,8 +42,7 @@ async def open_embedder(
     embedder: EmbeddingModel
     match embedding.provider:
         case Provider.ONNX:
-            directory = Path(embedding.models_dir) / f"{embedding.model}-{embedding.precision}"
-            embedder = await stack.enter_async_context(open_onnx_embedder(directory, limits))
+            embedder = await _local_embedder(embedding, limits, stack)
         case Provider.SENTENCE_TRANSFORMERS:
             device = "" if embedding.device == "auto" else embedding.device
             opened = open_sentence_transformers_embedder(embedding.model, device, limits)
@@ -45,6 +53,18 @@ async def open_embedder(
         fault = f"is {embedding.dimension}, but {embedding.model} gives vectors of {embedder.dimension}"
         raise ConfigurationError([f"memory.embedding.dimension: {fault}"])
     return embedder
+
+
+async def _local_embedder(embedding: Embedding, limits: EmbedderLimits, stack: AsyncExitStack) -> EmbeddingModel:
+    """The model's files, or words alone where no model was ever asked for: neither named in the configuration nor
+    installed. A model that is configured and missing is a ModelDirectoryError."""
+    directory = find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision))
+    usual = Embedding()
+    unnamed = all(getattr(embedding, key) == getattr(usual, key) for key in ("models_dir", "model", "precision"))
+    if unnamed and not directory.is_dir():
+        log.warning("embedding.words_alone", remedy=_NO_MODEL)
+        return WordHashEmbedder(embedding.dimension)
+    return await stack.enter_async_context(open_onnx_embedder(directory, limits))
 
 
 def _remote_embedder(
@@ -87,7 +107,7 @@ async def open_reranks(
     """ModelDirectoryError when a cross-encoder is asked for that was not prepared."""
     recall, embedding = settings.recall, settings.memory.embedding
     if recall.rerank == "cross_encoder":
-        directory = directory_of(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
+        directory = find_directory(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
         limits = CrossEncoderLimits(threads=embedding.threads)
         return await stack.enter_async_context(open_cross_encoder(directory, limits))
     model = settings.model_for(ModelRole.MEMORY_RERANK)

@@ -23,6 +23,7 @@ from memory_extproc.extproc.exchange import ExchangeDeps
 from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
 from memory_extproc.extproc.processor import Processor
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
+from memory_extproc.inference.word_hashing import WORDS_ALONE
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces, logger
@@ -323,7 +324,7 @@ def _fusion(settings: Settings, fingerprint: str) -> Fusion:
         fusion = Fusion(packaged_weights(), fingerprint)
     except WeightsError as error:
         raise ConfigurationError([f"recall.weights: {error}"]) from error
-    if not fusion.fitted:
+    if not fusion.fitted and not fingerprint.startswith(WORDS_ALONE):  # of that the start has its own line
         log.warning("recall.weights_not_fitted", embedding_model=fingerprint)
     return fusion
 

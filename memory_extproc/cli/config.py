@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
-from memory_extproc.inference.model_files import ModelDirectoryError, Precision, directory_of, read_manifest
+from memory_extproc.inference.model_files import ModelDirectoryError, Precision, find_directory, read_manifest
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
@@ -71,7 +71,7 @@ def _not_here(settings: Settings) -> list[str]:
     if embedding.provider is not Provider.ONNX:
         return []
     try:
-        read_manifest(directory_of(Path(embedding.models_dir), embedding.model, Precision(embedding.precision)))
+        read_manifest(find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision)))
     except ModelDirectoryError as error:
         return [str(error)]
     return []

@@ -10,12 +10,11 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
 import uvloop
 
-from memory_extproc.cli.config import faults_to_exit
+from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
@@ -26,16 +25,17 @@ _CLOSING: Final = timedelta(seconds=10)  # for files, connections and models to 
 
 
 def serve(
-    config: Annotated[Path, typer.Option("--config", "-c", help="the configuration, YAML")] = Path("config.yaml"),
+    config: ConfigFile = None,
 ) -> None:
     """Run the sidecar: ext_proc for Envoy, and /metrics, /healthz, /readyz for operators."""
     with faults_to_exit():
-        settings = load(config, os.environ)
+        file = file_of(config)
+        settings = load(file, os.environ)
         log.configure(settings.telemetry.log_level, settings.telemetry.log_format)
-        uvloop.run(_until_stopped(settings, config))
+        uvloop.run(_until_stopped(settings, file))
 
 
-async def _until_stopped(settings: Settings, config: Path) -> None:
+async def _until_stopped(settings: Settings, config: Path | None) -> None:
     # Imported here: store and inference take half a second to import, which `--help` need not wait for.
     from memory_extproc.app import Source, sidecar  # noqa: PLC0415
 
@@ -52,7 +52,16 @@ async def _until_stopped(settings: Settings, config: Path) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    async with sidecar(settings, source=Source(config, dict(os.environ))) as running:
+    source = Source(config, dict(os.environ)) if config else None
+    async with sidecar(settings, source=source) as running:
+        if config is None:
+            logger.info(
+                "sidecar.without_file",
+                ext_proc=running.ext_proc,
+                data_dir=settings.data_dir,
+                hint="everything is at its default: point Envoy's ext_proc filter at that address (`memory-extproc "
+                "envoy-config` writes it); `memory-extproc config example > config.yaml` writes a file to change",
+            )
         if running.reloading is not None:
             loop.add_signal_handler(signal.SIGHUP, running.reloading.ask)
         await stopping.wait()

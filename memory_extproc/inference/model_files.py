@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +19,7 @@ SCORE = "pair_score"  # output of a cross-encoder: (batch,)
 MANIFEST = "manifest.json"
 # Counts the ways in which a model file was ever written; a directory of another number is made anew.
 RECIPE = 1
+PACKAGE = "memory_extproc_minilm"  # of the wheel memory-extproc-minilm, which is the usual model and nothing else
 
 
 class Precision(StrEnum):
@@ -58,6 +60,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def directory_of(models_dir: Path, name: str, precision: Precision) -> Path:
     return models_dir / f"{name}-{precision.value}"
+
+
+def find_directory(models_dir: Path, name: str, precision: Precision) -> Path:
+    """Where the model is: below *models_dir*, else in the package PACKAGE if that is installed and brings it. Below
+    *models_dir* where it is nowhere."""
+    directory = directory_of(models_dir, name, precision)
+    if directory.is_dir():
+        return directory
+    package = importlib.util.find_spec(PACKAGE)
+    packaged = [
+        directory_of(Path(each), name, precision) for each in (package and package.submodule_search_locations) or ()
+    ]
+    return next((each for each in packaged if each.is_dir()), directory)
 
 
 def record_of(path: Path) -> FileRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -20,6 +21,8 @@ from memory_extproc.settings.root import Settings, find_broken_rules
 from memory_extproc.settings.semantic_router import accept_router_keys
 from memory_extproc.settings.types import allows_none, alternatives, child, fields_of, has_parts, is_section
 
+DATA_DIR_LOCK = "lock"  # the file in a data directory that the process which uses it holds
+
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     """The configuration in the file at *path*, changed by `MEMORY_EXTPROC__SECTION__KEY` in *environ*.
@@ -34,7 +37,22 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     faults += [*more, *find_broken_rules(sections)]
     if faults:
         raise ConfigurationError(faults)
+    sections["data_dir"] = sections["data_dir"] or _usual_data_dir(environ)
     return Settings(**sections).with_router_notices(notices)
+
+
+def _usual_data_dir(environ: Mapping[str, str]) -> str:
+    """./data if a sidecar made it, else a directory by the XDG rule.
+
+    Any project may have a directory named data, so the sidecar's lock file decides. XDG says to ignore relative
+    paths.
+    """
+    former = Path("data")
+    if (former / DATA_DIR_LOCK).is_file():
+        return f"./{former}"
+    named = environ.get("XDG_DATA_HOME", "")
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises for a user without one
+    return str((Path(named) if Path(named).is_absolute() else Path(home, ".local", "share")) / "memory-extproc")
 
 
 def _sections(tree: Mapping[str, Any], sources: Mapping[Place, str]) -> tuple[dict[str, Any], list[str]]:

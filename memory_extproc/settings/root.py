@@ -46,7 +46,11 @@ class Settings(Section):
     external_models: tuple[ExternalModel, ...] = Field((), description="language models, one for each role")
     listen: Listen = Field(Listen(), description="addresses")
     tls: Tls = Field(Tls(), description="of the ext_proc server: mutual, or not at all")
-    data_dir: str = Field("./data", min_length=1, description="Milvus Lite's file, the journal, coordination")
+    data_dir: str = Field(
+        "",
+        description="Milvus Lite's file, the journal, coordination; empty: ./data if a sidecar made it, else "
+        "$XDG_DATA_HOME/memory-extproc, by default ~/.local/share/memory-extproc",
+    )
     mode: Literal["active", "shadow", "gradual"] = Field(
         "active", description="shadow: all but the injection; gradual: for a share of the callers"
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.inference.batching import of_unit_length, words_of
+from memory_extproc.inference.batching import words_of
+from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.model import (
     Caller,
     Exchanged,
@@ -19,53 +19,23 @@ from memory_extproc.model import (
     RecallRequest,
     RecallResult,
     TurnOutcome,
-    Vector,
     Words,
 )
 from memory_extproc.text.words import stems
 
-_AXES_PER_WORD = 4  # few words then share many axes
 
-
-class CannedEmbedder:
-    """Implements ports.EmbeddingModel: hashed bags of stemmed content words, so texts that share words are near and
-    texts that share none are close to orthogonal. *failing*, when set, is raised instead."""
+class CannedEmbedder(WordHashEmbedder):
+    """Implements ports.EmbeddingModel. *failing*, when set, is raised instead."""
 
     def __init__(self, dimension: int = 384) -> None:
-        self._dimension = dimension
+        super().__init__(dimension)
+        self.fingerprint = f"canned/{dimension}"
         self.failing: Exception | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        return f"canned/{self._dimension}"
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    @property
-    def max_tokens(self) -> int:
-        return 256
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         if self.failing:
             raise self.failing
-        rows: Matrix = np.zeros((len(texts), self._dimension), dtype=np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            for word in sorted(stems(text)):
-                self._add(row, word)
-        return of_unit_length(rows)
-
-    async def embed_query(self, text: str) -> Vector:
-        vector: Vector = (await self.embed([text]))[0]
-        vector.flags.writeable = False
-        return vector
-
-    def _add(self, row: Vector, word: str) -> None:
-        seed = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4 * _AXES_PER_WORD).digest()
-        for at in range(0, len(seed), 4):
-            number = int.from_bytes(seed[at : at + 4], "big")
-            row[number % self._dimension] += 1.0 if number >> 31 else -1.0
+        return await super().embed(texts)
 
 
 class CannedReranker:

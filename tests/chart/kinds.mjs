@@ -9,6 +9,7 @@ const packages = {
   "networking.istio.io": "@kubernetes-models/istio/networking.istio.io",
   "security.istio.io": "@kubernetes-models/istio/security.istio.io",
   "monitoring.coreos.com": "@kubernetes-models/prometheus-operator/monitoring.coreos.com",
+  "keda.sh": "@kubernetes-models/keda/keda.sh",
   "cert-manager.io": "@kubernetes-models/cert-manager/cert-manager.io",
 };
 

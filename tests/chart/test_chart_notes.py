@@ -9,7 +9,11 @@ import pytest
 
 from tests.fixtures.chart import CHART, documents, helm, rendered
 
-SERVERS = ("config.memory.milvus.address=milvus:19530", "config.coordination.url=redis://redis:6379/0")
+SERVERS = (
+    "config.memory.milvus.address=milvus:19530",
+    "config.coordination.url=redis://redis:6379/0",
+    "persistence.acceptLoss=true",
+)
 
 
 def notes(*settings: str) -> str:

@@ -8,6 +8,14 @@ from tests.fixtures.chart import templated
 
 SERVER = "config.memory.milvus.address=milvus:19530"
 REDIS = "config.coordination.url=redis://redis:6379/0"
+ISTIO = ["gateway.type=istio"]
+CHAT_ROUTE = ["gateway.targetRefs[0].kind=HTTPRoute", "gateway.targetRefs[0].name=chat"]
+API_OF_TWO = [
+    "config.api.auth={jwt}",
+    "config.api.insecure=true",
+    "secrets[0].setting=api.secret_file,secrets[0].secretName=api,secrets[0].key=secret",
+]
+KEPT = "persistence.acceptLoss=true"
 
 
 @pytest.mark.parametrize(
@@ -18,6 +26,35 @@ REDIS = "config.coordination.url=redis://redis:6379/0"
         (["mode=daemonset"], "mode: daemonset with Milvus Lite"),
         (["mode=sidecar", "replicas=2", REDIS], "mode: sidecar beside 2 Envoy pods (replicas) with Milvus Lite"),
         (["mode=sidecar"], "persistence.enabled in mode: sidecar without persistence.existingClaim"),
+        (["mode=sidecar", SERVER, REDIS], "while turns that wait for Redis, and the audit log, are files"),
+        (["mode=daemonset", SERVER, REDIS], "a DaemonSet's pods have no claims of their own"),
+        (
+            ["replicas=2", SERVER, REDIS, "persistence.enabled=false"],
+            "turns that wait for Redis, and the audit log",
+        ),
+        (["replicas=2", SERVER, REDIS, "persistence.existingClaim=c"], "one claim serves one pod"),
+        (["replicas=2", SERVER, REDIS, "api.enabled=true"], "no api.secret: each pod would make its own"),
+        (
+            ["api.enabled=true", "persistence.enabled=false", "persistence.acceptLoss=true"],
+            "api.enabled with the audit log on an emptyDir",
+        ),
+        (["autoscaling.keda.enabled=true"], "autoscaling.keda.enabled without autoscaling.enabled"),
+        (["autoscaling.enabled=true", "autoscaling.keda.enabled=true"], "KEDA has nowhere to ask"),
+        ([*ISTIO, *CHAT_ROUTE], "only Envoy Gateway's policies have them"),
+        (["gateway.type=envoy-ai-gateway", *CHAT_ROUTE], "Name Gateways only"),
+        (["gateway.type=envoy-gateway", "gateway.mergeType=JSONMerge"], "has no parent to merge with"),
+        (
+            ["gateway.type=envoy-gateway", "gateway.policies.clientTraffic.create=false"],
+            "nothing would remove the headers by which a client could name itself somebody else",
+        ),
+        (
+            ["gateway.type=envoy-ai-gateway", "gateway.policies.envoyProxy.create=false"],
+            "gateway.policies.envoyProxy.create: false without its existing",
+        ),
+        (
+            ["gateway.type=envoy-gateway", "gateway.identity.mode=jwt", "gateway.policies.security.create=false"],
+            "no token would be verified",
+        ),
         (["autoscaling.enabled=true", SERVER], "autoscaling.enabled with the SQLite journal"),
         (["persistence.enabled=false"], "would be lost with the pod"),
         (["networkPolicy.enabled=false"], "whoever reaches the pod could read and write anybody's memories"),
@@ -74,7 +111,7 @@ def test_what_would_lose_or_show_memories_is_refused(version: str, settings: lis
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     refused = templated(settings=["replicas=3", "persistence.enabled=false", "api.enabled=true"])
-    assert refused.stderr.count("\n- ") == 5
+    assert refused.stderr.count("\n- ") == 7
 
 
 @pytest.mark.parametrize(
@@ -110,7 +147,9 @@ def test_a_secret_for_a_setting_that_holds_none_is_refused() -> None:
         ["persistence.enabled=false", "persistence.acceptLoss=true"],
         ["networkPolicy.enabled=false", "tls.acceptPlaintext=true"],
         ["replicas=2", SERVER, REDIS],
-        ["mode=sidecar", "replicas=4", SERVER, REDIS],
+        ["replicas=2", SERVER, REDIS, "api.enabled=true", *API_OF_TWO],
+        ["gateway.type=envoy-gateway", *CHAT_ROUTE, "gateway.mergeType=JSONMerge"],
+        ["mode=sidecar", "replicas=4", SERVER, REDIS, KEPT],
         ["gateway.type=raw", "config.limits.request_body=16MiB"],
         ["gateway.type=raw", "config.limits.request_body=32MiB", "gateway.bufferLimit=33554432"],
     ],

@@ -21,6 +21,7 @@ from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
+from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.testing.models import CannedEmbedder
@@ -64,6 +65,11 @@ async def canned() -> AsyncIterator[EmbeddingModel]:
     yield CannedEmbedder(DIMENSION)
 
 
+@asynccontextmanager
+async def words() -> AsyncIterator[EmbeddingModel]:
+    yield WordHashEmbedder(DIMENSION)
+
+
 def answer(request: dict[str, Any]) -> Reply:
     vectors = LibraryModel("", None).encode(request["input"])
     data = [{"index": at, "embedding": vector.tolist()} for at, vector in enumerate(vectors)]
@@ -103,10 +109,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(source, Precision.INT8, root / "models", force=False, say=lambda _: None).directory
 
 
-@pytest.fixture(params=["canned", "onnx", "openai", "sentence_transformers"])
+@pytest.fixture(params=["canned", "words", "onnx", "openai", "sentence_transformers"])
 def opening(request: pytest.FixtureRequest, tiny_model: Path) -> Opening:
     openings: dict[str, Opening] = {
         "canned": canned,
+        "words": words,
         "onnx": lambda: open_onnx_embedder(tiny_model, EmbedderLimits(threads=2)),
         "openai": remote,
         "sentence_transformers": library,

@@ -77,16 +77,61 @@ def test_every_wheel_of_the_lock_file_has_its_hash() -> None:
         assert all("--hash=sha256:" in each for each in entries)
 
 
-def test_the_last_stage_runs_as_nobody_in_particular_and_says_how_it_is() -> None:
-    last = DOCKERFILE.rpartition("\nFROM ")[2]
-    assert "USER 10001:10001" in last
-    assert 'ENTRYPOINT ["memory-extproc"]' in last
-    assert "HEALTHCHECK" in last
-    assert "org.opencontainers.image.version" in last
-    assert "pip install" not in last
-    assert all(re.search(r"^FROM (python:\$\{PYTHON\}|wheels)( AS \w+)?$", f"FROM {each}".split("\n")[0]) for each
-               in DOCKERFILE.split("\nFROM ")[1:])  # fmt: skip
+def stages() -> dict[str, tuple[str, str]]:
+    """Each stage of the Dockerfile by name: its base, and its steps."""
+    texts = re.split(r"(?m)^FROM ", DOCKERFILE)[1:]
+    heads = [re.fullmatch(r"(\S+) AS (\S+)", text.partition("\n")[0]) for text in texts]
+    assert all(heads)
+    return {head[2]: (head[1], text) for head, text in zip(heads, texts, strict=True) if head}
+
+
+@pytest.mark.parametrize("target", ["full", "slim"])
+def test_what_is_released_runs_as_nobody_in_particular_and_says_how_it_is(target: str) -> None:
+    base, own = stages()[target]
+    assert base == "bare"
+    text = stages()["bare"][1] + own
+    assert "USER 10001:10001" in text
+    assert 'ENTRYPOINT ["memory-extproc"]' in text
+    assert "HEALTHCHECK" in text
+    assert "org.opencontainers.image.version" in text
+    assert "sbom.cdx.json" in text
+    assert "pip install" not in text
+
+
+def test_every_stage_begins_with_one_base_that_a_release_pins_by_digest() -> None:
+    known = stages()
+    assert list(known)[-1] == "full", "what `docker build` makes without a target"
+    assert all(base == "${BASE}" or base in known for base, _ in known.values())
     assert re.search(r"^ARG PYTHON=3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE), "an exact tag"
+    assert re.search(r"^ARG BASE=python:\$\{PYTHON\}$", DOCKERFILE, re.MULTILINE)
+
+
+def test_bake_builds_the_stages_there_are_for_both_architectures() -> None:
+    bake = (DEPLOY / "bake.hcl").read_text()
+    assert set(re.findall(r'^\s+target\s+= "(\w+)"$', bake, re.MULTILINE)) == {"full", "slim"} < stages().keys()
+    assert '["linux/amd64", "linux/arm64"]' in bake
+
+
+def test_with_a_milvus_server_nothing_asks_for_what_slim_leaves_out() -> None:
+    """pymilvus cannot be imported without pandas, so that stays."""
+    [left_out] = re.findall(r"pip uninstall -y (milvus-lite .+)", DOCKERFILE)
+    assert set(left_out.split()) <= locked().keys()
+    program = """
+import sys
+for name in ("milvus_lite", "pyarrow", "faiss", "hf_xet"):
+    sys.modules[name] = None
+import memory_extproc.app, memory_extproc.cli.root, memory_extproc.store.milvus.store, tokenizers
+from pathlib import Path
+from memory_extproc.errors import PermanentError
+from memory_extproc.store.milvus.lite import EmbeddedLite
+try:
+    EmbeddedLite(Path("nowhere")).start()
+except PermanentError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "set memory.milvus.address to a Milvus server" in run.stdout
 
 
 def for_anybody() -> str:

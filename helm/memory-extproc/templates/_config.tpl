@@ -5,8 +5,10 @@
 {{- define "memory.sqlite" -}}
 {{- if not (dig "coordination" "url" "" .Values.config) -}}true{{- end -}}
 {{- end -}}
-{{- define "memory.stateful" -}}
-{{- if or (include "memory.lite" .) (include "memory.sqlite" .) -}}true{{- end -}}
+{{/* "true" where the pod's files outlive it. Each pod has some: the intake log, turns put aside while Redis is away, the
+audit log; beside these, Milvus Lite or the SQLite journal. */}}
+{{- define "memory.claimed" -}}
+{{- if and .Values.persistence.enabled (or .Values.persistence.existingClaim (eq .Values.mode "deployment")) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The whole config.yaml: what the operator gave, and what is the chart's to say. */}}

@@ -102,3 +102,8 @@ Envoy Gateway runs its Envoys in its own namespace, or where it is told so in th
 - podSelector: {}
 {{- end -}}
 {{- end -}}
+
+{{/* StatefulSet wherever files of a pod are to outlive it; a Deployment where an operator accepts their loss. */}}
+{{- define "memory.kind" -}}
+{{- if eq .Values.mode "daemonset" -}}DaemonSet{{- else if include "memory.claimed" . -}}StatefulSet{{- else -}}Deployment{{- end -}}
+{{- end -}}

@@ -3,6 +3,9 @@
 name: memory-extproc
 image: {{ include "memory.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- if include "memory.native" . }}
+restartPolicy: Always
+{{- end }}
 args:
   - serve
   - --config
@@ -136,16 +139,14 @@ grpc:
 {{- end -}}
 
 {{- define "memory.dataVolume" -}}
-{{- if and (include "memory.stateful" .) .Values.persistence.enabled }}
-{{- if .Values.persistence.existingClaim }}
-- name: data
-  persistentVolumeClaim:
-    claimName: {{ .Values.persistence.existingClaim }}
-{{- end }}
-{{- else }}
+{{- if not (include "memory.claimed" .) }}
 - name: data
   emptyDir:
     sizeLimit: {{ .Values.persistence.size }}
+{{- else if .Values.persistence.existingClaim }}
+- name: data
+  persistentVolumeClaim:
+    claimName: {{ .Values.persistence.existingClaim }}
 {{- end }}
 {{- end -}}
 

@@ -15,11 +15,26 @@
 {{- if and $many $sqlite -}}
 {{- $said = append $said (printf "%s with the SQLite journal: pods would not see each other's turns and a forget on one would not reach the others. Set config.coordination.url to a Redis, or keep one replica." $what) -}}
 {{- end -}}
-{{- if and (eq $v.mode "sidecar") (include "memory.stateful" .) $v.persistence.enabled (not $v.persistence.existingClaim) -}}
-{{- $said = append $said "persistence.enabled in mode: sidecar without persistence.existingClaim: the Envoy pod is not this chart's, so it cannot give it a volume. Name a claim, use a Milvus server and Redis, or write persistence.enabled: false and persistence.acceptLoss: true." -}}
+{{- $files := ternary "Milvus Lite keeps the memories in a file" (ternary "the journal of accepted turns is a file" "turns that wait for Redis, and the audit log, are files" (not (empty $sqlite))) (not (empty $lite)) -}}
+{{- if and (ne $v.mode "deployment") $v.persistence.enabled (not $v.persistence.existingClaim) (not $v.persistence.acceptLoss) -}}
+{{- $why := ternary "the Envoy pod is not this chart's, so it cannot give it a volume" "a DaemonSet's pods have no claims of their own" (eq $v.mode "sidecar") -}}
+{{- $said = append $said (printf "persistence.enabled in mode: %s without persistence.existingClaim, while %s: %s. %s, or write persistence.acceptLoss: true." $v.mode $files $why (ternary "Name a claim, use mode: deployment" "Use mode: deployment" (eq $v.mode "sidecar"))) -}}
 {{- end -}}
-{{- if and (include "memory.stateful" .) (not $v.persistence.enabled) (not $v.persistence.acceptLoss) -}}
-{{- $said = append $said (printf "persistence.enabled: false while %s: it would be lost with the pod. Turn persistence on, use a Milvus server and Redis, or write persistence.acceptLoss: true." (ternary "Milvus Lite keeps the memories in a file" "the journal of accepted turns is a file" (not (empty $lite)))) -}}
+{{- if and (not $v.persistence.enabled) (not $v.persistence.acceptLoss) -}}
+{{- $said = append $said (printf "persistence.enabled: false while %s: it would be lost with the pod. Turn persistence on, or write persistence.acceptLoss: true." $files) -}}
+{{- end -}}
+{{- if and $many $v.persistence.enabled $v.persistence.existingClaim -}}
+{{- $said = append $said (printf "persistence.existingClaim with %s: one claim serves one pod, each holds its directory alone. Leave it empty, and each pod gets its own." $what) -}}
+{{- end -}}
+{{- if and $v.api.enabled (not (include "memory.claimed" .)) (not (dig "api" "audit" "directory" "" $v.config)) -}}
+{{- $said = append $said "api.enabled with the audit log on an emptyDir: who read or erased whose memories would be lost with the pod. Turn persistence on in mode: deployment, name persistence.existingClaim, or set config.api.audit.directory to a volume of yours (extraVolumes)." -}}
+{{- end -}}
+{{- if and $v.api.enabled $many (not (dig "api" "secret" "" $v.config)) -}}
+{{- $given := false -}}
+{{- range $v.secrets -}}{{- if eq .setting "api.secret_file" -}}{{- $given = true -}}{{- end -}}{{- end -}}
+{{- if not $given -}}
+{{- $said = append $said (printf "api.enabled with %s and no api.secret: each pod would make its own, and a page token of one would be refused by the next. Add {setting: api.secret_file, secretName: …, key: …} to secrets." $what) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (ne $v.mode "sidecar") (not $v.tls.enabled) (not $v.networkPolicy.enabled) (not $v.tls.acceptPlaintext) -}}
 {{- $said = append $said "tls.enabled: false and networkPolicy.enabled: false: whoever reaches the pod could read and write anybody's memories. Turn one of them on, or write tls.acceptPlaintext: true." -}}
@@ -60,7 +75,13 @@
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- $said = append $said (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas: %d." (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- end -}}
-{{- if and $v.autoscaling.enabled (not $v.autoscaling.cpu) (not $v.autoscaling.recallsInFlight) (not $v.autoscaling.journalDepth) -}}
+{{- if and $v.autoscaling.enabled $v.autoscaling.keda.enabled (not $v.autoscaling.keda.prometheus) -}}
+{{- $said = append $said "autoscaling.keda.enabled without autoscaling.keda.prometheus: KEDA has nowhere to ask. Give Prometheus' address, such as http://prometheus.monitoring.svc:9090." -}}
+{{- end -}}
+{{- if and $v.autoscaling.keda.enabled (not $v.autoscaling.enabled) -}}
+{{- $said = append $said "autoscaling.keda.enabled without autoscaling.enabled: nothing would be scaled. Turn on both." -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (not $v.autoscaling.keda.enabled) (not $v.autoscaling.cpu) (not $v.autoscaling.recallsInFlight) (not $v.autoscaling.journalDepth) -}}
 {{- $said = append $said "autoscaling.enabled without a metric: set cpu, recallsInFlight or journalDepth." -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (ne $v.mode "deployment") -}}
@@ -74,6 +95,27 @@
 {{- end -}}
 {{- if and (eq $v.gateway.bodies "full-duplex") (has $v.gateway.type (list "envoy-gateway" "envoy-ai-gateway")) -}}
 {{- $said = append $said (printf "gateway.bodies: full-duplex with gateway.type: %s: that gateway does not let it fail open, so the model would be away whenever memory is. Leave it at buffered." $v.gateway.type) -}}
+{{- end -}}
+{{- $eg := has $v.gateway.type (list "envoy-gateway" "envoy-ai-gateway") -}}
+{{- $routes := false -}}
+{{- range $v.gateway.targetRefs -}}{{- if ne .kind "Gateway" -}}{{- $routes = true -}}{{- end -}}{{- end -}}
+{{- if and $v.gateway.targetRefs (not $eg) (ne $v.gateway.type "none") -}}
+{{- $said = append $said (printf "gateway.targetRefs with gateway.type: %s: only Envoy Gateway's policies have them. Use gateway.name, or the route's own filter configuration." $v.gateway.type) -}}
+{{- end -}}
+{{- if and $routes (eq $v.gateway.type "envoy-ai-gateway") -}}
+{{- $said = append $said "gateway.targetRefs with a route and gateway.type: envoy-ai-gateway: the AI gateway picks its route only after its own filter ran, and memory must stand before that. Name Gateways only." -}}
+{{- end -}}
+{{- if and $v.gateway.mergeType (not $routes) -}}
+{{- $said = append $said "gateway.mergeType without a route in gateway.targetRefs: a policy of a Gateway has no parent to merge with. Leave it empty, or name routes." -}}
+{{- end -}}
+{{- if and $eg (not $v.gateway.policies.clientTraffic.create) (not $v.gateway.policies.clientTraffic.existing) -}}
+{{- $said = append $said "gateway.policies.clientTraffic.create: false without its existing: nothing would remove the headers by which a client could name itself somebody else, and bodies beyond 32 KiB would get 413. Name the ClientTrafficPolicy that does both." -}}
+{{- end -}}
+{{- if and (or (eq $v.gateway.type "envoy-ai-gateway") (and $eg (eq $v.mode "sidecar"))) (not $v.gateway.policies.envoyProxy.create) (not $v.gateway.policies.envoyProxy.existing) -}}
+{{- $said = append $said "gateway.policies.envoyProxy.create: false without its existing: the order of filters, or the sidecar's container, would be nobody's to set. Name the EnvoyProxy that has it." -}}
+{{- end -}}
+{{- if and $eg (eq $v.gateway.identity.mode "jwt") (not $v.gateway.policies.security.create) (not $v.gateway.policies.security.existing) -}}
+{{- $said = append $said "gateway.policies.security.create: false with gateway.identity.mode: jwt and without its existing: no token would be verified. Name the SecurityPolicy that verifies it and writes the claims into the headers of gateway.identity." -}}
 {{- end -}}
 {{- if and (ne $v.gateway.type "none") (not $v.gateway.failOpen) -}}
 {{- $said = append $said "gateway.failOpen: false: the model would be away whenever memory is. This chart does not offer it; memory is an enhancement." -}}

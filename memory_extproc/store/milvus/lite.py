@@ -55,10 +55,16 @@ class EmbeddedLite:
         """The address. TransientError while another process has the file, PermanentError if it cannot be read."""
         os.environ.setdefault(_MEMTABLE_VARIABLE, str(_MEMTABLE_BYTES))
         os.environ.setdefault(_ARROW_POOL_VARIABLE, _ARROW_POOL)
-        arrow_without_pandas()
         # Late, so that the variables are set and a sidecar with a server never pays for it.
-        from milvus_lite.db import MilvusLite  # noqa: PLC0415
-        from milvus_lite.exceptions import DataDirLockedError, MilvusLiteError  # noqa: PLC0415
+        try:
+            arrow_without_pandas()
+            from milvus_lite.db import MilvusLite  # noqa: PLC0415
+            from milvus_lite.exceptions import DataDirLockedError, MilvusLiteError  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise PermanentError(
+                "Milvus Lite is not installed here, as in the slim image: set memory.milvus.address to a Milvus "
+                "server, or use the full image"
+            ) from error
         from pymilvus.grpc_gen import milvus_pb2_grpc  # noqa: PLC0415
 
         # Logs what fails with the filter, and with it the caller.

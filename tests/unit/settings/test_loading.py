@@ -39,6 +39,11 @@ QWEN = {
 }
 
 
+def the_defaults() -> Settings:
+    """The place of the data is found when it is loaded."""
+    return Settings(data_dir=load(None, {}).data_dir)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "config.yaml"
@@ -57,7 +62,7 @@ def faults(path: Path | None, **environ: str) -> tuple[str, ...]:
 
 # --- the example -----------------------------------------------------------------------------------
 def test_the_shipped_configuration_is_the_defaults() -> None:
-    assert load(EXAMPLE, {}) == Settings() == load(None, {})
+    assert load(EXAMPLE, {}) == the_defaults() == load(None, {})
 
 
 def test_the_shipped_configuration_is_written_from_the_settings_themselves() -> None:
@@ -216,7 +221,7 @@ def test_words_that_yaml_would_take_for_truth_stay_words(file: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "memory:\nrecall:\n", "memory:\n  milvus:\n    tls:\n"])
 def test_a_file_or_section_without_keys_is_the_defaults(file: Path, text: str) -> None:
-    assert load(written(file, text), {}) == Settings()
+    assert load(written(file, text), {}) == the_defaults()
 
 
 def test_an_absent_file_is_one_fault_that_names_it(file: Path) -> None:
@@ -456,3 +461,27 @@ def test_the_memory_api_believes_the_tokens_that_chats_come_with_unless_it_is_to
     settings = Settings.model_validate({"identity": {"jwt": keys}, "api": own})
     assert jwt_of(settings.api, settings.identity).audience == "memory"
     assert ways_of(Settings().api, Settings().identity) == ("trusted_proxy",)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HOME": "/home/ann"}, "/home/ann/.local/share/memory-extproc"),
+        ({"HOME": "/home/ann", "XDG_DATA_HOME": "/srv/data"}, "/srv/data/memory-extproc"),
+        ({"HOME": "/home/ann", "XDG_DATA_HOME": "not/absolute"}, "/home/ann/.local/share/memory-extproc"),
+        ({"HOME": "/home/ann", "MEMORY_EXTPROC__DATA_DIR": "/elsewhere"}, "/elsewhere"),
+    ],
+)
+def test_data_goes_below_the_users_data_directory_unless_a_place_is_named(
+    environ: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()  # of any project's
+    assert load(None, environ).data_dir == expected
+
+
+def test_a_directory_that_a_sidecar_made_here_stays_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "lock").touch()
+    assert load(None, {"HOME": "/home/ann"}).data_dir == "./data"

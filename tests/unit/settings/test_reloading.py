@@ -38,7 +38,7 @@ def test_what_may_change_is_taken_up_and_the_rest_waits_for_a_restart_by_name() 
     assert set(change.waiting) == {"memory.milvus.shards", "data_dir"}
     assert change.settings.memory.default_similarity_threshold == 0.9
     assert change.settings.rules[0].when.tenant == "acme"
-    assert (change.settings.memory.milvus.shards, change.settings.data_dir) == (64, "./data")
+    assert (change.settings.memory.milvus.shards, change.settings.data_dir) == (64, "")
 
 
 def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:

@@ -277,3 +277,16 @@ retry:
   retryOn:
     triggers: [unavailable, reset, connect-failure]
 {{- end -}}
+
+{{/* What Envoy Gateway's policies apply to. Of one Gateway, its routes of other uses keep their own timeouts and buffers
+where gateway.targetRefs names the LLM routes alone. */}}
+{{- define "memory.targetRefs" -}}
+{{- range default (list (dict "kind" "Gateway" "name" .Values.gateway.name)) .Values.gateway.targetRefs }}
+- group: {{ default "gateway.networking.k8s.io" .group }}
+  kind: {{ .kind }}
+  name: {{ .name }}
+  {{- with .sectionName }}
+  sectionName: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
