@@ -23,6 +23,8 @@ DATASET ?=
 REPORT ?= .cache/eval
 # The order in which tests run: shuffled, and the same for everybody. `make test SEED=last`, or any number, for another.
 SEED ?= 735
+# The faults and the traffic of `make chaos SEED=2`.
+CHAOS_SEED = $(if $(filter file,$(origin SEED)),1,$(SEED))
 # Processes that run tests beside one another: a number, or one for each core.
 WORKERS ?= auto
 
@@ -39,7 +41,7 @@ TARGET ?= full
 ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/null && echo $$name && break; done)
 export IMAGE VERSION REVISION
 
-.PHONY: dist image audit version help promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills eval docs models envoy protos \
+.PHONY: dist image audit version help promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills chaos eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -156,6 +158,10 @@ promises: setup ## long stories over the whole sidecar, deaths included: STORIES
 	@MEMORY_EXTPROC_TEST_STORIES=$(or $(STORIES),40) MEMORY_EXTPROC_TEST_STORY_STEPS=$(or $(STEPS),40) \
 	  MEMORY_EXTPROC_TEST_STORY_FIRST=$(or $(FIRST),1) \
 	  $(BIN)/python -m pytest -q --timeout=600 -p no:randomly tests/promises
+
+chaos: setup ## faults and traffic against three replicas: SECONDS=60 SEED=1, or REPLAY=log; log into .cache/chaos
+	@MEMORY_EXTPROC_CHAOS_SECONDS=$(or $(SECONDS),60) MEMORY_EXTPROC_CHAOS_SEED=$(CHAOS_SEED) \
+	  MEMORY_EXTPROC_CHAOS_REPLAY="$(REPLAY)" $(BIN)/python -m pytest -q -s -p no:randomly tests/chaos/run_chaos.py
 
 bench: setup ## what memory costs: latency, throughput, growth, start; table and plot into docs/benchmarks
 	@$(BIN)/python -m benchmarks
