@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from memory_extproc.observe.log import logger
@@ -76,9 +79,11 @@ def whereabouts(error: BaseException) -> str:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Characters or bytes. Up to here the dearest of it, finding the messages behind ten thousand tools, takes some
+# Characters or bytes. Up to here the dearest of it, finding the messages behind ten thousand tools, takes less than
 # ten milliseconds; from here on the hundred microseconds that a thread costs do not show.
-LARGE = 96 * 1024
+LARGE = 64 * 1024
+# Requests have threads of their own: learning uses the threads of asyncio, and a request never queues behind it.
+_REQUESTS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="request")
 
 
 async def off_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -86,7 +91,8 @@ async def off_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.k
     must not touch what they may change. When the caller is cancelled a thread's work ends by itself."""
     if size < LARGE:
         return work(*args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
+    context = copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_REQUESTS, partial(context.run, work, *args, **kwargs))
 
 
 # --- cancellation ------------------------------------------------------------------------------------

@@ -259,6 +259,12 @@ def server_options(settings: Settings) -> ServerOptions:
         channel=(
             *message_options(settings.limits.request_body),
             ("grpc.max_concurrent_streams", settings.limits.streams),
+            # Bounds on the cost of a peer without requests: a handshake that stays open, and streams that are reset
+            # as soon as they are opened (CVE-2023-44487), each of which costs memory until it is gone.
+            ("grpc.server_handshake_timeout_ms", 5_000),
+            ("grpc.http2.max_requests_per_read", 32),
+            ("grpc.http2.max_deallocating_streams", settings.limits.streams),
+            ("grpc.http2.ping_on_rst_stream_percent", 1),
         ),
     )
 

@@ -185,7 +185,12 @@ async def _open_serving(
     host, _, port = settings.listen.http.rpartition(":")
     endpoint = await stack.enter_async_context(
         OperationsEndpoint(
-            host.strip("[]"), int(port), metrics.registry, lambda: readiness.reason, documents=_documents()
+            host.strip("[]"),
+            int(port),
+            metrics.registry,
+            lambda: readiness.reason,
+            documents=_documents(),
+            stall=settings.health.stall,
         )
     )
     for part in (writing.retention, api):

@@ -73,7 +73,8 @@ async def open_kept(frame: AppContext) -> Storage:
     coordination = sealed_coordination(records, keys)
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
-    await stack.enter_async_context(Opener(store, OpenerLimits(), rng=random.random, at=options.place))
+    opener = Opener(store, OpenerLimits(), rng=random.random, at=options.place)
+    await stack.enter_async_context(opener)
     erasing = await open_erasing(
         settings,
         data,
@@ -112,9 +113,17 @@ async def open_kept(frame: AppContext) -> Storage:
         erasing=erasing,
         partitions=partitions,
         journal=sealed_journal(journal, keys),
-        writable=writable,
+        writable=writable if options.uri else _check_all(opener.check_settled, writable),
         oldest_aside=oldest_aside,
     )
+
+
+def _check_all(*checks: Check) -> Check:
+    async def check() -> None:
+        for each in checks:
+            await each()
+
+    return check
 
 
 # --- sealing -----------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _quarantine_as_json(memory: Memory) -> dict[str, Any]:
 
 
 def _show(held: list[Memory]) -> None:
-    from memory_extproc.recall.prompt_block import harmless  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.safety.neutralize import harmless  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
     if not held:

@@ -75,8 +75,9 @@ def reader(content_type: str, dialect: AnswerFormat, limit: int = MAX_ANSWER_BYT
     return None
 
 
-def _answer(account: Account) -> Answer:
-    text = account.text()
+def _answer(account: Account, whole: str | None = None) -> Answer:
+    """*whole*: the text that may be learned, where not all of it was readable."""
+    text = account.text() if whole is None else whole
     # Servers without a reasoning parser leave the model's thoughts in front of its answer.
     thought = _THOUGHT.match(text)
     return Answer(
@@ -102,6 +103,8 @@ class EventReader:
         self._account = Account()
         self._seen = 0
         self._unreadable = False  # something was lost, so that the text may have a gap
+        self._damaged = 0  # events that are no JSON
+        self._whole: str | None = None  # the text up to the first gap; None: there is none
 
     @property
     def ended(self) -> bool:
@@ -114,9 +117,18 @@ class EventReader:
             return
         try:
             for event in self._stream.feed(chunk):
-                self._take(self._account, event)
+                self._read(event)
         except BadBodyError:
             self._unreadable = True
+
+    def _read(self, event: Event) -> None:
+        try:
+            self._take(self._account, event)
+        except BadBodyError:
+            self._damaged += 1
+            # A piece of the answer may be lost with a damaged document. A line such as "ping" holds none.
+            if self._whole is None and event.data.lstrip().startswith(b"{"):
+                self._whole = self._account.text()
 
     def answer(self) -> Answer:
         account = copy.deepcopy(self._account)
@@ -126,7 +138,7 @@ class EventReader:
                 self._take(account, event)
             except BadBodyError:
                 unreadable = not account.complete  # a cut-off event behind the end takes nothing away
-        answer = _answer(account)
+        answer = replace(_answer(account, self._whole), damaged=self._damaged)
         return replace(answer, complete=False) if unreadable else answer
 
     def _take(self, account: Account, event: Event) -> None:

@@ -110,6 +110,7 @@ class Answer:
     called_tools: bool = False
     response_id: str = ""
     truncated: bool = False  # the model stopped at its token limit
+    damaged: int = 0  # events that were no JSON; *text* ends where the first of them may have held a piece of it
     prompt_tokens: int | None = None  # of the request, as the provider counted them; None where it did not say
     cached_tokens: int | None = None  # those of them that came from its prompt cache
 

@@ -26,6 +26,7 @@ import envoy_data_plane.envoy.extensions.filters.http.header_mutation.v3 as head
 import envoy_data_plane.envoy.extensions.filters.http.jwt_authn.v3 as jwt_v3
 import envoy_data_plane.envoy.extensions.filters.http.router.v3 as router_v3
 import envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 as hcm_v3
+import envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 as previous_hosts_v3
 import envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 as tls_v3
 import envoy_data_plane.envoy.extensions.upstreams.http.v3 as upstream_v3
 import envoy_data_plane.envoy.type.matcher.v3 as matcher
@@ -47,7 +48,8 @@ from memory_extproc.envoyconfig.options import (
     Upstream,
     Verified,
 )
-from memory_extproc.extproc.codec import HANDED, METADATA
+from memory_extproc.extproc.codec import HANDED
+from memory_extproc.request.admission import METADATA
 
 _SECOND = timedelta(seconds=1)
 # Pings keep connections through firewalls that forget; the sidecar's gRPC server takes one every 5 s and answers
@@ -133,6 +135,8 @@ def api_cluster(options: EnvoyOptions, rest: RestApi) -> cluster_v3.Cluster:
         _address(rest.address),
         connect_timeout=_SECOND,
         circuit_breakers=_breaker(options.streams),
+        health_checks=[_connection_check(options.health_interval)],
+        common_lb_config=cluster_v3.ClusterCommonLbConfig(healthy_panic_threshold=type_v3.Percent(value=0)),
         transport_socket=_sidecar_tls(options, alpn="http/1.1"),
         typed_extension_protocol_options=_protocol(upstream_v3.HttpProtocolOptions(explicit_http_config=http1)),
     )
@@ -268,6 +272,32 @@ def _is_ip(host: str) -> bool:
 PREFIX = "/v1/memory"
 
 
+def _connection_check(interval: timedelta) -> core.HealthCheck:
+    """Whether a connection can be made, TLS included."""
+    return core.HealthCheck(
+        timeout=_SECOND,
+        interval=interval,
+        no_traffic_interval=interval,
+        unhealthy_threshold=1,
+        healthy_threshold=1,
+        tcp_health_check=core.HealthCheckTcpHealthCheck(),
+    )
+
+
+# Neither can have reached the service, so any call may be sent to another replica, a forget too.
+_UNSENT = route_v3.RetryPolicy(
+    retry_on="connect-failure,refused-stream",
+    num_retries=2,
+    retry_host_predicate=[
+        route_v3.RetryPolicyRetryHostPredicate(
+            name="envoy.retry_host_predicates.previous_hosts",
+            typed_config=Packed.pack(previous_hosts_v3.PreviousHostsPredicate()),
+        )
+    ],
+    host_selection_retry_max_attempts=3,
+)
+
+
 def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
     """The routes that stand before the chats' own. ext_proc is off here: there is nothing to recall."""
     per_filter = {FILTER: Packed.pack(ext_proc_v3.ExtProcPerRoute(disabled=True))}
@@ -283,6 +313,7 @@ def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
         append_x_forwarded_host=True,
         timeout=options.route_timeout,
         idle_timeout=options.idle_timeout,
+        retry_policy=_UNSENT,
     )
     return [
         route_v3.Route(name=name, match=match, route=action, typed_per_filter_config=per_filter)
@@ -386,7 +417,8 @@ def memory_filter(options: EnvoyOptions) -> hcm_v3.HttpFilter:
 
 
 def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
-    namespaces = list(options.forwarded_namespaces)
+    # Our own too: another memory filter of the same route tells by it that it has seen to the request.
+    namespaces = [*options.forwarded_namespaces, METADATA]
     forwarded = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=namespaces)
     told = [METADATA, HANDED] if options.two_filters else [METADATA]
     written = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=told)
@@ -404,9 +436,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         processing_mode=_processing_mode(options),
         message_timeout=options.message_timeout,
         request_attributes=["xds.route_name", "xds.cluster_name"],
-        metadata_options=ext_proc_v3.MetadataOptions(
-            forwarding_namespaces=forwarded if namespaces else None, receiving_namespaces=written
-        ),
+        metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded, receiving_namespaces=written),
         # The sidecar changes no route and answers nothing itself; so it is not let.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
         disable_immediate_response=True,

@@ -21,7 +21,8 @@ from memory_extproc.envoyconfig.bootstrap import (
 )
 from memory_extproc.envoyconfig.options import SIDECAR, Bodies, EnvoyOptions, IdentityMode
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.extproc.codec import HANDED, METADATA
+from memory_extproc.extproc.codec import HANDED
+from memory_extproc.request.admission import METADATA
 
 Tree = dict[str, Any]
 
@@ -183,9 +184,8 @@ def _eg_processors(options: EnvoyOptions) -> list[Tree]:
             "retry": {"numRetries": 1, "retryOn": {"triggers": ["unavailable", "reset", "connect-failure"]}},
         },
     }
-    processor["metadata"] = {"writableNamespaces": [METADATA]}
-    if options.forwarded_namespaces:
-        processor["metadata"]["accessibleNamespaces"] = list(options.forwarded_namespaces)
+    seen = [*options.forwarded_namespaces, METADATA]
+    processor["metadata"] = {"writableNamespaces": [METADATA], "accessibleNamespaces": seen}
     if not options.two_filters:
         return [processor]
     processor["processingMode"]["response"] = {}

@@ -22,11 +22,10 @@ from memory_extproc.extproc.events import (
 )
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.model.headers import NOTHING, Headers, RequestHeaders
+from memory_extproc.request.admission import METADATA, PASSED
 
 # The key under which Envoy files what `request_attributes` asks for (xds.route_name and its like).
 ATTRIBUTES = "envoy.filters.http.ext_proc"
-# The namespace of the dynamic metadata that we write; `envoy-config` lets us.
-METADATA = "memory"
 HANDED, TURN = "memory_learning", "turn"  # what a filter tells the one that watches: handover.py
 
 
@@ -111,6 +110,8 @@ def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
         _tell(response, reply.told)
     if reply.handed is not None:
         response.dynamic_metadata.fields[HANDED].struct_value.fields[TURN].string_value = reply.handed
+    if reply.passed:
+        response.dynamic_metadata.fields[METADATA].struct_value.fields[PASSED].bool_value = True
     return response
 
 

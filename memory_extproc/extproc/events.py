@@ -78,6 +78,7 @@ class Reply:
     to: type[Event] | None = None  # what it answers, where that may be another than the event at hand
     told: ExchangeMetadata | None = None
     handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
+    passed: bool = False  # tells a second memory filter of the route that the request has been seen to
     ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
 
 

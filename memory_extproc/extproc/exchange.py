@@ -226,7 +226,7 @@ class Exchange:
             # STREAMED, BUFFERED_PARTIAL or NONE: in none of them can a body be changed without harm.
             self._count(Outcome.UNAVAILABLE)
             return Reply(remove_headers=removed, told=ExchangeMetadata(outcome=Outcome.UNAVAILABLE), ends=True)
-        return Reply(remove_headers=removed)
+        return Reply(remove_headers=removed, passed=True)
 
     async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
         if self._enriched is not None:
@@ -340,6 +340,8 @@ class Exchange:
         if isinstance(answer, TurnOutcome):
             return answer
         self._count_tokens(answer)
+        if answer.damaged:
+            self._deps.metrics.damaged_events.inc(answer.damaged)
         if heard.in_view is not None:
             for kept in filter(None, (answer.response_id, heard.conversation)):
                 self._deps.follows.record_view(heard.in_view, kept)

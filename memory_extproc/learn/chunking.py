@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -72,6 +72,7 @@ _AT_END, _BETWEEN = 0.25, 0.125
 _READ_BETWEEN = 1 << 18  # characters
 _LONGEST_LINE = 2_000  # characters
 _LEFT_OUT = "\n\n"
+_BEYOND = 8_192  # characters; the longest secret of a known shape has as many
 _OF_ONESELF = re.compile(
     r"\b(?:I|I'm|I've|I'd|I'll|[Mm]y|[Mm]yself|[Ii]ch|[Mm]ein|[Mm]eine[mnrs]?|[Jj]e|[Mm]on|[Mm]es|[Mm]i|[Mm]is|[Yy]o)\s+\w{2}"
     r"|\b[Jj]'[a-z]|\u6211|\u79c1|\u50d5"
@@ -122,17 +123,23 @@ def pieces(text: str, limits: ChunkLimits) -> Chunker:
     return Chunker(_texts(text, [*first, *own, *last]), whole=False)
 
 
-def both_ends(text: str, most: int) -> str:
+def both_ends(text: str, most: int, mask: Callable[[str], str] | None = None) -> str:
     """*text*, or of one longer than *most* characters its beginning and its end, for people put their own words
-    around what they paste; no line is begun or ended in its midst where lines are of a usual length."""
+    around what they paste; no line is begun or ended in its midst where lines are of a usual length. *mask* is
+    applied to both ends, with some of the text between them: no secret is cut before it is masked."""
     if len(text) <= most:
-        return text
+        return text if mask is None else mask(text)
     end = most * 3 // 4
     start = len(text) - (most - end - len(_LEFT_OUT))
     line = text.rfind("\n", max(0, end - _LONGEST_LINE), end)
     end = end if line < 0 else line
     line = text.find("\n", start, start + _LONGEST_LINE)
-    return text[:end] + _LEFT_OUT + text[start if line < 0 else line + 1 :]
+    start = start if line < 0 else line + 1
+    if mask is None:
+        return text[:end] + _LEFT_OUT + text[start:]
+    beyond = min(_BEYOND, (start - end) // 2)
+    ahead, behind = mask(text[: end + beyond]), mask(text[start - beyond :])
+    return ahead[: len(ahead) - beyond] + _LEFT_OUT + behind[beyond:]
 
 
 class _Span(NamedTuple):

@@ -37,11 +37,12 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
-from memory_extproc.safety.policy import Found, sensitivity, without_secrets
+from memory_extproc.safety.policy import WRITTEN, Found, sensitivity, without_secrets
 from memory_extproc.safety.prompt_injection import Suspicion, suspicion
 from memory_extproc.text.words import normal, tokens
 
 log = logger(__name__)
+_OF_HISTORY = 4_000  # characters of an earlier message that are kept at most, see sessions.py
 _AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
 
 
@@ -157,13 +158,14 @@ class Screening:
 
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         masked = without_secrets(exchanged)
-        return masked, self._kept(self._written(masked.exchanged))
+        return masked, self._kept(self._written(masked))
 
-    def _written(self, exchanged: Exchanged) -> Exchanged:
+    def _written(self, masked: Found) -> Exchanged:
         """Without what is left out in any case: a pasted book would be read for seconds, and for nothing."""
-        most = self._most
-        history = tuple(replace(one, text=both_ends(one.text, most)) for one in exchanged.history)
-        asked, answered = both_ends(exchanged.asked, most), both_ends(exchanged.answered, most)
+        exchanged, mask = masked.exchanged, None if masked.behind is None else masked.behind.mask
+        users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
+        history = tuple(replace(one, text=both_ends(one.text, _OF_HISTORY, mask)) for one in users)
+        asked, answered = (both_ends(text, self._most, mask) for text in (exchanged.asked, exchanged.answered))
         return replace(exchanged, history=history, asked=asked, answered=answered)
 
 

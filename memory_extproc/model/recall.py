@@ -62,6 +62,9 @@ class Signals:
     greeting: bool | None = None
 
 
+READ_EACH_END = 16_000  # characters, white space included, of a message that may have a million
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRequest:
     """What recall is asked for: one request's words, signals and limits, already narrowed and trusted."""
@@ -84,6 +87,13 @@ class RecallRequest:
     shared: tuple[Owner, ...] = ()  # whose memories are recalled beside the caller's own
     as_of: str = ""  # RFC 3339: as memory stood then; empty: now. As the client sent it, and perhaps no time at all
     learned_as: Caller | None = None  # whose this turn's words become, where they are not the caller's own
+
+    @property
+    def question(self) -> str:
+        """*asked*, or the beginning and the end of a long text: people put their own words around a paste."""
+        if len(self.asked) <= 2 * READ_EACH_END:
+            return self.asked
+        return f"{self.asked[:READ_EACH_END]}\n{self.asked[-READ_EACH_END:]}"
 
 
 @dataclass(frozen=True, slots=True)

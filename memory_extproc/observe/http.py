@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,18 +26,23 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 
-_CONNECTIONS = 256  # at a time; Prometheus, a kubelet and a few people need some of them
+log = logger(__name__)
 
-NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is
+_CONNECTIONS = 256  # at a time; Prometheus, a kubelet and a few people need some of them
+STALL = timedelta(seconds=10)
+
+NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is. Called from another thread
 
 
 class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     """Serves on *host*:*port* while entered; *port* 0 takes a free one, told by `port` afterwards.
 
-    /healthz answers 200 as long as the process can answer at all. /readyz answers 503 with the reason while
-    *not_ready* gives one. Neither asks for the store: without it requests go on unenriched. *documents* are JSON,
-    by path. Entering it raises ConfigurationError where that port cannot be had. Of more than *connections* the
-    oldest is closed: one that never finishes its request would stay for ever, and the process has only so many.
+    It answers on a thread of its own, so that a probe is answered while the event loop is busy. /healthz answers
+    200 for as long as the event loop that it was entered on beats: 503 once its last beat is older than *stall*.
+    /readyz answers 503 for that reason too, and with the reason while *not_ready* gives one. Neither asks for the
+    store: without it requests go on unenriched. /metrics are collected on that event loop. *documents* are JSON, by
+    path. Entering it raises ConfigurationError where that port cannot be had. Of more than *connections* the oldest
+    is closed: one that never finishes its request would stay for ever, and the process has only so many.
     """
 
     def __init__(
@@ -45,38 +54,76 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         documents: Mapping[str, bytes] | None = None,
         *,
         connections: int = _CONNECTIONS,
+        stall: timedelta = STALL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connections = connections
+        self._connections, self._stall, self._clock = connections, stall, clock
         self._host, self.port, self._registry, self._not_ready = host, port, registry, not_ready
-        application = web.Application()
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/readyz", self._readyz)
-        for path, body in (documents or {}).items():
-            application.router.add_get(path, _answering(body))
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
-        self._listening: asyncio.Server | None = None
+        self._documents = documents or {}
+        self._runner: web.AppRunner
+        self._watched: asyncio.AbstractEventLoop  # whose heart beats
+        self._own: asyncio.AbstractEventLoop  # that answers
+        self._beat = clock()
+        self._beating: asyncio.Task[None] | None = None
+        self._leaves: asyncio.Event
+        self._thread: threading.Thread
 
     async def __aenter__(self) -> Self:
-        await self._runner.setup()
-        try:
-            loop = asyncio.get_running_loop()
-            self._listening = await loop.create_server(self._connected, self._host, self.port)
-        except OSError as error:
-            await self._runner.cleanup()
-            said = os.strerror(error.errno) if error.errno else "no such address"
-            raise ConfigurationError(
-                [f"listen.http: cannot listen on {self._host}:{self.port}: {said.lower()}"]
-            ) from error
-        self.port = self._listening.sockets[0].getsockname()[1]
+        self._watched = asyncio.get_running_loop()
+        self._beat = self._clock()
+        listens: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(listens,), name="operations", daemon=True)
+        self._thread.start()
+        await asyncio.wrap_future(listens)
+        self._beating = asyncio.create_task(self._beats(), name="heartbeat")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._listening is not None:
-            self._listening.close()
-        await self._runner.cleanup()
+        if self._beating is not None:
+            self._beating.cancel()
+        self._own.call_soon_threadsafe(self._leaves.set)
+        await asyncio.to_thread(self._thread.join)
+
+    async def _beats(self) -> None:
+        while True:
+            self._beat = self._clock()
+            await asyncio.sleep(self._stall.total_seconds() / 10)
+
+    def _run(self, listens: Future[None]) -> None:
+        try:
+            asyncio.run(self._serve(listens))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            if listens.done():
+                log.error("operations.failed", kind=type(error).__name__)  # noqa: TRY400 - as everywhere here
+            else:
+                listens.set_exception(error)
+
+    async def _serve(self, listens: Future[None]) -> None:
+        self._own, self._leaves = asyncio.get_running_loop(), asyncio.Event()
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        for path, body in self._documents.items():
+            application.router.add_get(path, _answering(body))
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        try:
+            try:
+                listening = await self._own.create_server(self._connected, self._host, self.port)
+            except OSError as error:
+                said = os.strerror(error.errno) if error.errno else "no such address"
+                raise ConfigurationError(
+                    [f"listen.http: cannot listen on {self._host}:{self.port}: {said.lower()}"]
+                ) from error
+            self.port = listening.sockets[0].getsockname()[1]
+            listens.set_result(None)
+            await self._leaves.wait()
+            listening.close()
+        finally:
+            await self._runner.cleanup()
 
     def _connected(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
@@ -88,19 +135,30 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
 
     async def _metrics(self, request: web.Request) -> web.Response:
         """OpenMetrics to who accepts it (Prometheus does): only that can hold exemplars."""
-        if _accepts_openmetrics(request.headers.get("accept", "")):
-            return web.Response(
-                body=openmetrics.generate_latest(self._registry),  # type: ignore[no-untyped-call]
-                headers={"content-type": openmetrics.CONTENT_TYPE_LATEST},
-            )
-        body = generate_latest(self._registry)
-        return web.Response(body=body, headers={"content-type": CONTENT_TYPE_PLAIN_1_0_0})
+        accepts = _accepts_openmetrics(request.headers.get("accept", ""))
+        # On the loop that writes them: no gauge changes while it is read.
+        collecting = asyncio.run_coroutine_threadsafe(self._collect(openmetrics_too=accepts), self._watched)
+        body = await asyncio.wrap_future(collecting)
+        kind = openmetrics.CONTENT_TYPE_LATEST if accepts else CONTENT_TYPE_PLAIN_1_0_0
+        return web.Response(body=body, headers={"content-type": kind})
+
+    async def _collect(self, *, openmetrics_too: bool) -> bytes:
+        if openmetrics_too:
+            return openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call, no-any-return]
+        return generate_latest(self._registry)
+
+    def _stall_reason(self) -> str:
+        silent = timedelta(seconds=self._clock() - self._beat)
+        if silent <= self._stall:
+            return ""
+        return f"the event loop has not run for {silent.total_seconds():.0f} s (health.stall)"
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        reason = self._stall_reason()
+        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        reason = self._not_ready()
+        reason = self._stall_reason() or self._not_ready()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 
 
@@ -117,8 +175,6 @@ def _answering(body: bytes) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 # --- certificates ------------------------------------------------------------------------------------
 # When the certificates in use end, as a metric.
-
-log = logger(__name__)
 
 
 class CertificateExpiry:

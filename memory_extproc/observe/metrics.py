@@ -222,6 +222,9 @@ class Metrics:
         self.stream_faults = make.counter(
             "stream_faults", "Streams ended early by a fault of ours or Envoy's.", "kind"
         )
+        self.damaged_events = make.counter(
+            "damaged_events", "Events of streamed answers that are no JSON; the answer is learned up to them."
+        )
         self.process_bytes = make.gauge("process_bytes", "Bytes of bodies held for open exchanges.")
 
     def unreadable(self, why: str, rows: int = 1) -> None:

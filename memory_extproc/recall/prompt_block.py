@@ -7,8 +7,6 @@ keeps what it has.
 from __future__ import annotations
 
 import asyncio
-import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +17,7 @@ from types import MappingProxyType
 from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, OwnerKind, Profile, Ranked, Role, Source
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
+from memory_extproc.safety.neutralize import harmless
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens
 
@@ -182,48 +181,6 @@ def _truncate_line(line: str, tokens: int) -> str:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if estimate_tokens(line[:middle]) + 2 <= tokens else (low, middle - 1)
     return f"{line[:low].rsplit(' ', 1)[0]} …"
-
-
-# What chat templates and our own block use as markup; broken so that remembered text cannot close the block
-# or speak as another role. Angle and square brackets of ordinary text stay.
-MARKUP = re.compile(
-    r"[<\uff1c\ufe64](?=[|/!\uff0f]|\s*/?\s*(?:memory|s>|system|assistant|user|human|developer|tool|instructions?|think|"
-    r"(?:start|end)_of_turn|bos|eos|im_start|im_end))"
-    r"|(?<=\|)>|<(?=<)|\[(?=\s*/?\s*(?:INST|SYS|SYSTEM|system)\b)|\[(?=/INST)",
-    re.IGNORECASE,
-)
-ROLE_LABEL = re.compile(
-    r"(?i)(^|[\n\r.!?:;>\"'])(\s*(?:#{1,6}\s*)?(?:\*\*)?)(system|assistant|developer|human|user|tool)(\*\*)?\s*:",
-)
-SPACES = re.compile(r"\s+")
-BROKEN = {"<": "\u2039", "\uff1c": "\u2039", "\ufe64": "\u2039", ">": "\u203a", "[": "\u27e6"}
-
-
-def harmless(text: str) -> str:
-    """*text* on one line, without control, bidirectional or tag characters, its markup and role labels broken."""
-    plain = text.isascii() and text.isprintable()  # then every character is visible, and has one form only
-    visible = text if plain else "".join(map(_visible, unicodedata.normalize("NFC", text)))
-    # Runs of white space first: a label is looked for from each place in them.
-    visible = SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", _JOINED_LATIN.sub("", visible))
-    labelled = ROLE_LABEL.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{m[4] or ''} -", visible)
-    marked = MARKUP.sub(lambda m: BROKEN[m[0]], labelled)
-    return SPACES.sub(" ", marked).strip().replace('"', "'")
-
-
-JOINERS = "\u200c\u200d"  # between letters of Persian or parts of an emoji they carry meaning
-# Beside ASCII they only hide what a word is.
-_JOINED_LATIN = re.compile(f"(?<=[!-~])[{JOINERS}]+|[{JOINERS}]+(?=[!-~])")
-
-
-def _visible(char: str) -> str:
-    if char in JOINERS:
-        return char
-    category = unicodedata.category(char)
-    if category == "Cc":
-        return "\n" if char in "\n\r\u0085" else " "
-    if category in {"Zl", "Zp"}:
-        return "\n"
-    return "" if category in {"Cf", "Cs", "Co", "Cn"} else char
 
 
 # --- profile -----------------------------------------------------------------------------------------

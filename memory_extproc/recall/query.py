@@ -19,7 +19,6 @@ from memory_extproc.text.sentences import sentences
 log = logger(__name__)
 
 LONGEST = 2_000  # characters; the embedding model sees some 256 tokens of them at most
-READ_EACH_END = 16_000  # characters, white space included, of a message that may have a million
 KEPT_EACH_END = 800  # of a longer message: what is asked stands at its beginning or its end
 EARLIER_MESSAGES = 3
 EARLIER_TERMS = 12
@@ -50,8 +49,6 @@ class Query:
 def plain(asked: str, earlier: Sequence[str], *, take_apart: bool = False) -> Query:
     """The words themselves, with the key terms of the last three user messages added when they are vague.
     With *take_apart*, what a question for several things is made of stands beside it."""
-    if len(asked) > 2 * READ_EACH_END:
-        asked = f"{asked[:READ_EACH_END]} {asked[-READ_EACH_END:]}"
     text = " ".join(asked.split())
     if len(text) > LONGEST:
         text = f"{text[:KEPT_EACH_END]} {text[-KEPT_EACH_END:]}"
@@ -150,7 +147,7 @@ def gate(asked: str, signals: Signals, about_caller: AboutCaller) -> Outcome | N
         return Outcome.SKIPPED_GREETING
     if signals.fact and not about_caller(asked):
         return Outcome.SKIPPED_FACT
-    if not (WORDLIKE.search(asked[:READ_EACH_END]) or WORDLIKE.search(asked[-READ_EACH_END:])):
+    if not WORDLIKE.search(asked):
         return Outcome.NOTHING_RELEVANT
     return None
 

@@ -164,7 +164,7 @@ class Recaller:
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
-            skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
+            skip = None if wish.force else gate(wish.question, wish.signals, self._about_caller)
         if skip is not None:
             return RecallResult(outcome=skip)
         budget = self._budget(wish)
@@ -183,7 +183,7 @@ class Recaller:
     async def explain(self, wish: RecallRequest) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
-        skip = None if wish.force else gate(wish.asked, wish.signals, self._about_caller)
+        skip = None if wish.force else gate(wish.question, wish.signals, self._about_caller)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip)
         started = self._clock()
@@ -229,7 +229,7 @@ class Recaller:
         if self._threads is None or (lookup is not None and lookup.alone and not lookup.opens):
             return ranked
         whole = lookup is not None and lookup.opens
-        return await self._threads.extended(ranked, wish.asked, wish.in_view, self._now(), within, whole=whole)
+        return await self._threads.extended(ranked, wish.question, wish.in_view, self._now(), within, whole=whole)
 
     async def _found(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
@@ -237,7 +237,7 @@ class Recaller:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
         said a moment ago may take its time to be among them."""
         then = self._instant(wish)
-        wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.asked)))
+        wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.question)))
         with self._timed("query"):
             reading = self._read_intents(wish)
             if wish.as_of and then is None:
@@ -249,7 +249,7 @@ class Recaller:
             with self._timed("search"):
                 lookup = await self._lookups.before_search(wish, reading, self._now())
             if lookup is not None:
-                return _Found(Query(wish.asked), (), 1.0, None, "lookup", reading, lookup)
+                return _Found(Query(wish.question), (), 1.0, None, "lookup", reading, lookup)
         with self._timed("query"):
             query = await self._query(wish, started)
         texts = query.texts
@@ -295,7 +295,7 @@ class Recaller:
     def _read_intents(self, wish: RecallRequest) -> Reading:
         if self._lookups is None:
             return NOTHING_READ
-        return self._intents.read(wish.asked, wish.earlier, self._now().date())
+        return self._intents.read(wish.question, wish.earlier, self._now().date())
 
     def _instant(self, wish: RecallRequest) -> Period | None:
         """The instant in the request; None for no time, a time without a zone and a time in the future."""
@@ -354,10 +354,10 @@ class Recaller:
 
     async def _query(self, wish: RecallRequest, started: float) -> Query:
         if self._rewriter is None:
-            return plain(wish.asked, wish.earlier, take_apart=self._limits.take_apart)
+            return plain(wish.question, wish.earlier, take_apart=self._limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
         within = max(self._left(started) * share, timedelta())
-        return await self._rewriter.query(wish.asked, wish.earlier, within)
+        return await self._rewriter.query(wish.question, wish.earlier, within)
 
     async def _vectors(self, query: Query, within: timedelta) -> Sequence[Vector | None]:
         """Of the query's texts. None for all of them where the model fails or takes too long: what is found by
@@ -428,7 +428,7 @@ class Recaller:
                 threshold=wish.threshold,
                 limit=limit,
                 on_cosine=on_cosine,
-                asked=wish.asked,
+                asked=wish.question,
                 in_view=wish.in_view,
                 seen=told,
                 whole=whole,

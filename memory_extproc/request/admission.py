@@ -21,6 +21,9 @@ INTERNAL = "x-memory-extproc-internal"
 # Envoy sets it on a request that it sends once more, to where the upstream redirected it. By then all that the
 # client wished of us is taken out, and the body holds what we put in.
 REDIRECTED = "x-envoy-original-url"
+# In Envoy's dynamic metadata: the namespace and field by which a memory filter tells a second memory filter of the
+# same route that it has seen to the request. No client can write it.
+METADATA, PASSED = "memory", "passed"
 NO_DIALECT = "none"  # metric label of an exchange that is not a chat request
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -38,7 +41,7 @@ class HeaderControls:
     compress: Switch = Switch.DEFAULT
     ends_session: bool = False
     internal: bool = False  # one of our own calls of a language model
-    redirected: bool = False  # it passed us before
+    redirected: bool = False  # it passed us before, or another memory filter that decides for it
     unkept: bool = False  # nothing of this exchange is to be kept
     incognito: bool = False  # nor of what follows in its conversation
     as_of: str = ""  # as memory stood then; as it was sent
@@ -97,12 +100,17 @@ class Admission:
             path=path,
             encoding=",".join(headers.all("content-encoding")),
             caller=self._identity.caller(headers, event.metadata),
-            controls=controls_of(headers),
+            controls=replace(controls_of(headers), redirected=REDIRECTED in headers or _is_seen_to(event.metadata)),
             signals=signals_of(headers, event.metadata, self._options.signals),
             route=str(event.attributes.get("xds.route_name", "")),
             upstream=str(event.attributes.get("xds.cluster_name", "")),
             metadata=event.metadata,
         )
+
+
+def _is_seen_to(metadata: Mapping[str, Any]) -> bool:
+    ours = metadata.get(METADATA)
+    return isinstance(ours, Mapping) and ours.get(PASSED) is True
 
 
 def _is_json_post(headers: Headers) -> bool:

@@ -6,6 +6,7 @@ A few kilobytes can unpack to gigabytes, so no decoder here is ever asked for mo
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Protocol
 
 import brotli
@@ -18,6 +19,7 @@ IDENTITY = frozenset({"", "identity"})
 # The window that every decoder of zstd content-encoding must accept (RFC 9659); more is refused.
 ZSTD_WINDOW = 8 * 1024 * 1024
 MOST_CODINGS = 3  # stacked in one content-encoding; nobody honest needs more
+MOST_MEMBERS = 1_000  # gzip members or zstd frames of a body; each costs a new decoder
 
 
 class OversizeError(BadBodyError):
@@ -50,6 +52,7 @@ class _Zlib:
         self._gzip = gzip
         self._started = False
         self._inner = zlib.decompressobj(31 if gzip else 15)
+        self._members = 1
 
     def feed(self, chunk: bytes, allowed: int) -> bytes:
         if not chunk:
@@ -59,11 +62,16 @@ class _Zlib:
             self._inner = zlib.decompressobj(-15)
         self._started = True
         unpacked = bytearray()
-        rest = chunk
+        for bite in _bites(chunk, BITE):
+            self._feed(bite, unpacked, allowed)
+        return bytes(unpacked)
+
+    def _feed(self, rest: bytes, unpacked: bytearray, allowed: int) -> None:
         while rest:
             if self._inner.eof:
                 if not self._gzip:
                     raise BadBodyError("bytes after the end of the deflate stream")
+                self._members = _next_member(self._members)
                 self._inner = zlib.decompressobj(31)  # RFC 1952, 2.2: members follow one another
             try:
                 unpacked += self._inner.decompress(rest, allowed - len(unpacked) + 1)
@@ -72,11 +80,26 @@ class _Zlib:
             if len(unpacked) > allowed:
                 raise OversizeError("the unpacked body is larger than allowed")
             rest = self._inner.unused_data if self._inner.eof else self._inner.unconsumed_tail
-        return bytes(unpacked)
 
     def finish(self) -> None:
         if self._started and not self._inner.eof:
             raise BadBodyError("the packed body is cut off")
+
+
+# Bytes given to a decoder at once. It returns all input behind a member's end, so a body that is given as a whole
+# would be copied once for each of its members.
+BITE = 4_096
+
+
+def _bites(chunk: bytes, size: int) -> Iterator[bytes]:
+    whole = memoryview(chunk)
+    return (bytes(whole[start : start + size]) for start in range(0, len(whole), size))
+
+
+def _next_member(members: int) -> int:
+    if members >= MOST_MEMBERS:
+        raise BadBodyError("more members or frames than anyone needs")
+    return members + 1
 
 
 class _Brotli:
@@ -114,24 +137,27 @@ class _Zstd:
     def __init__(self) -> None:
         self._inner = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
         self._started = False
+        self._frames = 1
 
     def feed(self, chunk: bytes, allowed: int) -> bytes:
         unpacked = bytearray()
         self._started = self._started or bool(chunk)
-        rest = memoryview(chunk)
+        for bite in _bites(chunk, self.BITE):
+            self._feed(bite, unpacked, allowed)
+        return bytes(unpacked)
+
+    def _feed(self, rest: bytes, unpacked: bytearray, allowed: int) -> None:
         while rest:
             if self._inner.eof:  # RFC 8878, 3: frames follow one another
+                self._frames = _next_member(self._frames)
                 self._inner = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
-            bite, rest = rest[: self.BITE], rest[self.BITE :]
             try:
-                unpacked += self._inner.decompress(bytes(bite))
+                unpacked += self._inner.decompress(rest)
             except zstandard.ZstdError as error:
                 raise BadBodyError("not a zstd stream") from error
             if len(unpacked) > allowed:
                 raise OversizeError("the unpacked body is larger than allowed")
-            if self._inner.eof and self._inner.unused_data:
-                rest = memoryview(self._inner.unused_data + bytes(rest))
-        return bytes(unpacked)
+            rest = self._inner.unused_data if self._inner.eof else b""
 
     def finish(self) -> None:
         if self._started and not self._inner.eof:

@@ -29,6 +29,7 @@ log = logger(__name__)
 
 MAX_TOKEN = 16 * 1024  # characters; a longer one is not looked at
 MAX_KEYS_BYTES = 1024 * 1024  # of a JWKS document
+_LONGEST_LIFE = 10 * 365 * 86_400  # seconds from now until the end of a token; ten years
 MAX_BELIEVED = 4096  # tokens remembered as verified, by their hash
 FETCH_TIMEOUT = timedelta(seconds=5)
 # RFC 7518, 3.1 and RFC 8037: the kind of key that each family of signatures asks for.
@@ -153,10 +154,13 @@ class Tokens:
         except (jwt.PyJWTError, RecursionError):
             return None
         now, leeway = self._clock(), self._options.leeway.total_seconds()
-        ends, begins = claims["exp"], claims.get("nbf", 0)
+        ends, begins, issued = claims["exp"], claims.get("nbf", 0), claims.get("iat", 0)
         # RFC 7519, 2: a NumericDate is a number; JSON's true is one to Python.
-        numeric = all(isinstance(time_, int | float) and not isinstance(time_, bool) for time_ in (ends, begins))
-        return claims if numeric and begins - leeway <= now < ends + leeway else None
+        if any(isinstance(time_, bool) or not isinstance(time_, int | float) for time_ in (ends, begins, issued)):
+            return None
+        # NaN compares as false; a token that never ends is a mistake of its issuer, or a forgery.
+        holds = max(begins, issued) - leeway <= now < ends + leeway and ends <= now + _LONGEST_LIFE
+        return claims if holds else None
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
         algorithm, key_id = header.get("alg"), header.get("kid", "")

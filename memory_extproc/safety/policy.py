@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.resources import files
 
-from memory_extproc.model import Exchanged, Message, Role
+from memory_extproc.model import Exchanged, Role
 from memory_extproc.safety.secrets import Masked, Span, find_secrets, mask_spans
 from memory_extproc.text.sentences import sentence_ends
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
@@ -43,7 +44,7 @@ _LEAST_LOCAL, _MOST_LOCAL, _NEAR = 7, 13, 40
 _ADDRESS = re.compile(
     r"""(?x)\b(?:\d{1,5}[a-zA-Z]?,?\ (?:[A-Z][\w'.-]{1,30}\ ){1,4}
         (?:Street|St|Avenue|Ave|Road|Rd|Lane|Ln|Drive|Dr|Boulevard|Blvd|Court|Ct|Place|Pl|Square|Terrace|Crescent)\b\.?
-      |(?:[A-Z\u00c4\u00d6\u00dc][\w.-]{1,30}\ ?){1,3}
+      |(?:[A-Z\u00c4\u00d6\u00dc][\w.-]{1,30}\ ){0,2}[A-Z\u00c4\u00d6\u00dc][\w.-]{1,30}\ ?
         (?:stra\u00dfe|strasse|str\.|weg|platz|allee|gasse|ring|Stra\u00dfe|Weg|Platz|Allee)
         \ \d{1,4}\ ?[a-zA-Z]?\b
       |\d{1,4},?\ (?:bis\ |ter\ )?(?:rue|avenue|boulevard|place|chemin|all\u00e9e)\ [\w'\u00e0-\u00ff -]{3,40}
@@ -252,7 +253,7 @@ def _straight(text: str) -> str:
 
 # --- policy ------------------------------------------------------------------------------------------
 
-_WRITTEN = 3  # of the user's messages before, at most, go into a record (learn/sessions.py)
+WRITTEN = 3  # of the user's messages before, at most, go into a record (learn/sessions.py)
 _SHORTEST_REPEATED = 5  # characters; a shorter secret said again without its word is not told from any other text
 
 
@@ -262,6 +263,7 @@ class Found:
 
     exchanged: Exchanged
     kinds: tuple[str, ...] = ()
+    behind: Secrets | None = field(default=None, repr=False)  # masks the rest of a long conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,48 +294,63 @@ class Policy:
         )
         named = without_identifiers(answered.text, self.identifiers)
         kinds.extend((*answered.dropped, *named.kinds))
-        users = [message for message in exchanged.history if message.role is Role.USER][-_WRITTEN:]
+        users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
         history = tuple(replace(message, text=said(message.text)) for message in users)
         return Found(replace(exchanged, history=history, asked=asked, answered=named.text), tuple(kinds))
 
 
+# Characters of a conversation, from its beginning, that are searched for secrets. The rest only goes into hashes;
+# texts that are written are masked wherever they stand.
+MOST_SEARCHED = 512 * 1024
+_MOST_SECRETS = 256  # the latest of a conversation, to be known when they are repeated
+
+
 def without_secrets(exchanged: Exchanged) -> Found:
-    """*exchanged* with its secrets masked in every text, history included.
+    """*exchanged* with its secrets masked in every text, history included, for `MOST_SEARCHED` characters.
 
-    What was said to be a secret once is masked wherever it comes again behind that, with or without the word that
-    told it. A message's masks depend on itself and on those before it alone: when the conversation is sent again
-    and longer, its beginning comes to the same text, by which it is known again.
+    A secret that was named once is masked wherever it is repeated after that, with or without the word that named
+    it. A message's masks depend on itself and on the messages before it: a conversation that is sent again and
+    longer begins with the same text, by which it is recognised.
     """
-    said = _Said()
-    history = tuple(said.message(message) for message in exchanged.history)
-    asked, answered = said.text(exchanged.asked), said.text(exchanged.answered)
-    injected = tuple(said.text(text) for text in exchanged.injected)
-    if not said.kinds:
-        return Found(exchanged)
-    return Found(
-        replace(exchanged, history=history, asked=asked, answered=answered, injected=injected), tuple(said.kinds)
+    said = Secrets()
+    left = MOST_SEARCHED
+
+    def mask(text: str) -> str:
+        nonlocal left
+        searched, left = max(0, left), left - len(text)
+        return said.mask(text) if len(text) <= searched else said.mask(text[:searched]) + text[searched:]
+
+    history = tuple(
+        message if (text := mask(message.text)) is message.text else replace(message, text=text)
+        for message in exchanged.history
     )
+    asked, answered = mask(exchanged.asked), mask(exchanged.answered)
+    injected = tuple(said.mask(text) for text in exchanged.injected)
+    behind = said if left < 0 else None
+    if not said.kinds:
+        return Found(exchanged, behind=behind)
+    changed = replace(exchanged, history=history, asked=asked, answered=answered, injected=injected)
+    return Found(changed, tuple(said.kinds), behind)
 
 
-class _Said:
-    """The secrets met so far."""
+class Secrets:
+    """The secrets that a conversation has named so far."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
-        self._secrets: dict[str, str] = {}
+        self._secrets: OrderedDict[str, str] = OrderedDict()
 
-    def message(self, message: Message) -> Message:
-        text = self.text(message.text)
-        return message if text is message.text else replace(message, text=text)
-
-    def text(self, text: str) -> str:
+    def mask(self, text: str) -> str:
         done = mask_spans(text, [*find_secrets(text), *self._again(text)])
         if not done.found:
             return text
         self.kinds += done.kinds
-        self._secrets.update(
-            (bare, kind) for what, kind in done.found if len(bare := _bare(what)) >= _SHORTEST_REPEATED
-        )
+        for what, kind in done.found:
+            if len(bare := _bare(what)) >= _SHORTEST_REPEATED:
+                self._secrets[bare] = kind
+                self._secrets.move_to_end(bare)
+        while len(self._secrets) > _MOST_SECRETS:
+            self._secrets.popitem(last=False)
         return done.text
 
     def _again(self, text: str) -> Iterable[Span]:

@@ -14,14 +14,17 @@ import html
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from importlib.resources import files
+from itertools import chain
 from urllib.parse import unquote
 
+from memory_extproc.safety.neutralize import drop_invisible
 from memory_extproc.text.sentences import collapse_whitespace, sentences
-from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
+from memory_extproc.text.words import memoize_by_hash, normalize
 
 
 class Suspicion(StrEnum):
@@ -82,12 +85,10 @@ def _rules() -> tuple[_Rule, ...]:
 _RULES = _rules()
 _LONGEST = 2000  # characters of a sentence read at once; a longer one is read in overlapping parts
 _OVERLAP = 300
+_REMEMBERED = 1_024  # answers: a turn's words are read when they are stored and when facts are taken from them
+_LEAST_UNMASKED = 16_000  # characters in disguise that any text may have
+_LONGEST_LIGATURE = 3
 
-# Signs that nobody sees: zero-width ones, joiners, direction marks, soft hyphens, variation selectors.
-_UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064"
-    "\u2066-\u206f\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]"
-)
 _TAGS = re.compile("[\U000e0020-\U000e007e]+")
 _FLAG = "\U0001f3f4"
 # Letters of other scripts that look like Latin ones, for words that mix scripts.
@@ -114,27 +115,41 @@ _ROT13_SIGNS = re.compile(
 _LEAST_ROT13 = 2
 
 
-@memoize_by_hash(MOST_REMEMBERED)
+@memoize_by_hash(_REMEMBERED)
 def suspicion(text: str) -> Suspicion | None:
     """Why *text* should not be remembered as it is; None for what people say. Linear in *text*."""
-    plain = collapse_whitespace(unicodedata.normalize("NFKC", _UNSEEN.sub("", _TAGS.sub("", text))))
-    if (found := _read(plain)) is not None:
+    shown = drop_invisible(_TAGS.sub("", text)).translate(_long_ligatures())
+    plain = collapse_whitespace(normalize("NFKC", shown))
+    sentences_read = dict.fromkeys(_parts(plain)).keys()
+    if (found := _read(plain, sentences_read)) is not None:
         return found
-    for disguised in _unmask_readings(text, plain):
-        if disguised.strip() and _read(collapse_whitespace(disguised)) is not None:
+    # A text with more in disguise than in plain words is no message; reading on would take long.
+    left = len(plain) + _LEAST_UNMASKED
+    for disguised in map(collapse_whitespace, _unmask_readings(text, plain)):
+        fresh = dict.fromkeys(_parts(disguised)).keys() - sentences_read
+        left -= sum(map(len, fresh))
+        if left < 0 or _read(disguised, fresh) is not None:
             return Suspicion.ENCODED
     return None
 
 
-def _read(text: str) -> Suspicion | None:
+def _read(text: str, parts: Iterable[str]) -> Suspicion | None:
     for rule in _RULES:
         if rule.whole and rule.holds(text):
             return rule.kind
-    for sentence in _parts(text):
+    for part in parts:
         for rule in _RULES:
-            if not rule.whole and rule.holds(sentence):
+            if not rule.whole and rule.holds(part):
                 return rule.kind
     return None
+
+
+@cache
+def _long_ligatures() -> Mapping[int, str]:
+    """Characters that stand for whole words of up to eighteen letters, as blanks: such words instruct no assistant,
+    and a text full of them would grow to eighteen times its length."""
+    signs = map(chr, chain(range(0x2000, 0x3400), range(0xFB00, 0xFE00), range(0x1F100, 0x1F300)))
+    return {ord(sign): " " for sign in signs if len(unicodedata.normalize("NFKC", sign)) > _LONGEST_LIGATURE}
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -25,6 +25,7 @@ from memory_extproc.settings.paths import CoordinationSection, Learn, Recall
 from memory_extproc.settings.traffic import (
     Compress,
     EnvoySection,
+    Health,
     Inject,
     Limits,
     Listen,
@@ -83,6 +84,7 @@ class Settings(Section):
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
     telemetry: Telemetry = Field(Telemetry(), description="logs, metrics, traces")
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
+    health: Health = Field(Health(), description="what a probe is told of this process")
     shutdown: Shutdown = Field(Shutdown(), description="the order of leaving")
 
     # Notices about the semantic router's keys that were translated.

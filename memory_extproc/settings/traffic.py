@@ -35,7 +35,7 @@ class Listen(Section):
     console: Listening = Field(
         "127.0.0.1:50053", description="HTTP of the memory API (/v1/memory, /docs), and the page if it is on"
     )
-    http: Listening = Field("0.0.0.0:9190", description="/metrics, /healthz, /readyz; never a person's words")
+    http: Listening = Field("127.0.0.1:9190", description="/metrics, /healthz, /readyz; never a person's words")
     insecure: bool = Field(
         default=False,
         description="true: ext_proc may listen off loopback without TLS; whoever reaches it reads memories",
@@ -82,6 +82,13 @@ class EnvoySection(Section):
         timedelta(0), description="Envoy's bound on a whole exchange; 0s: none, answers may stream for long"
     )
     idle_timeout: Positive = Field(timedelta(minutes=10), description="Envoy's bound on silence within an exchange")
+
+
+class Health(Section):
+    stall: Positive = Field(
+        timedelta(seconds=10),
+        description="an event loop that has not run for so long is unhealthy: /healthz and /readyz answer 503",
+    )
 
 
 class Shutdown(Section):

@@ -163,7 +163,10 @@ def _plain(text: str) -> str:
 # Atomic: "good morning" could also be read as two phrases, and a text of many would try all the ways.
 _FILLER = rf"(?>(?:{_any_of(PHRASES['fillers'])})(?= |$))"
 _PHRASE = rf"(?>(?:{_any_of(PHRASES['polite'])})(?= |$))"
+_SOME = re.compile(rf"(?<!\S){_PHRASE}")
+_EVERY = re.compile(rf"(?:{_PHRASE}|{_FILLER})(?: (?:{_PHRASE}|{_FILLER}))*+")
 _ONLY = re.compile(rf"(?:{_FILLER} )*{_PHRASE}(?: (?:{_PHRASE}|{_FILLER}))*+")
+_LONGEST_WEIGHED = 1_000  # characters
 _EMOJI = frozenset(PHRASES["emoji"])
 # variation selectors, the joiner and skin tones change how an emoji looks, not what it is
 _SHAPERS = frozenset("\ufe0e\ufe0f\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
@@ -172,6 +175,8 @@ _SHAPERS = frozenset("\ufe0e\ufe0f\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe
 def polite(text: str) -> bool:
     """Whether *text*, of any length, is made of greetings, thanks, goodbyes and acknowledgements alone."""
     plain = _plain(text)
+    if len(plain) > _LONGEST_WEIGHED:  # the search would try every split into fillers and phrases
+        return _EVERY.fullmatch(plain) is not None and _SOME.search(plain) is not None
     if not plain:
         symbols = {character for character in text if not character.isspace()} - _SHAPERS
         return any(character in _EMOJI for character in symbols) and all(

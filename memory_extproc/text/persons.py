@@ -183,7 +183,7 @@ _DAY = re.compile(
     r"|(?:mon|tues?|wednes|thurs?|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag"
     r"|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|mi\u00e9rcoles|jueves|viernes|s\u00e1bado"
     r"|domingo|today|tomorrow|tonight|morgen|heute|demain|ma\u00f1ana|spring|summer|autumn|winter|week|month|year)\b"
-    r"|\d{4}-\d\d-\d\d|\d{1,2}[:.]\d\d\b|\d{1,2}\s?[ap]m\b|\d{1,2}(?:st|nd|rd|th)\b|\d+[\u6708\u65e5\u53f7\u70b9\u6642]"
+    r"|\d{4}-\d\d-\d\d|\d{1,2}[:.]\d\d\b|\d{1,2}\s?[ap]m\b|\d{1,2}(?:st|nd|rd|th)\b|\d[\u6708\u65e5\u53f7\u70b9\u6642]"
 )
 _NUMBER = re.compile(
     r"(?i)\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|hundred|thousand)\b"

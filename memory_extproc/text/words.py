@@ -9,9 +9,10 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from importlib.resources import files
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +68,31 @@ def _lexicons() -> Mapping[str, Lexicon]:
     }
 
 
+_MOST_MARKS = 30  # combining marks in a row: UAX #15, 13 (Stream-Safe Text Format)
+
+
+def normalize(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """*text* in a Unicode normal form, in linear time: CPython sorts a run of combining marks in time that is
+    quadratic in the run, so marks beyond the thirtieth in a row are dropped. No language writes as many."""
+    if text.isascii() or unicodedata.is_normalized(form, text):
+        return text
+    return unicodedata.normalize(form, _long_runs_of_marks().sub(r"\1", text))
+
+
+@cache
+def _long_runs_of_marks() -> re.Pattern[str]:
+    """Runs of characters that are combining marks, or become some when they are decomposed."""
+    marks = (chr(code) for code in chain(range(0x300, 0x20000), range(0xE0000, 0xE0100)))
+    ranges = "".join(mark for mark in marks if unicodedata.combining(unicodedata.normalize("NFKD", mark)[0]))
+    return re.compile(f"([{ranges}]{{{_MOST_MARKS}}})[{ranges}]+")
+
+
 def fold(text: str) -> str:
     """Compatibility forms, case and typographic apostrophes evened out, for comparing; idempotent."""
     if text.isascii():  # has neither other forms nor other apostrophes
         return text.lower()
     # casefold may leave a form that NFKC composes anew, hence normalising after it as well
-    folded = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).casefold()
-    return unicodedata.normalize("NFKC", folded)
+    return normalize("NFKC", normalize("NFKC", text).translate(_APOSTROPHES).casefold())
 
 
 def strip_accents(folded: str) -> str:
@@ -153,6 +172,7 @@ def stem(word: str) -> str:
 _THOUSANDS = re.compile(r"(?<=\d)[, ](?=\d{3}(?!\d))")
 _SCALES = {"k": 1_000, "thousand": 1_000, "m": 1_000_000, "million": 1_000_000, "bn": 1_000_000_000,
            "billion": 1_000_000_000}  # fmt: skip
+_LONGEST_NUMBER = 64  # characters; a longer number is no amount, and too much for a float
 _NUMBER = re.compile(rf"^[{_CURRENCY}]?\s?(\d+(?:\.\d+)?)\s?(k|m|bn|thousand|million|billion)?\s?[{_CURRENCY}]?$")
 
 
@@ -164,6 +184,8 @@ def number_key(token: str) -> str:
     folded = fold(token).strip()
     matched = _NUMBER.match(_THOUSANDS.sub("", folded))
     if matched is None:
+        return folded
+    if len(folded) > _LONGEST_NUMBER:
         return folded
     amount = float(matched[1]) * _SCALES.get(matched[2] or "", 1)
     return f"{amount:.10g}" if amount != int(amount) else str(int(amount))
@@ -316,7 +338,7 @@ _SEPARATORS = re.compile(r"[.,'\u00a0\u202f ]")
 
 def normal(text: str) -> str:
     """*text* with its whitespace collapsed and in one Unicode form."""
-    return " ".join(unicodedata.normalize("NFC", text).split())
+    return " ".join(normalize("NFC", text).split())
 
 
 def words_hash(text: str) -> str:
@@ -326,7 +348,7 @@ def words_hash(text: str) -> str:
 
 def word_set(text: str) -> frozenset[str]:
     """The words of *text*, case folded, numbers without their separators."""
-    found = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    found = _WORD.findall(normalize("NFKC", text).casefold())
     return frozenset(_SEPARATORS.sub("", word) if word[0].isdigit() else word for word in found)
 
 

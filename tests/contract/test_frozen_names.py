@@ -44,6 +44,10 @@ GONE: Mapping[str, str] = {
 
 # Setting → its default today, and why it is another one than it was. The key itself must stay.
 CHANGED_DEFAULTS: Mapping[str, tuple[Any, str]] = {
+    "listen.http": (
+        "127.0.0.1:9190",
+        "metrics of a bare process are for its own machine; image, chart and compose name 0.0.0.0",
+    ),
     "data_dir": (
         "",
         "`serve` with no file keeps data in the user's data directory; ./data stays where it was made",

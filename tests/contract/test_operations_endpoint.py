@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import urllib.error
+import urllib.request
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -64,3 +66,24 @@ async def test_connections_that_never_finish_their_request_make_room_for_others(
             ):
                 assert answer.status == 200
         assert not slow[-1].at_eof()
+
+
+async def test_health_is_answered_while_the_event_loop_is_busy_and_fails_when_it_stalls() -> None:
+    time = [0.0]
+    endpoint = OperationsEndpoint("127.0.0.1", 0, CollectorRegistry(), lambda: "", clock=lambda: time[0])
+
+    def ask(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}{path}", timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    async with endpoint:
+        # From here on to the end of these lines the event loop does nothing else: it does not beat.
+        assert ask("/healthz") == (200, "ok\n")
+        time[0] += 9.9
+        assert ask("/healthz")[0] == ask("/readyz")[0] == 200
+        time[0] += 0.2
+        for path in ("/healthz", "/readyz"):
+            assert ask(path) == (503, "the event loop has not run for 10 s (health.stall)\n")

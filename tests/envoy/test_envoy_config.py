@@ -358,7 +358,9 @@ async def test_the_access_log_shows_how_memory_left_each_exchange_and_no_caller(
     logged = json.loads(line)
     ms = logged["memory"].pop("ms")
     assert 0 <= ms < 10_000
-    assert logged["memory"] == {"outcome": "used", "n": 1, "tokens": logged["memory"]["tokens"], "arm": "memory"}
+    assert logged["memory"] == {
+        "outcome": "used", "n": 1, "tokens": logged["memory"]["tokens"], "arm": "memory", "passed": True,
+    }  # fmt: skip
     assert logged["memory"]["tokens"] > 0
     assert logged["memory_status"].startswith("used")
     assert logged["path"] == PATH_CHAT

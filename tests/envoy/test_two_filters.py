@@ -29,7 +29,9 @@ ASKED = "What's my budget for the trip?"
 MIB = 1024 * 1024
 
 
-def written(sidecar: int, upstream: int, *, front: int, admin: int, bodies: Bodies) -> dict[str, Any]:
+def written(
+    sidecar: int, upstream: int, *, front: int, admin: int, bodies: Bodies, two: bool = True
+) -> dict[str, Any]:
     options = EnvoyOptions(
         sidecar=f"127.0.0.1:{sidecar}",
         upstream=Upstream("127.0.0.1", upstream, tls=False),
@@ -45,7 +47,7 @@ def written(sidecar: int, upstream: int, *, front: int, admin: int, bodies: Bodi
         request_body=4 * MIB,
         streams=1000,
         bodies=bodies,
-        two_filters=True,
+        two_filters=two,
     )
     tree: dict[str, Any] = yaml.safe_load(render(options, Shape.BOOTSTRAP))
     return tree

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError, PermanentError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, MemoryStore
 from memory_extproc.store.milvus import schema
@@ -278,6 +278,12 @@ class Opener:
         """*at*: where the store is, as the log may tell it."""
         self._store, self._limits, self._rng, self._at = store, limits, rng, at
         self._task: asyncio.Task[None] | None = None
+        self._is_opening = True
+
+    async def check_settled(self) -> None:
+        """TransientError until the store is open or has been refused, which only an operator can mend."""
+        if self._is_opening:
+            raise TransientError("the embedded store is being opened")
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._keep_trying(), name="store opener")
@@ -297,6 +303,7 @@ class Opener:
             try:
                 await self._store.open()
             except PermanentError as error:
+                self._is_opening = False
                 pause = self._limits.refused
                 log.error(  # noqa: TRY400
                     "store.refused", at=self._at, detail=str(error), again_in_s=pause.total_seconds()
@@ -306,6 +313,7 @@ class Opener:
                 attempt = min(attempt + 1, 16)
                 log.warning("store.not_open", at=self._at, detail=str(error), again_in_s=pause.total_seconds())
             else:
+                self._is_opening = False
                 log.info("store.open")
                 return
             await asyncio.sleep(pause.total_seconds() * (0.5 + self._rng() / 2))

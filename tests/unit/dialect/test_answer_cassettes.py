@@ -29,7 +29,7 @@ EXPECTED = {
     "chat_parts_cr.sse": Answer(text="Bonjour", complete=True, truncated=True, response_id="m1"),
     "chat_cut_off.sse": Answer(text="The answer is", response_id="c1"),
     "chat_vllm_error.sse": Answer(failed=True),
-    "chat_garbled.sse": Answer(text="one ", response_id="x"),
+    "chat_garbled.sse": Answer(text="one ", complete=True, response_id="x", damaged=1),
     "chat_audio.sse": Answer(text="Your budget is ten thousand.", complete=True, response_id="chatcmpl-A2"),
     "chat_audio.json": Answer(text="Your budget is ten thousand.", complete=True, response_id="chatcmpl-A1"),
     "chat_refusal.sse": Answer(complete=True, refused=True, response_id="f1"),
@@ -80,7 +80,6 @@ WITHOUT_END = {
     "chat_gemini_like.sse",  # its [DONE] lacks the newline that would end the event
     "chat_cut_off.sse",
     "chat_cut_off.json",
-    "chat_garbled.sse",
 }
 
 

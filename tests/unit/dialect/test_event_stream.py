@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from memory_extproc.dialect import answer_reader
 from memory_extproc.dialect.answer_reader import Event, EventStream
-from memory_extproc.dialect.openai_chat import ChatAnswer
+from memory_extproc.dialect.base import Answer
+from memory_extproc.dialect.openai_chat import ChatAnswer, ChatCompletions
 from memory_extproc.errors import BadBodyError
 
 
@@ -84,3 +86,28 @@ def test_an_event_beyond_the_bound_ends_the_reading_quietly() -> None:
     reader.feed(b"\n\ndata: [DONE]\n\n")
     assert not reader.ended
     assert not reader.answer().complete
+
+
+def _told(*lines: str) -> Answer:
+    made = ChatCompletions().reader("text/event-stream")
+    assert made is not None
+    for line in lines:
+        made.feed(f"data: {line}\n\n".encode())
+    return made.answer()
+
+
+def _piece(text: str) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]})
+
+
+END = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+
+
+def test_a_line_that_is_no_json_takes_nothing_from_the_answer_and_is_counted() -> None:
+    answer = _told(_piece("one "), "ping", ": keep-alive", _piece("two"), END, "[DONE]")
+    assert (answer.text, answer.complete, answer.damaged) == ("one two", True, 2)
+
+
+def test_an_answer_with_a_damaged_event_is_learned_up_to_it() -> None:
+    answer = _told(_piece("one "), _piece("lost")[:-4], _piece("two"), END, "[DONE]")
+    assert (answer.text, answer.complete, answer.damaged) == ("one ", True, 1)

@@ -39,7 +39,7 @@ async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
         CHAT, BODY, OK, ResponseBody(ANSWER[:20], last=False), ResponseBody(ANSWER[20:], last=True)
     )
     assert replies == [
-        Reply(remove_headers=("x-memory-retrieve",)),
+        Reply(remove_headers=("x-memory-retrieve",), passed=True),
         Reply(body=b'{"new": 1}', told=TOLD),
         Reply(
             set_headers=(
@@ -108,7 +108,10 @@ async def test_an_exchange_without_a_block_may_be_cached() -> None:
 async def test_an_answer_that_begins_before_the_request_is_whole_teaches_nothing() -> None:
     bench = Bench()
     early = ResponseHeaders(Headers([(":status", "413")]), last=False)
-    assert await bench.play(CHAT, early) == [Reply(remove_headers=("x-memory-retrieve",)), Reply(ends=True)]
+    assert await bench.play(CHAT, early) == [
+        Reply(remove_headers=("x-memory-retrieve",), passed=True),
+        Reply(ends=True),
+    ]
     assert bench.outcome(Outcome.ABANDONED) == 1
     assert bench.learns.exchanged == []
 

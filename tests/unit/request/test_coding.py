@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import BadBodyError
-from memory_extproc.request.content_encoding import OversizeError, Unpacker, is_encoded, unpack
+from memory_extproc.request import content_encoding
+from memory_extproc.request.content_encoding import MOST_MEMBERS, OversizeError, Unpacker, is_encoded, unpack
+from tests.fixtures.growth import superlinear
 
 Pack = Callable[[bytes], bytes]
 
@@ -116,3 +118,22 @@ def test_what_has_to_be_unpacked(encoding: str, expected: bool) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
 def test_an_empty_body_of_any_encoding_is_empty(encoding: str) -> None:
     assert unpack(encoding, b"", 0) == b""
+
+
+EMPTY = [("gzip", gzip.compress(b"", mtime=0)), ("zstd", zstandard.ZstdCompressor().compress(b""))]
+
+
+@pytest.mark.parametrize(("encoding", "member"), EMPTY)
+def test_a_body_of_nothing_but_empty_members_is_refused_at_a_bound(encoding: str, member: bytes) -> None:
+    assert unpack(encoding, member * MOST_MEMBERS, 100) == b""
+    with pytest.raises(BadBodyError):
+        unpack(encoding, member * (MOST_MEMBERS + 1), 100)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("encoding", "member"), EMPTY)
+def test_many_members_cost_in_proportion_to_their_number(
+    encoding: str, member: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content_encoding, "MOST_MEMBERS", 1_000_000)
+    assert not superlinear(lambda text: unpack(encoding, member * (20 * len(text)), 100), "", "x")

@@ -92,6 +92,12 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
         {"exp": "9999999999"},
         {"nbf": "now"},
         {"nbf": datetime.now(UTC) + timedelta(hours=1)},
+        {"iat": datetime.now(UTC) + timedelta(hours=1)},
+        {"iat": True},
+        {"exp": datetime.now(UTC) + timedelta(days=36_500)},
+        {"exp": 1e300},
+        {"exp": float("inf")},
+        {"exp": float("nan")},
     ],
 )
 async def test_a_token_that_is_not_for_us_or_not_valid_now_is_not_believed(claims: Mapping[str, Any]) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from memory_extproc.model import Caller, Exchanged, Message, Role
-from memory_extproc.safety.policy import without_secrets
+from memory_extproc.safety.policy import MOST_SEARCHED, without_secrets
 from tests.builders import ANN, MONDAY
+from tests.fixtures.growth import superlinear
 
 SECRET = "hunter2"
 
@@ -55,3 +58,22 @@ def test_a_conversation_sent_again_and_longer_begins_with_the_same_words() -> No
 def test_what_was_injected_is_masked_like_everything_else() -> None:
     exchanged = replace(an_exchange(f"my password is {SECRET}"), injected=(f"User's dog is {SECRET}",))
     assert SECRET not in without_secrets(exchanged).exchanged.injected[0]
+
+
+def test_a_long_conversation_is_masked_up_to_a_bound_and_what_is_written_of_it_wherever_it_stands() -> None:
+    book = Message(Role.USER, "a line of a book\n" * (MOST_SEARCHED // 17 + 1))
+    asked = f"my password is {SECRET}"
+    done = without_secrets(replace(an_exchange(asked, f"noted: {SECRET}"), history=(book,)))
+    assert done.exchanged.asked == asked  # only to be hashed, as it will be in the next request
+    assert done.behind is not None
+    assert SECRET not in done.behind.mask(asked)
+    assert SECRET not in done.behind.mask(f"noted: {SECRET}")
+
+
+@pytest.mark.no_cover
+def test_secrets_cost_in_proportion_to_their_number() -> None:
+    def reads(text: str) -> object:
+        said = "\n".join(f"my password is hunter{number}x! then" for number in range(len(text)))
+        return without_secrets(an_exchange(said, said))
+
+    assert not superlinear(reads, "", "x")

@@ -120,7 +120,7 @@ def test_the_envoy_configuration_follows_the_sidecars_own(run: CliRunner) -> Non
     strip, memory = filters["identity_strip"], filters["memory"]
     assert strip["mutations"]["request_mutations"] == [{"remove": "x-who"}, {"remove": "x-authz-tenant-id"}]
     assert memory["message_timeout"] == "2.400s"
-    assert memory["metadata_options"]["forwarding_namespaces"]["untyped"] == ["auth", "router"]
+    assert memory["metadata_options"]["forwarding_namespaces"]["untyped"] == ["auth", "router", "memory"]
     clusters = {each["name"]: each for each in resources["clusters"]}
     ours, llm = clusters["memory_extproc"], clusters["llm"]
     assert ours["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"] == {

@@ -78,11 +78,12 @@ typed_config:
   stat_prefix: memory
   disable_immediate_response: true
   metadata_options:
-    {{- if eq $gateway.identity.mode "jwt" }}
     forwarding_namespaces:
       untyped:
+        {{- if eq $gateway.identity.mode "jwt" }}
         - envoy.filters.http.jwt_authn
-    {{- end }}
+        {{- end }}
+        - memory
     receiving_namespaces:
       untyped:
         - memory
