@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import StrEnum
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
@@ -213,8 +214,13 @@ class _Question:
         how_it_was = named or self._pattern("state").search(self.joined)
         if past and how_it_was and not self._pattern("saying").search(self.joined):
             return
-        if self.language.find("dated", self.joined):
+        if self.language.find("dated", self.joined) and not self._asks_for_advice():
             yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named)
+
+    def _asks_for_advice(self) -> bool:
+        """Whether the caller asks what to do ("what should I order tonight?") rather than what is known of a day."""
+        advising, own = self._words_for("advising"), self._words_for("own")
+        return any(word in advising and after in own for word, after in pairwise(self.words))
 
     def _of_tasks(self) -> Iterator[Intent]:
         if subject := self._group("steps", "subject"):

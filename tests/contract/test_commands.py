@@ -118,9 +118,10 @@ def test_the_environment_is_part_of_the_configuration(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_serving_without_a_model_ends_with_exit_code_1_and_says_what_to_do(tmp_path: Path) -> None:
+def test_serving_without_its_configured_model_ends_with_exit_code_1_and_says_what_to_do(tmp_path: Path) -> None:
     free = {"ext_proc": "127.0.0.1:0", "api": "127.0.0.1:0", "console": "127.0.0.1:0", "http": "127.0.0.1:0"}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"listen": free}))
+    memory = {"embedding": {"models_dir": "elsewhere"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"listen": free, "memory": memory}))
     done = run("serve", at=tmp_path)
     assert done.returncode == 1
     assert "memory-extproc models prepare" in done.stderr

@@ -47,7 +47,7 @@ async def test_what_was_forgotten_in_a_chat_can_be_brought_back_over_the_memory_
     asked = "What is my ex called?"
     await rest.say(asked)
     assert "Sarah" not in rest.shown
-    gone = (await rest.rest("GET", "/v1/memory?state=deleted")).json["memories"]
+    gone = (await rest.rest("GET", "/v1/memory?state=deleted&verbose=true")).json["memories"]
     assert {one["metadata"]["retired"] for one in gone} == {"chat"}
     for one in gone:
         assert (await rest.rest("POST", f"/v1/memory/{one['id']}:restore")).status == 200

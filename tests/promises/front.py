@@ -123,7 +123,8 @@ class Front:
         for reply in await self._replies(events):
             if reply.request_body.response.body_mutation.WhichOneof("mutation"):
                 upstream = reply.request_body.response.body_mutation.body
-            if "memory" in reply.dynamic_metadata:
+            # A second entry tells another filter of ours that this one has seen the request; it has no outcome.
+            if "memory" in reply.dynamic_metadata and "outcome" in reply.dynamic_metadata["memory"]:
                 outcome = reply.dynamic_metadata["memory"]["outcome"]
         return Said(body, json.loads(upstream), outcome)
 

@@ -157,3 +157,16 @@ def test_reading_a_question_takes_time_linear_in_its_length(unit: str) -> None:
 
     took(70)  # what is made once is made
     assert took(280) <= 8 * took(70) + 0.005
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What should I order for breakfast at Waffle House tonight?",
+        "can we still go out today?",
+        "Was soll ich heute anziehen?",
+        "Which train could I take tomorrow?",
+    ],
+)
+def test_a_question_for_advice_that_names_a_day_does_not_ask_what_is_known_of_that_day(question: str) -> None:
+    assert Kind.DATED not in {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
