@@ -170,6 +170,7 @@ class IntentLexicon:
 
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _LONGEST_FOLLOW_UP = 8  # words
+_LONGEST_TASK = 24  # words of a request for a recommendation or for steps
 _SHORTEST_CHAIN = 2  # steps
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
@@ -223,6 +224,9 @@ class _Question:
         return any(word in advising and after in own for word, after in pairwise(self.words))
 
     def _of_tasks(self) -> Iterator[Intent]:
+        # A long message is a task by itself, and a question in the past tense asks about what happened.
+        if len(self.words) > _LONGEST_TASK or self._pattern("no_task").search(self.joined):
+            return
         if subject := self._group("steps", "subject"):
             yield Intent(Kind.PROCEDURE, subject=subject, words=tuple(self.words))
         if self.language.find("request", self.joined):

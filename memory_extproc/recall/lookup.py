@@ -439,10 +439,17 @@ async def _indirect(asked: _Asked) -> Lookup | None:
     passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
     found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
     found = asked.fitting(found, asked_for)
+    if narrowing := _narrowing_words(asked.intent):
+        found = [one for one in found if not narrowing.isdisjoint(content_stems(one.content))]
     ids = {one.id for one in found}
     if not found or any(one.id in ids for one in passing):
         return None
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
+
+
+def _narrowing_words(intent: Intent) -> frozenset[str]:
+    """Stems of the words in the question that name no attribute: "my favourite film" needs a memory about films."""
+    return frozenset(content_stems(" ".join(word for word in intent.words if not ATTRIBUTES.named_in([word]))))
 
 
 def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:

@@ -170,3 +170,18 @@ def test_reading_a_question_takes_time_linear_in_its_length(unit: str) -> None:
 )
 def test_a_question_for_advice_that_names_a_day_does_not_ask_what_is_known_of_that_day(question: str) -> None:
     assert Kind.DATED not in {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What book did Caroline recommend to Melanie?",
+        "How does John plan to honor the memories of his beloved pet?",
+        "How did I celebrate after sharing my book with my writers group?",
+        "Comment s'appelle mon chien ?",
+        "Please find a restaurant for us and " + "then compare the menus of all places nearby " * 4,
+    ],
+)
+def test_a_question_about_what_happened_and_a_long_task_are_no_requests(question: str) -> None:
+    kinds = {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
+    assert kinds.isdisjoint({Kind.CONSTRAINT, Kind.PROCEDURE})
