@@ -219,12 +219,12 @@ class _Question:
             yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named)
 
     def _asks_for_advice(self) -> bool:
-        """Whether the caller asks what to do ("what should I order tonight?") rather than what is known of a day."""
+        """Whether the caller asks for advice ("what should I order tonight?"), not for memories of a day."""
         advising, own = self._words_for("advising"), self._words_for("own")
         return any(word in advising and after in own for word, after in pairwise(self.words))
 
     def _of_tasks(self) -> Iterator[Intent]:
-        # A long message is a task by itself, and a question in the past tense asks about what happened.
+        # A long message is a task by itself; a question in the past tense asks about events.
         if len(self.words) > _LONGEST_TASK or self._pattern("no_task").search(self.joined):
             return
         if subject := self._group("steps", "subject"):

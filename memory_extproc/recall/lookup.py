@@ -440,7 +440,7 @@ async def _indirect(asked: _Asked) -> Lookup | None:
     found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
     found = asked.fitting(found, asked_for)
     if narrowing := _narrowing_words(asked.intent):
-        found = [one for one in found if not narrowing.isdisjoint(content_stems(one.content))]
+        found = [one for one in found if 2 * len(narrowing & content_stems(one.content)) >= len(narrowing)]
     ids = {one.id for one in found}
     if not found or any(one.id in ids for one in passing):
         return None
