@@ -67,6 +67,8 @@ _NEWER = {
     " an older one leaves it out, and the ClientTrafficPolicy's own bound holds",
     "EnvoyExtensionPolicy.spec.extProc.0.shadowMode": "of newer Envoy Gateways too; docs/gateways/envoy-gateway.md"
     " says how to see whether one has it, and only two filters need it",
+    "ScaledObject.spec.fallback.behavior": "of KEDA 2.17 and newer; an older one leaves it out and falls back to"
+    " the number of replicas beside it",
 }
 _SHARED = (
     "config.memory.milvus.address=milvus:19530",
